@@ -1,0 +1,47 @@
+# Every target works on a fresh machine with git, make and Python >= 3.11: the first one
+# that needs it makes .venv and installs what constraints.txt pins.
+VENV   := .venv
+PYTHON := $(shell for p in $(PYTHON3) python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types arch check docs example clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "celedger needs Python >= 3.11; set PYTHON3=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	@touch $@
+
+demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, draw them
+	$(BIN)/celedger demo
+
+test: $(STAMP)  ## Run the tests (under 6 minutes on 2 cores, no GPU needed)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)  ## Check style and format with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## Check types with mypy --strict
+	$(BIN)/mypy
+
+arch: $(STAMP)  ## Check the layers of the house
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+check: test lint types arch  ## Everything CI runs
+
+docs: $(STAMP)  ## Make docs/cli.md anew from --help
+	$(BIN)/python scripts/make_cli_reference.py
+
+example: $(STAMP)  ## Make ledger.db.example anew
+	$(BIN)/python scripts/make_example_ledger.py
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
