@@ -1,0 +1,77 @@
+"""What can go wrong, as a tree of exceptions, each with the exit status it ends in.
+
+Every error carries the cause in one sentence and, where there is one, the next command
+to type. The CLI prints both on one line of stderr; nothing below the CLI prints.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Exit statuses: `git bisect run celedger check` reads 0 good, 1 bad, 125 skip, >127 abort."""
+
+    GOOD = 0
+    BAD = 1
+    CANNOT_JUDGE = 125
+    FAILED = 128
+    USAGE = 129
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
+
+class CeledgerError(Exception):
+    """An expected failure: `cause` is one sentence, `hint` the next command or action."""
+
+    status: Status = Status.FAILED
+
+    def __init__(self, cause: str, hint: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.cause} ({self.hint})" if self.hint else self.cause
+
+
+class UsageError(CeledgerError):
+    """What was typed cannot be meant: bad option, bad range, unknown task or metric."""
+
+    status = Status.USAGE
+
+
+class RepositoryError(CeledgerError):
+    """Git could not give what was asked: no repository, no commits, a shallow history."""
+
+
+class UnknownRevision(UsageError):
+    """A revision or range that git cannot resolve."""
+
+
+class ConfigError(UsageError):
+    """The configuration file says something celedger does not understand."""
+
+
+class SuiteError(UsageError):
+    """A suite file is missing, malformed, or names something that does not exist."""
+
+
+class LedgerError(CeledgerError):
+    """The ledger cannot be opened, read or written: corrupt, foreign, too new, read-only, full."""
+
+
+class MachineError(CeledgerError):
+    """The machine refused: no such interpreter, no such device, disk full."""
+
+
+class CannotJudge(CeledgerError):
+    """The question is sound, but what was measured does not answer it."""
+
+    status = Status.CANNOT_JUDGE
+
+
+class Interrupted(CeledgerError):
+    """The person pressed Ctrl-C or the process was told to terminate."""
+
+    status = Status.INTERRUPTED

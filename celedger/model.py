@@ -1,0 +1,410 @@
+"""The nouns: what rooms hand to each other. Frozen, typed, and without behaviour that needs
+a clock, a file or a process. Hashes are full 40-character strings; only views shorten them.
+
+Units are SI unless a name says otherwise: times in seconds, sizes in bytes, dates in
+seconds since the epoch (UTC).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Seconds = float
+Bytes = int
+
+
+class Direction(StrEnum):
+    """Which way a metric gets better; `info` is never judged."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    INFO = "info"
+
+    @property
+    def sign(self) -> int:
+        """+1 where larger is worse, -1 where larger is better, 0 where nothing is."""
+        return {"lower": 1, "higher": -1, "info": 0}[self.value]
+
+    @property
+    def opposite(self) -> Direction:
+        """What `bisect --find improved` takes for worse."""
+        swapped = {Direction.LOWER: Direction.HIGHER, Direction.HIGHER: Direction.LOWER}
+        return swapped.get(self, self)
+
+
+class Kind(StrEnum):
+    QUALITY = "quality"
+    SPEED = "speed"
+    MEMORY = "memory"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The smallest change worth knowing: absolute, or relative to the baseline's level."""
+
+    amount: float = 0.0
+    relative: bool = False
+
+    @classmethod
+    def parse(cls, text: str | float) -> Floor:
+        """`"0.5%"` is relative, `0.01` absolute. Raises ValueError for anything else."""
+        relative = isinstance(text, str) and text.strip().endswith("%")
+        amount = float(text.strip().rstrip("%")) if isinstance(text, str) else float(text)
+        if relative:
+            amount /= 100.0
+        if not math.isfinite(amount) or amount < 0:
+            raise ValueError(f"a floor is a number >= 0 or a percentage, not {text!r}")
+        return cls(amount, relative)
+
+    def at(self, level: float) -> float:
+        """The floor in the metric's own unit, at the given level."""
+        return self.amount * abs(level) if self.relative else self.amount
+
+    def __str__(self) -> str:
+        return f"{self.amount * 100:g}%" if self.relative else f"{self.amount:g}"
+
+
+_SUMMARY = re.compile(r"^(last|best|max|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named number. `summary` turns its series over epochs into one value:
+    `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K)."""
+
+    name: str
+    unit: str = ""
+    direction: Direction = Direction.INFO
+    kind: Kind = Kind.COUNT
+    floor: Floor = Floor()
+    summary: str = "last"
+
+    def __post_init__(self) -> None:
+        if not _SUMMARY.match(self.summary):
+            raise ValueError(
+                f"summary is last, best, max, mean-of-last-K, median-after-K; not {self.summary!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    sha: str
+    tree: str
+    parents: tuple[str, ...]
+    author: str
+    author_time: int
+    commit_time: int
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One named step of a task: a template such as `{python} {suite}/mlp.py --seed {seed}`."""
+
+    name: str
+    template: tuple[str, ...]  # one word an item, placeholders not yet filled
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One small training, as its suite defines it. `files` is the content hash of the suite."""
+
+    suite: str
+    name: str
+    commands: tuple[Command, ...]
+    params: Mapping[str, object] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    metrics: tuple[Metric, ...] = ()
+    files: str = ""
+    python: str = "python"
+    pythonpath: tuple[str, ...] = (".",)
+    build: tuple[tuple[str, ...], ...] = ()
+    inputs: tuple[str, ...] = ()
+    threads: int = 1
+    timeout: Seconds = 600.0
+    silence: Seconds | None = None
+    memory: Bytes | None = None
+
+    def definition(self) -> dict[str, object]:
+        """Everything that decides what runs, and nothing that only decides how it is judged."""
+        return {
+            "suite": self.suite,
+            "name": self.name,
+            "commands": [[c.name, *c.template] for c in self.commands],
+            "params": dict(self.params),
+            "files": self.files,
+            "python": self.python,
+            "pythonpath": list(self.pythonpath),
+            "build": [list(words) for words in self.build],
+            "inputs": list(self.inputs),
+            "threads": self.threads,
+        }
+
+    @property
+    def recipe(self) -> str:
+        """The content hash of all that defines the task (64 hex digits)."""
+        text = json.dumps(self.definition(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def metric(self, name: str) -> Metric | None:
+        return next((m for m in self.metrics if m.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Everything but the code. Equal fingerprints may be compared; others start anew."""
+
+    fingerprint: str
+    details: Mapping[str, object]
+
+
+class Why(StrEnum):
+    """Why a trial ran."""
+
+    RUN = "run"
+    BISECT = "bisect"
+    HOOK = "hook"
+    CHECK = "check"
+    DEMO = "demo"
+
+
+class OutcomeKind(StrEnum):
+    """Did it run? Never what the numbers say: that is a Verdict."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    KILLED = "killed"
+    INTERRUPTED = "interrupted"
+    UNTESTABLE = "untestable"  # its build failed
+    MISSING = "missing"  # it ended well but without a declared metric
+
+    @property
+    def final(self) -> bool:
+        """An answer about the commit. The others say something about the machine or a person,
+        and asking again is right."""
+        return self not in (OutcomeKind.KILLED, OutcomeKind.INTERRUPTED)
+
+    @property
+    def crashed(self) -> bool:
+        """The training itself broke: what `bisect` can bisect as a crash."""
+        return self in (
+            OutcomeKind.FAILED, OutcomeKind.TIMEOUT, OutcomeKind.OOM, OutcomeKind.MISSING
+        )  # fmt: skip
+
+
+class Mark(StrEnum):
+    """What a reader of the numbers must know about a trial."""
+
+    DISTURBED = "disturbed"  # another process used its device: speed and power not judged
+    THROTTLED = "throttled"  # the device slowed itself: speed and power not judged
+    RUBBISH = "rubbish"  # lines on the channel that were no reports
+    REPEATED = "repeated"  # an epoch's metric reported twice: the first was kept
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One execution of one recipe at one commit with one seed in one environment."""
+
+    ulid: str
+    commit: str
+    recipe: str
+    environment: str
+    seed: int
+    why: Why
+    started: float
+    host: str
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kind: OutcomeKind
+    ended: float
+    message: str = ""  # one line: "exit status 1: ValueError: …"
+    returncode: int | None = None  # negative: the signal, as in subprocess
+    log: str = ""  # path relative to the ledger's folder
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """What a training said of one epoch. NaN and infinities are kept as they are."""
+
+    epoch: int
+    values: Mapping[str, float]
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A trial as the ledger knows it. `outcome` is None while it runs."""
+
+    trial: Trial
+    suite: str
+    task: str
+    outcome: Outcome | None
+    summaries: Mapping[str, float] = field(default_factory=dict)  # metric name -> value
+    epochs: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
+
+
+class VerdictKind(StrEnum):
+    """What the numbers say. `failed`, `missing`, `not-finite` never pass."""
+
+    SAME = "same"
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+    UNDECIDED = "undecided"
+    FAILED = "failed"
+    NOT_FINITE = "not-finite"
+    MISSING = "missing"
+    ENVIRONMENT_CHANGED = "environment-changed"
+
+    @property
+    def bad(self) -> bool:
+        return self in (
+            VerdictKind.REGRESSED, VerdictKind.FAILED, VerdictKind.NOT_FINITE, VerdictKind.MISSING
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One metric of one task at one commit, judged. Effects are in the metric's own unit;
+    `low` and `high` bound the effect at the stated confidence."""
+
+    commit: str
+    suite: str
+    task: str
+    metric: str  # "" when the whole task failed
+    kind: VerdictKind
+    level: float = math.nan  # the baseline's level
+    value: float = math.nan  # this commit's mean
+    effect: float = math.nan  # value - level
+    low: float = math.nan
+    high: float = math.nan
+    p_value: float = math.nan
+    trials: tuple[str, ...] = ()  # ulids judged
+    baseline: tuple[str, ...] = ()  # ulids judged against
+    rule: str = ""  # name and version of the rule
+    note: str = ""
+    recipe: str = ""
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task as the ledger knows it: `definition` is what `Task.definition()` said."""
+
+    suite: str
+    name: str
+    recipe: str
+    definition: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One trial's summary of one metric, with what is needed to compare it. `summary` is the
+    rule that made `value` (see Metric): values of different rules are not comparable."""
+
+    commit: str
+    ulid: str
+    seed: int
+    environment: str
+    recipe: str
+    value: float
+    started: float
+    marks: tuple[Mark, ...]
+    outcome: OutcomeKind
+    summary: str = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class BisectRecord:
+    """What one bisect concluded. `culprits` is the credible set, the leader first."""
+
+    ulid: str
+    suite: str
+    task: str
+    metric: str  # "" when a crash was bisected
+    good: str
+    bad: str
+    culprits: tuple[str, ...]
+    probability: float  # of the leader
+    status: str
+    ended: float
+    report: Mapping[str, object] = field(default_factory=dict)
+
+
+class BaselineAct(StrEnum):
+    PIN = "pin"  # judge every later commit against this one too, however slowly it drifts
+    ACCEPT = "accept"  # what this commit changed is wanted: later ones are held to its level
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRecord:
+    """A person's word on a level. An empty task or metric means every one."""
+
+    ulid: str
+    act: BaselineAct
+    commit: str
+    suite: str
+    task: str
+    metric: str
+    who: str
+    why: str
+    at: float
+
+    def covers(self, task: str, metric: str) -> bool:
+        return self.task in ("", task) and self.metric in ("", metric)
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"  # a newer commit of the same key took its place
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Work to queue. Queued jobs of one kind and `key` (a branch, say) become one: the newest.
+    An empty key never does."""
+
+    kind: str
+    commit: str
+    suite: str
+    created: float
+    key: str = ""
+    payload: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the queue holds it. A running job whose lease has ended may be claimed anew."""
+
+    id: int
+    kind: str
+    commit: str
+    suite: str
+    created: float
+    key: str
+    payload: Mapping[str, object]
+    state: JobState
+    owner: str = ""
+    lease_until: float = 0.0
+    attempts: int = 0
+    message: str = ""
+    ended: float | None = None

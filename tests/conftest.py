@@ -1,0 +1,136 @@
+"""Every test: a home of its own, no git variables, and locks that other tests do not hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The same examples in every run: a test that fails, fails again. `--hypothesis-profile=search`
+# looks further.
+settings.register_profile("search", deadline=None)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
+
+PEOPLE = {
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@example.org",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@example.org",
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "CELEDGER_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("CELEDGER_LOCK_DIR", str(home / "locks"))
+
+
+def git(repo: Path, *words: str, env: Mapping[str, str] | None = None) -> str:
+    """Run git, which must succeed, and return what it said."""
+    return subprocess.run(
+        ["git", *words], cwd=repo, env={**os.environ, **PEOPLE, **(env or {})},
+        check=True, capture_output=True, text=True, errors="replace",
+    ).stdout.strip()  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+
+def celedger(
+    cwd: Path, *words: str, env: Mapping[str, str] | None = None, timeout: float = 120
+) -> Done:
+    """Run the real program in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celedger", *words], cwd=cwd,
+        env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+floor = "0.1%"
+[[task]]
+name = "fit"
+command = "{python} {suite}/fit.py --seed {seed}"
+seeds = [0, 1]
+"""
+
+# The repository under test holds one module, `model.py`, whose `LEVEL` is the loss.
+SCRIPT = """\
+import random, sys
+from celedger.child import log
+from model import LEVEL
+rng = random.Random(int(sys.argv[2]))
+for epoch in range(3):
+    log(epoch=epoch, val_loss=LEVEL + rng.gauss(0, 0.01) + 1 / (epoch + 1))
+print("trained")
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A git repository with a suite (kept out of its history) and helpers to grow it."""
+
+    root: Path
+
+    def commit(self, subject: str, files: Mapping[str, str] | None = None) -> str:
+        for name, text in (files or {}).items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        git(self.root, "add", "-A")
+        git(self.root, "commit", "--quiet", "--allow-empty", "-m", subject)
+        return git(self.root, "rev-parse", "HEAD")
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Done:
+        return celedger(self.root, *words, env=env)
+
+    def history(self, levels: Sequence[float]) -> list[str]:
+        """A commit for each level of the loss."""
+        return [
+            self.commit(f"level {level}, number {i}", {"model.py": f"LEVEL = {level}  # {i}\n"})
+            for i, level in enumerate(levels)
+        ]
+
+
+def make_project(
+    root: Path, suite: str = SUITE, scripts: Mapping[str, str] | None = None
+) -> Project:
+    root.mkdir(parents=True, exist_ok=True)
+    git(root, "init", "--quiet", "-b", "main")
+    folder = root / "suites" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "suite.toml").write_text(suite)
+    for name, text in (scripts or {"fit.py": SCRIPT}).items():
+        (folder / name).write_text(text)
+    with (root / ".git" / "info" / "exclude").open("a") as file:
+        file.write("/suites/\n")
+    return Project(root)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path / "project")

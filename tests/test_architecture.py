@@ -1,0 +1,166 @@
+"""The house of docs/architecture.md, enforced on every import, lazy ones too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
+
+# Lower rooms first. A module may import its own room and rooms above it in this list.
+ROOMS = [
+    "errors", "model", "config",
+    "stats",
+    "repo", "suite", "system",
+    "ledger",
+    "trial", "child",
+    "drift", "bisection", "demo", "service",
+    "views",
+    "cli",
+]  # fmt: skip
+# Exceptions to the order that are the order: celedger/__init__ (the version) is for all.
+OWNERS = {
+    "subprocess": ("system",),
+    "sqlite3": ("ledger",),
+    "sqlite_utils": ("ledger",),
+    "torch": ("child",),
+    "pynvml": ("system",),
+    "matplotlib": ("views",),
+    "typer": ("cli",),
+    "rich": ("cli",),
+    "git": ("repo",),
+}
+MAX_LINES = 500
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py") if "_shipped" not in p.parts)
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Every dotted name imported anywhere in the module, relative imports resolved."""
+    package = ["celedger", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{stem}.{alias.name}"
+
+
+def test_modules_import_only_from_lower_rooms() -> None:
+    broken = []
+    for path in modules():
+        here = room(path)
+        if here in ("__init__", "__main__"):
+            continue
+        for line, name in imported(path):
+            parts = name.split(".")
+            if parts[0] != "celedger" or len(parts) < 2 or parts[1] not in ROOMS:
+                continue
+            if ROOMS.index(parts[1]) > ROOMS.index(here):
+                broken.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
+    assert not broken, "\n".join(broken)
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    rooms = {room(p) for p in modules()} - {"__init__", "__main__"}
+    assert rooms <= set(ROOMS), rooms - set(ROOMS)
+
+
+def test_each_library_has_a_single_owner() -> None:
+    broken = []
+    for path in modules():
+        for line, name in imported(path):
+            owners = OWNERS.get(name.split(".")[0])
+            if owners is not None and room(path) not in owners:
+                broken.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
+    assert not broken, "\n".join(broken)
+
+
+def test_torch_is_imported_by_the_harness_alone() -> None:
+    users = {
+        str(p.relative_to(PACKAGE))
+        for p in modules()
+        for _, name in imported(p)
+        if name.split(".")[0] == "torch"
+    }
+    assert users <= {"child/torch.py"}, users
+
+
+def test_a_view_cannot_write_the_ledger() -> None:
+    broken = [
+        f"{p.relative_to(PACKAGE)}:{line} imports {name}"
+        for p in modules()
+        if room(p) == "views"
+        for line, name in imported(p)
+        if name.startswith(("celedger.ledger.write", "celedger.ledger.jobs"))
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_child_side_needs_only_the_standard_library() -> None:
+    import sys
+
+    broken = []
+    for path in (PACKAGE / "child").glob("*.py"):
+        for line, name in imported(path):
+            top = name.split(".")[0]
+            if path.name == "torch.py" and top in ("torch", "numpy"):
+                continue
+            if top == "celedger":
+                if not name.startswith("celedger.child"):
+                    broken.append(f"{path.name}:{line} imports {name}")
+            elif top not in sys.stdlib_module_names:
+                broken.append(f"{path.name}:{line} imports {name}")
+    assert not broken, "\n".join(broken)
+
+
+def test_there_is_no_import_cycle() -> None:
+    names = {
+        ".".join(["celedger", *p.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(
+            ".__init__"
+        ): p
+        for p in modules()
+    }
+
+    def targets(path: Path) -> set[str]:
+        found = set()
+        for _, name in imported(path):
+            while name and name not in names:
+                name = name.rpartition(".")[0]
+            if name:
+                found.add(name)
+        return found
+
+    graph = {name: targets(path) - {name} for name, path in names.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if name in trail:
+            pytest.fail("cycle: " + " -> ".join([*trail[trail.index(name) :], name]))
+        if name in done:
+            return
+        for target in sorted(graph[name]):
+            # A package's __init__ that re-exports its modules, which never import it back.
+            visit(target, (*trail, name))
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_module_outgrows_its_reader(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
