@@ -1,0 +1,412 @@
+"""Which commit is the first bad one: a posterior over the candidates of a range, from noisy
+readings. Arrays in, frozen dataclasses out: no clock, no randomness, no git; the same readings
+in any order give the same answer.
+
+`worse is larger` everywhere. A reading that is not finite counts as worst by rank and never as
+a number: where the bad end itself is not finite the question is whether a commit's readings
+are, otherwise such a reading is worth the worst finite one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from celedger.stats.levels import Fit, fit, fit_rates
+from celedger.stats.likelihood import Sites
+from celedger.stats.lineage import GOOD, Lineage, Split
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NONE_PRIOR = 0.05
+"""Prior probability that nothing changed: who bisects has seen a difference."""
+BETTER_PRIOR = 0.02
+"""Prior probability that the bad end is the better one: weighed where its readings are."""
+SIDE_DOUBT = 0.05
+"""Doubt kept about all positions taken for an end because their bits were equal."""
+FEWEST_GOOD, FEWEST_BAD = 2, 1
+"""Readings at the ends before anything else is asked."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One trial's summary at a position (GOOD is -1); worse is larger, +inf not finite.
+
+    Equal values of one seed at one position count once, so a repeat needs a fresh seed to tell
+    anything. Without seeds equal repeats mean that the metric repeats exactly."""
+
+    position: int
+    value: float
+    seed: int | None = None
+    draw: int | None = None
+    """Readings that share it computed the same to the last bit: one draw of the noise, however
+    many commits repeated it."""
+
+
+@dataclass(frozen=True)
+class NoisePrior:
+    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats."""
+
+    sd: float
+    dof: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a range, a confidence, and what is known beforehand."""
+
+    lineage: Lineage
+    confidence: float = 0.95
+    noise: NoisePrior | None = None
+    prior: Sequence[float] | None = None
+    """A weight for every candidate, None for equal ones."""
+    binary: bool = False
+    """Values are 0 (ran) or 1 (crashed); how often either lies is learned."""
+    floor: float = 0.0
+    """The smallest shift worth naming, in the values' unit."""
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise ValueError(f"confidence must lie in [0.5, 1): {self.confidence}")
+        if self.prior is not None:
+            weights = np.asarray(self.prior, dtype=float)
+            if weights.shape != (len(self.lineage),) or not np.isfinite(weights).all():
+                raise ValueError("the prior needs one finite weight for every candidate")
+            if (weights < 0).any() or weights.sum() <= 0:
+                raise ValueError("the prior's weights must not be negative, nor all zero")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known so far."""
+
+    readings: tuple[Reading, ...] = ()
+    untestable: frozenset[int] = frozenset()
+    sides: Mapping[int, str] = field(default_factory=dict)
+    """Positions whose bits equal those of an end: "good" or "bad"."""
+
+
+class State(Enum):
+    """Where a bisect stands."""
+
+    SEARCHING = "searching"
+    FOUND = "found"
+    SET = "set"
+    """Only commits that cannot be tested separate what is left."""
+    NOTHING_CHANGED = "nothing changed"
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What `choice` needs of the computation behind a posterior."""
+
+    split: Split
+    positions: Ints
+    """(T,) the tested positions, the columns of the split."""
+    counts: Ints
+    """(T,) independent readings at each."""
+    group: Floats
+    """(G,) probability of each group given a change"""
+    fit: Fit
+    exact: bool
+    """Repeats tell nothing: the metric repeats exactly."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The answer so far."""
+
+    probability: Floats
+    """(n,) probability of each candidate, given that something changed."""
+    no_change: float
+    """Probability that nothing (above the floor) changed."""
+    leader: int
+    candidates: tuple[int, ...]
+    """The smallest credible set at the asked confidence, oldest first."""
+    effect: float
+    """Bad level - good level, in the values' unit (a rate of failures where binary)."""
+    effect_low: float
+    effect_high: float
+    noise: float
+    """Standard deviation of one trial; nan where binary."""
+    state: State
+    belief: Belief | None = field(default=None, repr=False, compare=False)
+
+
+def posterior(question: Question, evidence: Evidence) -> Posterior:
+    """What the evidence says of every candidate.
+
+    Raises ValueError for positions outside the range. Cost: see benchmarks/bisect_simulator.py.
+    """
+    lineage = question.lineage
+    n = len(lineage)
+    _check(lineage, evidence)
+    prior = np.ones(n) if question.prior is None else np.asarray(question.prior, dtype=float)
+    prior = prior * _side_factors(lineage, evidence.sides) * _draw_factors(lineage, evidence)
+    prior = prior / prior.sum()
+
+    data = _sites(question, evidence)
+    if data.sites is None or data.sites.good < 0 or data.sites.bad < 0:
+        return _answer(question, evidence, prior, NONE_PRIOR, None, data)
+    if data.constant:
+        # Not one reading differs: half the doubt with every further one.
+        none = 1.0 - 0.1 * 0.5 ** (len(data.sites.values) - 2)
+        return _answer(question, evidence, prior, none, None, data)
+
+    split = lineage.split([int(p) for p in data.positions])
+    group_prior = np.bincount(split.group, weights=prior, minlength=len(split.bad))
+    with np.errstate(divide="ignore"):
+        log_prior = np.log(group_prior)
+    fitted = _fit(question, data, data.sites, split.bad, log_prior)
+    log_change = log_prior + fitted.log_evidence + np.log(1 - NONE_PRIOR)
+    change = np.logaddexp.reduce(log_change)
+    none = np.log(NONE_PRIOR) + fitted.log_none
+    if fitted.log_small is not None:
+        small = np.logaddexp.reduce(log_prior + fitted.log_small)
+        none = np.logaddexp(none, small + np.log(1 - NONE_PRIOR))
+    if data.sites.falls:  # the opposite of what was asked is no change for the worse
+        turned = _fit(question, data, data.sites.swapped(), ~split.bad, log_prior)
+        better = np.logaddexp.reduce(log_prior + turned.log_evidence)
+        none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
+    no_change = float(np.exp(none - np.logaddexp(change, none)))
+    group = np.exp(log_change - change)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(group_prior > 0, group / group_prior, 0.0)
+    probability = prior * share[split.group]
+    probability /= probability.sum()
+    belief = Belief(split, data.positions, data.sites.counts, group, fitted, data.exact)
+    return _answer(question, evidence, probability, no_change, belief, data)
+
+
+def _fit(question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: Floats) -> Fit:
+    if data.binary:
+        return fit_rates(sites, bad)
+    noise = question.noise or NoisePrior(0.0, 0.0)
+    return fit(
+        sites,
+        bad,
+        log_prior,
+        noise=(noise.sd, noise.dof if noise.sd > 0 else 0.0),
+        sharp=data.exact,
+        floor=question.floor,
+        none_prior=NONE_PRIOR,
+    )
+
+
+@dataclass(frozen=True)
+class _Data:
+    sites: Sites | None
+    positions: Ints
+    binary: bool
+    exact: bool
+    constant: bool
+
+
+def _check(lineage: Lineage, evidence: Evidence) -> None:
+    used = {reading.position for reading in evidence.readings}
+    for position in used | evidence.untestable | evidence.sides.keys():
+        if not GOOD <= position < len(lineage):
+            raise ValueError(f"no commit at position {position} of {len(lineage)}")
+    for position, side in evidence.sides.items():
+        if side not in ("good", "bad"):
+            raise ValueError(f"the side of {position} must be good or bad: {side!r}")
+
+
+def _side_factors(lineage: Lineage, sides: Mapping[int, str]) -> Floats:
+    """(n,) how well each candidate agrees with the positions proven equal to an end.
+
+    One doubt for all equalities with one end: they would be wrong together."""
+    factor = np.ones(len(lineage))
+    for side in ("good", "bad"):
+        positions = sorted(p for p, said in sides.items() if said == side and p != GOOD)
+        if not positions:
+            continue
+        split = lineage.split(positions)
+        wrong = (split.bad if side == "good" else ~split.bad).any(axis=1)
+        factor *= np.where(wrong, SIDE_DOUBT, 1.0)[split.group]
+    return factor
+
+
+def _draw_factors(lineage: Lineage, evidence: Evidence) -> Floats:
+    """(n,) how well each candidate agrees that commits which repeat one another are on one side.
+    Those that repeat an end are `sides`. One doubt for all, as there."""
+    groups: dict[int, set[int]] = {}
+    for reading in evidence.readings:
+        if reading.draw is not None:
+            groups.setdefault(reading.draw, set()).add(reading.position)
+    wrong = np.zeros(len(lineage), dtype=bool)
+    for places in groups.values():
+        if len(places) > 1 and not places & {GOOD, lineage.bad}:
+            split = lineage.split(sorted(places))
+            all_bad: Bools = np.all(split.bad, axis=1)
+            any_bad: Bools = np.any(split.bad, axis=1)
+            parted: Bools = any_bad & ~all_bad
+            wrong |= parted[split.group]
+    return np.where(wrong, SIDE_DOUBT, 1.0)
+
+
+def _drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
+    """The readings, of those between the ends only one for each draw, and none that an end has."""
+    seen = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
+    kept = []
+    for reading in sorted(readings, key=lambda r: r.position):
+        if reading.position not in (GOOD, bad) and reading.draw is not None:
+            if reading.draw in seen:
+                continue
+            seen.add(reading.draw)
+        kept.append(reading)
+    return kept
+
+
+def _sites(question: Question, evidence: Evidence) -> _Data:
+    """The readings sorted and grouped; what can't be told apart counts once."""
+    bad = question.lineage.bad
+    at_bad = [r.value for r in evidence.readings if r.position == bad]
+    broken = sum(not isfinite(value) for value in at_bad)
+    binary = question.binary or 2 * broken > len(at_bad)
+    numbers: list[tuple[int, float, int]] = []
+    if question.binary:
+        numbers = [
+            (r.position, float(not isfinite(r.value) or r.value > 0.5), _seed(r))
+            for r in evidence.readings
+        ]
+    elif binary:
+        numbers = [(r.position, float(not isfinite(r.value)), _seed(r)) for r in evidence.readings]
+    else:
+        worst = max((r.value for r in evidence.readings if isfinite(r.value)), default=0.0)
+        numbers = [
+            (r.position, float(r.value) if isfinite(r.value) else worst, _seed(r))
+            for r in _drawn_once(evidence.readings, bad)
+        ]
+    numbers.sort()
+    exact = False
+    if not binary:
+        # The same seed that gives the same value again has told nothing new.
+        numbers = [
+            row for i, row in enumerate(numbers) if row[2] < 0 or i == 0 or numbers[i - 1] != row
+        ]
+        known = question.noise is not None and question.noise.dof > 0
+        by_position: dict[int, set[float]] = {}
+        for position, value, _ in numbers:
+            by_position.setdefault(position, set()).add(value)
+        repeats = len(numbers) > len(by_position)
+        if known:
+            exact = question.noise is not None and question.noise.sd == 0
+        else:
+            exact = repeats and all(len(values) == 1 for values in by_position.values())
+        constant = len({value for _, value, _ in numbers}) == 1 and (exact or not known)
+        if exact and not constant:
+            numbers = sorted({(position, value, 0) for position, value, _ in numbers})
+    else:
+        constant = False
+    positions, counts = np.unique(
+        np.array([row[0] for row in numbers], dtype=np.int64), return_counts=True
+    )
+    places = [int(position) for position in positions]
+    sites = None
+    if places:
+        sites = Sites(
+            np.array([row[1] for row in numbers], dtype=float),
+            counts,
+            places.index(GOOD) if GOOD in places else -1,
+            places.index(bad) if bad in places else -1,
+        )
+    return _Data(sites, positions, binary, exact, constant)
+
+
+def _seed(reading: Reading) -> int:
+    return -1 if reading.seed is None else reading.seed
+
+
+def _answer(
+    question: Question,
+    evidence: Evidence,
+    probability: Floats,
+    no_change: float,
+    belief: Belief | None,
+    data: _Data,
+) -> Posterior:
+    """Name the leader, the credible set and the state."""
+    tested = {reading.position for reading in evidence.readings}
+    hidden = evidence.untestable - tested
+    classes = inseparable(question.lineage, hidden)
+    mass = np.bincount(classes, weights=probability)
+    order = np.argsort(-mass, kind="stable")
+    needed = int(np.searchsorted(np.cumsum(mass[order]), question.confidence - 1e-12)) + 1
+    chosen = np.isin(classes, order[:needed]) & (probability > 0)
+    candidates = tuple(int(i) for i in np.flatnonzero(chosen))
+    first = np.flatnonzero(classes == order[0])
+    leader = int(first[::-1][np.argmax(probability[first][::-1])])
+
+    enough = _enough(evidence, question.lineage.bad)
+    state = State.SEARCHING
+    if enough and no_change >= question.confidence:
+        state = State.NOTHING_CHANGED
+    elif (
+        enough
+        and mass[order[0]] * (1 - no_change) >= question.confidence
+        and not unconfirmed(question.lineage, first, hidden, tested)
+    ):
+        state = State.FOUND if len(first) == 1 else State.SET
+        candidates = tuple(int(i) for i in first if probability[i] > 0)
+    effect, low, high, noise = np.nan, np.nan, np.nan, np.nan
+    if belief is not None:
+        effect, low, high = belief.fit.effect(belief.group, question.confidence)
+        noise = np.nan if data.binary else belief.fit.spread(belief.group)
+    return Posterior(
+        probability, no_change, leader, candidates, effect, low, high, noise, state, belief
+    )
+
+
+def _enough(evidence: Evidence, bad: int) -> bool:
+    places = [reading.position for reading in evidence.readings]
+    return places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
+
+
+def inseparable(lineage: Lineage, untestable: frozenset[int]) -> Ints:
+    """(n,) class of each candidate: members of a class make the same testable commits bad.
+
+    An untestable commit is seen only through its children: where all of them descend from the
+    first (a branch and the merge that ends it), through that one alone."""
+    n = len(lineage)
+    if not untestable:
+        return np.arange(n)
+    if lineage.linear:
+        testable = np.ones(n, dtype=bool)
+        testable[[p for p in untestable if p != GOOD]] = False
+        testable[n - 1] = True
+        return np.asarray(np.cumsum(testable[::-1])[::-1].max() - np.cumsum(testable[::-1])[::-1])
+    children: list[list[int]] = [[] for _ in range(n)]
+    for position, parents in enumerate(lineage.parents):
+        for parent in parents:
+            children[parent].append(position)
+    numbers: dict[frozenset[int], int] = {}
+    classes = np.zeros(n, dtype=np.int64)
+    for position in range(n - 1, -1, -1):
+        key = frozenset({-1 - position})  # a class of its own
+        if position in untestable and children[position]:
+            first, *others = children[position]
+            if all(lineage.descends(other, first) for other in others):
+                classes[position] = classes[first]
+                continue
+            key = frozenset(int(classes[child]) for child in children[position])
+        classes[position] = numbers.setdefault(key, len(numbers))
+    return classes
+
+
+def unconfirmed(
+    lineage: Lineage, members: Ints, untestable: frozenset[int], tested: set[int]
+) -> list[int]:
+    """What must still be measured before `members` may be named: themselves and their parents."""
+    inside = {int(i) for i in members}
+    wanted = {
+        parent for member in inside for parent in (lineage.parents[member] or (GOOD,))
+    } | inside
+    return sorted(p for p in wanted if p not in tested and p not in untestable)
