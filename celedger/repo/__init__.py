@@ -1,0 +1,15 @@
+"""The user's repository, read only: revisions and ranges, the DAG, and private checkouts.
+
+Everything git is asked goes through gitpython, in an environment without git's own variables.
+Knows nothing of suites, trials or the ledger; the user's work tree, index, HEAD, refs and
+configuration are never written.
+"""
+
+from __future__ import annotations
+
+from celedger.repo.checkouts import Checkout, Checkouts
+from celedger.repo.history import History
+from celedger.repo.plumbing import scrubbed
+from celedger.repo.repository import Repository, spread
+
+__all__ = ["Checkout", "Checkouts", "History", "Repository", "scrubbed", "spread"]

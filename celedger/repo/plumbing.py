@@ -1,0 +1,130 @@
+"""One git command at a time: the environment it gets, and what becomes of its failure.
+
+The only module that imports gitpython. Knows how to call git, not what to ask it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from celedger.errors import RepositoryError
+
+try:
+    from git import Git
+    from git.exc import GitCommandNotFound
+except ImportError as error:  # gitpython says so when there is no git executable
+    raise RepositoryError("git is not installed, or not on PATH", "install git") from error
+
+# A hook inherits GIT_DIR, GIT_INDEX_FILE and more, which outweigh both cwd and `git -C`: any git
+# command of ours, or of the code under test, would then act on the user's repository. What is
+# kept says how to reach servers and where configuration is, never which repository is meant.
+# The reasoning is pre-commit's (`no_git_env`).
+_KEPT = frozenset({
+    "GIT_EXEC_PATH", "GIT_ASKPASS", "GIT_ALLOW_PROTOCOL", "GIT_HTTP_PROXY_AUTHMETHOD",
+    "GIT_TERMINAL_PROMPT", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+    "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM",
+})  # fmt: skip
+_KEPT_PREFIXES = ("GIT_SSH", "GIT_SSL_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+
+
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables that tie git to one repository or work tree."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("GIT_") or name in _KEPT or name.startswith(_KEPT_PREFIXES)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    out: bytes
+    error: str
+
+    @property
+    def text(self) -> str:
+        """stdout without its last newline; bytes that are no UTF-8 are replaced."""
+        return self.out.removesuffix(b"\n").decode(errors="replace")
+
+    @property
+    def path(self) -> Path:
+        """stdout as a file name, whatever its bytes."""
+        return Path(os.fsdecode(self.out.removesuffix(b"\n")))
+
+    @property
+    def reason(self) -> str:
+        """What git complained of, in one line."""
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()]
+        said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
+        return said[0] if said else f"git ended with status {self.status}"
+
+
+def ask(
+    where: Path,
+    *words: str,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    holding: int = -1,
+) -> Answer:
+    """Run `git WORDS` in a folder and hand back what it said, failed or not. A lock on the
+    descriptor `holding` is git's too: it lasts as long as git, should we be killed."""
+    if not os.access(where, os.X_OK):  # gitpython would take the current folder instead
+        raise RepositoryError(f"git cannot be run in {where}: it is not there, or closed to us")
+    dropped = sorted(set(os.environ) - set(scrubbed(os.environ)))
+    # gitpython adds to the process's environment and cannot take away; env(1) can. Emptying
+    # the variables instead is not the same: an empty GIT_DIR is an error to git.
+    unset = ["env", *(word for name in dropped for word in ("-u", name))] if dropped else []
+    command = [*unset, "git", "--no-optional-locks", *words]
+    try:
+        with tempfile.TemporaryFile() as feed:
+            if stdin is not None:
+                feed.write(stdin)
+                feed.seek(0)
+            git: Any = Git(str(where)).execute(
+                command,
+                istream=feed if stdin is not None else None,
+                env=env,
+                as_process=True,
+                pass_fds=(holding,) if holding >= 0 else (),
+            )
+            try:
+                out, complaint = git.communicate()
+            except BaseException:
+                _end(git.pid)
+                raise
+    except GitCommandNotFound as error:
+        raise RepositoryError("git is not installed, or not on PATH", "install git") from error
+    except ValueError as error:  # an argument with a NUL byte in it
+        return Answer(128, b"", f"fatal: {error}")
+    except OSError as error:
+        raise RepositoryError(f"git cannot be run in {where}: {error.strerror}") from error
+    return Answer(git.returncode, out, complaint.decode(errors="surrogateescape"))
+
+
+def _end(pid: int) -> None:
+    """An interrupt leaves no git behind, nor what git runs: filters, ssh."""
+    with suppress(psutil.Error):
+        git = psutil.Process(pid)
+        for process in (git, *git.children(recursive=True)):
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def tell(
+    where: Path, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
+) -> Answer:
+    """Like `ask`, but a failure is a RepositoryError with git's own sentence."""
+    answer = ask(where, *words, stdin=stdin, env=env)
+    if answer.status != 0:
+        verb = next((word for word in words if not word.startswith("-")), "git")
+        raise RepositoryError(f"git {verb} failed in {where}: {answer.reason}")
+    return answer

@@ -1,0 +1,305 @@
+"""A git repository as celedger sees it: where it lies, what its revisions mean, what is between.
+
+Read only, but for `exclude`, which writes `.git/info/exclude`, the one place git keeps for that.
+Knows nothing of checkouts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from celedger.errors import RepositoryError, UnknownRevision, UsageError
+from celedger.model import Commit
+from celedger.repo.history import LOG, History, history, parse
+from celedger.repo.plumbing import ask, tell
+
+_UNSHALLOW = "git fetch --unshallow"
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """`root` is the main work tree's root, or where a bare repository lies; `worktree` the root of
+    the work tree we are in (the main one when inside `.git`, the bare repository itself)."""
+
+    root: Path
+    worktree: Path
+    common_dir: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Repository:
+        """The repository around a folder: a subfolder, a linked work tree, a submodule or a bare
+        repository will do. Raises RepositoryError where there is none."""
+        path = path.absolute()
+        if not path.is_dir():
+            raise RepositoryError(f"{path} is not a folder")
+        found = ask(path, "rev-parse", "--path-format=absolute", "--git-common-dir")
+        if found.status != 0:
+            raise _not_open(path, found.error, found.reason)
+        common_dir = found.path.resolve()
+        git_dir = tell(path, "rev-parse", "--absolute-git-dir").path.resolve()
+        top = ask(path, "rev-parse", "--show-toplevel")  # fails in a bare repository
+        worktree = top.path.resolve() if top.status == 0 else None
+        if worktree is not None and git_dir == common_dir:
+            return cls(worktree, worktree, common_dir)
+        root = _main_worktree(common_dir)
+        beside = root if (root / ".git").exists() else common_dir
+        return cls(root, worktree or beside, common_dir)
+
+    @property
+    def state_dir(self) -> Path:
+        return self.common_dir / "celedger"
+
+    # --- revisions
+
+    def resolve(self, revision: str) -> Commit:
+        """The commit a revision names. Raises UnknownRevision (with what was perhaps meant),
+        and RepositoryError in a repository without commits."""
+        # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
+        # be part of the text.
+        wanted = revision if revision.startswith(":") else f"{revision}^{{commit}}"
+        found = ask(self.worktree, "rev-parse", "--verify", "--end-of-options", wanted)
+        sha = found.text
+        if found.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
+            raise self._unknown(revision, found.error)
+        if "is ambiguous" in found.error:
+            raise UnknownRevision(
+                f"{revision!r} is ambiguous: several refs have that name",
+                f"write heads/{revision} or tags/{revision}",
+            )
+        shown = ask(self.worktree, *LOG, "--max-count=1", sha, "--")
+        if shown.status != 0 or not shown.out:
+            raise UnknownRevision(f"{revision!r} names an object that is no commit")
+        return parse(shown.out)[0]
+
+    def commit(self, sha: str) -> Commit:
+        """The commit with this hash."""
+        return self.resolve(sha)
+
+    def log(self, revision: str = "HEAD", limit: int = 20) -> list[Commit]:
+        """The newest commits reachable from a revision, newest first."""
+        sha = self.resolve(revision).sha
+        return parse(tell(self.worktree, *LOG, f"--max-count={limit}", sha, "--").out)
+
+    def commits(self, spec: str, first_parent: bool = False) -> list[Commit]:
+        """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents
+        before children. An end left out is HEAD. Raises UsageError when there are none."""
+        if ".." not in spec or spec.startswith(":"):
+            return [self.resolve(spec)]
+        good, bad = self._ends(spec)
+        found = self._between(good, bad, first_parent)
+        if not found:
+            hint = f"did you mean {spec.split('..')[1]}..{spec.split('..')[0]}?"
+            raise UsageError(
+                f"the range {spec} has no commits: {_short(bad)} is an ancestor of {_short(good)}",
+                hint,
+            )
+        return found
+
+    def history(self, good: str, bad: str, first_parent: bool = False) -> History:
+        """The candidates for the first bad commit. Raises UsageError where the ends are equal or
+        the good one is not an ancestor of the bad one, RepositoryError where a shallow clone
+        ends before the good one is reached."""
+        old, new = self.resolve(good), self.resolve(bad)
+        if old.sha == new.sha:
+            raise UsageError(f"{good} and {bad} are the same commit, {_short(old)}")
+        if not self.is_ancestor(old.sha, new.sha):
+            raise self._unrelated(good, bad, old, new)
+        return history(self._between(old, new, first_parent), first_parent=first_parent)
+
+    def is_ancestor(self, ancestor: str, descendant: str) -> bool:
+        """Whether one commit (a hash) is an ancestor of the other, or the same."""
+        answer = ask(self.worktree, "merge-base", "--is-ancestor", ancestor, descendant)
+        if answer.status > 1:
+            raise RepositoryError(f"git merge-base failed: {answer.reason}")
+        return answer.status == 0
+
+    def spread(self, commits: Sequence[Commit], steps: int) -> list[Commit]:
+        """`steps` of the commits, evenly, both ends kept. Raises UsageError below 1."""
+        return spread(commits, steps)
+
+    def _ends(self, spec: str) -> tuple[Commit, Commit]:
+        left, _, right = spec.partition("..")
+        if right.startswith("."):
+            raise UsageError(f"{spec} has three dots", f"write {left}..{right.lstrip('.')}")
+        if ".." in right:
+            raise UsageError(f"{spec} is no range: write A..B")
+        good, bad = self.resolve(left or "HEAD"), self.resolve(right or "HEAD")
+        if good.sha == bad.sha:
+            raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
+        return good, bad
+
+    def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
+        mode = ["--first-parent"] if first_parent else []
+        order = ["--topo-order", "--reverse", *mode]
+        found = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
+        cut = self._shallow_boundary()
+        if any(commit.sha in cut for commit in found):
+            raise RepositoryError(
+                f"this clone is shallow: its history ends between {_short(good)} and {_short(bad)}",
+                _UNSHALLOW,
+            )
+        return found
+
+    # --- what changed
+
+    def changed_paths(self, sha: str) -> tuple[str, ...]:
+        """The paths a commit changed against its first parent (a root commit: all it has)."""
+        return self.changed_paths_many([sha])[sha]
+
+    def changed_paths_many(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """`changed_paths` of many commits, in one git command. Full hashes only. A rename is
+        both its paths; bytes that are no UTF-8 are as `os.fsdecode` gives them."""
+        shas = list(dict.fromkeys(shas))
+        if not shas:
+            return {}
+        out = tell(
+            self.worktree, "log", "--stdin", "--no-walk=unsorted", "-z", "--format=tformat:%x01%H",
+            "--name-only", "--no-renames", "--diff-merges=first-parent", "--root",
+            "--no-show-signature", "--no-notes", "--no-color", "--no-ext-diff", "--no-relative",
+            stdin="".join(f"{sha}\n" for sha in shas).encode() + b"--\n",
+        ).out  # fmt: skip
+        found: dict[str, list[str]] = {sha: [] for sha in shas}
+        current = ""
+        for part in out.split(b"\0"):
+            # git puts a newline between the header and the first name, and nothing else there.
+            header = re.fullmatch(rb"\x01([0-9a-f]{40,64})", part)
+            if header:
+                current = header[1].decode()
+            elif part.strip(b"\n") or (part and found[current]):
+                name = part.removeprefix(b"\n") if not found[current] else part
+                found[current].append(os.fsdecode(name))
+        return {sha: tuple(paths) for sha, paths in found.items()}
+
+    def is_dirty(self) -> bool:
+        """Whether tracked files differ from HEAD: what a person sees is not what HEAD is. Never
+        in a bare repository."""
+        status = ("status", "--porcelain", "-z", "--untracked-files=no")
+        if ask(self.worktree, "rev-parse", "--is-inside-work-tree").text != "true":
+            return False
+        return bool(tell(self.worktree, *status).out)
+
+    # --- the repository's own files
+
+    def is_shallow(self) -> bool:
+        return bool(self._shallow_boundary())
+
+    def exclude(self, patterns: Iterable[str]) -> list[str]:
+        """Add patterns to `.git/info/exclude`, where they are not yet. Returns those added."""
+        file = self.common_dir / "info" / "exclude"
+        text = file.read_text(errors="surrogateescape") if file.exists() else ""
+        added = [p for p in dict.fromkeys(patterns) if p not in text.splitlines()]
+        if added:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            glue = "" if not text or text.endswith("\n") else "\n"
+            with file.open("a", errors="surrogateescape") as stream:
+                stream.write(glue + "".join(f"{pattern}\n" for pattern in added))
+        return added
+
+    def hooks_dir(self) -> Path:
+        """Git's own folder for this repository's hooks, whatever `core.hooksPath` says."""
+        return self.common_dir / "hooks"
+
+    def configured_hooks_path(self) -> Path | None:
+        """`core.hooksPath`, absolute, or None where it is not set. A relative one is relative to
+        the folder hooks run in: the root of the work tree."""
+        found = ask(self.worktree, "config", "--type=path", "--get", "core.hooksPath")
+        return self.worktree / found.path if found.status == 0 and found.text else None
+
+    def user(self) -> str:
+        """Who commits here, as git's configuration has it; the login where it has none."""
+        name = ask(self.worktree, "config", "--get", "user.name").text.strip()
+        return name or getpass.getuser()
+
+    def _shallow_boundary(self) -> frozenset[str]:
+        try:
+            return frozenset((self.common_dir / "shallow").read_text().split())
+        except FileNotFoundError:
+            return frozenset()
+
+    # --- errors
+
+    def _unknown(self, revision: str, error: str) -> UsageError | RepositoryError:
+        if not tell(self.worktree, "rev-list", "--all", "--max-count=1").out and (
+            ask(self.worktree, "rev-parse", "--verify", "HEAD").status != 0
+        ):
+            return RepositoryError(f"{self.root} has no commits yet", "git commit")
+        if "expected commit type" in error:
+            return UnknownRevision(f"{revision!r} names an object that is no commit")
+        if "ambiguous" in error:
+            return UnknownRevision(
+                f"{revision!r} is ambiguous: several objects begin so", "give more digits"
+            )
+        if ".." in revision and not revision.startswith(":"):
+            return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
+        refs = tell(self.worktree, "for-each-ref", "--format=%(refname:short)").text.splitlines()
+        name = re.split(r"[~^@:]", revision)[0]
+        close = difflib.get_close_matches(name, refs, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else ""
+        if not hint and self.is_shallow():
+            hint = f"this clone is shallow; {_UNSHALLOW}"
+        return UnknownRevision(f"unknown revision {revision!r}", hint or "git log --oneline --all")
+
+    def _unrelated(
+        self, good: str, bad: str, old: Commit, new: Commit
+    ) -> UsageError | RepositoryError:
+        if self.is_ancestor(new.sha, old.sha):
+            return UsageError(
+                f"{good} is not an ancestor of {bad}: it is a descendant",
+                f"did you mean {bad}..{good}?",
+            )
+        if self.is_shallow():
+            return RepositoryError(
+                f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
+                _UNSHALLOW,
+            )
+        base = ask(self.worktree, "merge-base", old.sha, new.sha).text
+        if not base:
+            return UsageError(f"{good} and {bad} have no common history")
+        fork = self.resolve(base)
+        return UsageError(
+            f"{good} is not an ancestor of {bad}; they part at {_short(fork)}",
+            f"{fork.sha[:12]}..{bad}",
+        )
+
+
+def spread(commits: Sequence[Commit], steps: int) -> list[Commit]:
+    """`steps` commits evenly over the sequence, both ends kept. Raises UsageError below 1."""
+    if steps < 1:
+        raise UsageError(f"--steps is a number from 1, not {steps}")
+    if steps >= len(commits):
+        return list(commits)
+    if steps == 1:
+        return [commits[-1]]
+    last = len(commits) - 1
+    return [commits[round(i * last / (steps - 1))] for i in range(steps)]
+
+
+def _short(commit: Commit) -> str:
+    subject = commit.subject if len(commit.subject) <= 50 else commit.subject[:49] + "…"
+    return f"{commit.sha[:12]} ({subject})"
+
+
+def _main_worktree(common_dir: Path) -> Path:
+    """Where the main work tree is, seen from a linked one; for a bare repository the folder
+    itself, or its parent when it hides in one (`project/.bare` beside its work trees)."""
+    setting = ask(common_dir, "--git-dir", str(common_dir), "config", "--get", "core.worktree")
+    if setting.status == 0 and setting.text:
+        return (common_dir / setting.path).resolve()
+    return common_dir.parent if common_dir.name.startswith(".") else common_dir
+
+
+def _not_open(path: Path, error: str, reason: str) -> RepositoryError:
+    if "dubious ownership" in error:
+        return RepositoryError(
+            f"git does not trust {path}: it belongs to another user",
+            f"git config --global --add safe.directory {path}",
+        )
+    if "not a git repository" in error:
+        return RepositoryError(f"{path} is not in a git repository", "git init")
+    return RepositoryError(f"git cannot open {path}: {reason}")

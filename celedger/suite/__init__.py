@@ -1,0 +1,16 @@
+"""A suite: `suite.toml` and its scripts, read into tasks, found by name, copied by content.
+
+Knows what a task is made of; never runs one, and knows no git and no ledger.
+"""
+
+from __future__ import annotations
+
+from celedger.suite.commands import build_lines, command_lines
+from celedger.suite.content import snapshot
+from celedger.suite.loading import Suite, find, load, shipped, suites_in
+from celedger.suite.scaffold import scaffold
+
+__all__ = [
+    "Suite", "build_lines", "command_lines", "find", "load", "scaffold", "shipped", "snapshot",
+    "suites_in",
+]  # fmt: skip

@@ -1,0 +1,109 @@
+"""What a suite's folder holds: its content hash, and a copy of it that later edits cannot reach.
+
+Files only; knows nothing of what suite.toml says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from celedger.errors import SuiteError
+
+FILE = "suite.toml"
+_STALE = 3600.0  # seconds after which an unfinished copy is of a process that died
+
+
+class _Folder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+def files(folder: Path) -> list[tuple[str, Path]]:
+    """All files below a folder by relative name, sorted: not dotfiles nor byte-code. Links are
+    followed. Raises SuiteError for what is neither file nor folder."""
+    return sorted(_below(folder, "", (folder.resolve(),)))
+
+
+def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    for path in folder.iterdir():
+        name = f"{prefix}{path.name}"
+        if path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc":
+            continue
+        if path.is_dir():
+            real = path.resolve()
+            if real in above:
+                raise SuiteError(f"{path} is a link to a folder it lies in")
+            yield from _below(path, f"{name}/", (*above, real))
+        elif path.is_file():
+            yield name, path
+        else:
+            raise SuiteError(f"{path} is neither a file nor a folder", "remove it")
+
+
+def content_hash(folder: Path, *, training_only: bool) -> str:
+    """64 hex digits over names, executable bits and contents. With `training_only`, without
+    suite.toml (the tasks say what matters of it) and texts for people (*.md)."""
+    total = hashlib.sha256()
+    try:
+        for name, path in files(folder):
+            if training_only and (name == FILE or name.endswith(".md")):
+                continue
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").digest()
+            executable = b"x" if path.stat().st_mode & 0o100 else b"-"
+            total.update(name.encode(errors="surrogateescape") + b"\0" + executable + content)
+    except OSError as error:
+        raise SuiteError(f"{folder} cannot be read: {error.strerror}") from error
+    return total.hexdigest()
+
+
+def snapshot(suite: _Folder, cache: Path) -> Path:
+    """A copy of the suite's folder at `cache/<its content hash>`, made once. A copy that was
+    changed since (a script that writes beside itself) is made anew; files added are let be."""
+    folder = suite.folder
+    home = cache / content_hash(folder, training_only=False)
+    try:
+        if _holds(home, folder):
+            return home
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
+        for name, path in files(folder):
+            target = draft / "new" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+        with suppress(FileNotFoundError):
+            home.rename(draft / "old")
+        try:
+            (draft / "new").rename(home)
+        except OSError:
+            if not _holds(home, folder):  # else another process was faster, with the same content
+                raise
+        _clear(cache, draft)
+    except OSError as error:
+        raise SuiteError(f"{folder} cannot be copied to {cache}: {error.strerror}") from error
+    return home
+
+
+def _clear(cache: Path, draft: Path) -> None:
+    now = draft.stat().st_mtime
+    for each in cache.glob(".draft-*"):
+        with suppress(FileNotFoundError):  # its owner clears it at the same moment
+            if each == draft or now - each.stat().st_mtime > _STALE:
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _holds(home: Path, folder: Path) -> bool:
+    """Whether everything in the folder is in its copy, with the same bytes."""
+    if not home.is_dir():
+        return False
+    for name, path in files(folder):
+        copy = home / name
+        if not copy.is_file() or copy.read_bytes() != path.read_bytes():
+            return False
+    return True

@@ -1,0 +1,308 @@
+"""From a suite's name to its folder, and from its suite.toml to tasks.
+
+Strict: what is not understood is an error with its place. Nothing is run or copied here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import celedger
+from celedger.config import Config
+from celedger.errors import SuiteError
+from celedger.model import Command, Task
+from celedger.suite import commands, metrics, table
+from celedger.suite.content import FILE, content_hash
+from celedger.suite.table import Table
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
+_MOST_SEEDS = 10_000
+_LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
+_SUITE_KEYS = ("name", "python", "pythonpath", "build", "inputs", *_LIMITS)
+_TASK_KEYS = ("name", "command", "commands", "params", "grid", "metrics", *_LIMITS)
+
+_seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    name: str
+    folder: Path
+    tasks: tuple[Task, ...]
+    warnings: tuple[str, ...] = ()
+
+
+# --- finding
+
+
+def shipped() -> Path:
+    """The folder of the suites that come with celedger: in a wheel they lie in the package, in
+    an editable install beside it."""
+    package = Path(celedger.__file__).parent
+    installed = package / "_shipped" / "suites"
+    return installed if installed.is_dir() else package.parent / "suites"
+
+
+def find(name: str | None, config: Config, repo_root: Path) -> Path:
+    """The folder of a suite: one of the repository's, else one that ships, else (when it has a
+    slash) a path. Without a name, the configured one, else the repository's only one.
+    Raises SuiteError with those that exist."""
+    name = name or config.suite
+    own, others = suites_in(config.suites), suites_in(shipped())
+    if name is None:
+        if len(own) == 1:
+            return config.suites / own[0]
+        there = f"{config.suites} has {', '.join(own) or 'no suite'}"
+        cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
+        raise SuiteError(cause, "--suite NAME" if own else "celedger init, or --suite NAME")
+    if "\0" not in name:
+        if os.sep in name or name in (".", ".."):
+            for folder in (Path(name).expanduser(), repo_root / name):
+                if (folder / FILE).is_file():
+                    return folder.resolve()
+            raise SuiteError(f"{name} is no suite: it has no {FILE}")
+        for home, there_are in ((config.suites, own), (shipped(), others)):
+            if name in there_are:
+                return home / name
+    known = list(dict.fromkeys([*own, *others]))
+    raise SuiteError(f"there is no suite {name!r}", table.closest(name, known) if known else "")
+
+
+def suites_in(home: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in home.iterdir() if (path / FILE).is_file())
+    except OSError:
+        return []
+
+
+# --- loading
+
+
+def load(folder: Path) -> Suite:
+    """Read a suite. Raises SuiteError with the file, the place and what is wrong."""
+    file = folder / FILE
+    top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
+    head = Table(f"{file}: [suite]", top.raw("suite", {}), _SUITE_KEYS)
+    name = _name(head, head.raw("name", folder.resolve().name))
+    warnings = []
+    if name != folder.resolve().name and "name" in head:
+        warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
+    pattern = _limited(
+        head,
+        Task(
+            suite=name,
+            name="",
+            commands=(),
+            files=content_hash(folder, training_only=True),
+            python=head.read("python", table.string, "python"),
+            pythonpath=head.read("pythonpath", table.inside, (".",)),
+            build=_build(head),
+            inputs=head.read("inputs", table.inside, ()),
+        ),
+    )
+    shared = metrics.tables(f"{file}:", top.raw("metrics", {}))
+    entries = top.raw("task", [])
+    if isinstance(entries, dict):
+        top.fail("[task] is one table", "write [[task]]")
+    if not isinstance(entries, list) or not entries:
+        top.fail("has no task", "add a [[task]] with a name and a command")
+    tasks: dict[str, Task] = {}
+    for number, entry in enumerate(entries, 1):
+        body = Table(f"{file}: task {_label(entry, number)}", entry, _TASK_KEYS)
+        for task in _tasks(body, pattern, shared, folder, warnings):
+            if task.name in tasks:
+                body.fail(f"is there twice: {task.name}")
+            tasks[task.name] = task
+    return Suite(name, folder, tuple(tasks.values()), tuple(warnings))
+
+
+def _parsed(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SuiteError(f"{file.parent} is no suite: it has no {FILE}", "celedger init") from error
+    except OSError as error:
+        raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SuiteError(f"{file} is not UTF-8") from error
+    except (ValueError, RecursionError) as error:  # a bad date or a huge integer is a ValueError
+        raise SuiteError(f"{file} is not TOML: {error}") from error
+
+
+def _label(entry: object, number: int) -> str:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return repr(name) if isinstance(name, str) else f"number {number}"
+
+
+def _name(where: Table, value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        where.fail(f"has no good name: {value!r}", "letters, digits, and any of _ . -")
+    return value
+
+
+def _limited(where: Table, task: Task) -> Task:
+    """The task with the time-outs, sizes and seeds given here."""
+    return replace(
+        task,
+        timeout=where.read("timeout", table.seconds, task.timeout),
+        silence=where.read("silence", table.seconds, task.silence),
+        memory=where.read("memory", table.size, task.memory),
+        threads=where.read("threads", table.integer(1, 1024), task.threads),
+        seeds=where.read("seeds", _seeds, task.seeds),
+    )
+
+
+def _seeds(value: object) -> tuple[int, ...]:
+    """A list of seeds, or how many: 3 is 0, 1, 2."""
+    if not isinstance(value, list):
+        return tuple(range(table.integer(1, _MOST_SEEDS)(value)))
+    if not value:
+        raise ValueError("is empty")
+    return tuple(dict.fromkeys(_seed(seed) for seed in value))
+
+
+def _build(head: Table) -> tuple[tuple[str, ...], ...]:
+    value = head.raw("build", [])
+    lines = value if isinstance(value, list) else [value]
+    built = []
+    for line in lines:
+        try:
+            words = commands.split(line)
+            commands.check(words, commands.BUILD_PLACEHOLDERS)
+        except ValueError as error:
+            head.fail(f"build {error}")
+        built.append(words)
+    return tuple(built)
+
+
+# --- one [[task]]
+
+
+def _tasks(
+    body: Table, pattern: Task, shared: metrics.Tables, folder: Path, warnings: list[str]
+) -> list[Task]:
+    """The tasks of one entry: one, or one per combination of its grid."""
+    if "name" not in body:
+        body.fail("has no name")
+    name = _name(body, body.raw("name"))
+    params = {key: _param(body, key, value) for key, value in _params(body, "params").items()}
+    grid = _grid(body)
+    for key in grid:
+        if key in params:
+            body.fail(f"has {key!r} in params and in grid")
+    used, lines = _commands(body, (*commands.PLACEHOLDERS, *params, *grid), folder)
+    task = _limited(body, replace(pattern, name=name, commands=lines, params=params))
+    task = replace(task, metrics=metrics.read(body, shared))
+    warnings += [
+        f"task {name}: no command uses the parameter {key}"
+        for key in (*params, *grid)
+        if key not in used
+    ]
+    if len(task.seeds) > 1 and "seed" not in used:
+        warnings.append(
+            f"task {name}: no command uses {{seed}}; its {len(task.seeds)} seeds differ only if "
+            "the script reads CELEDGER_SEED"
+        )
+    for command in lines:
+        word = commands.shell_word(command.template)
+        if word:
+            warnings.append(f"task {name}: {word} is an argument like any other; no shell runs")
+    if not grid:
+        return [task]
+    return [
+        replace(
+            task,
+            name=f"{name}[{','.join(f'{k}={_in_name(v)}' for k, v in point.items())}]",
+            params={**params, **point},
+        )
+        for point in (dict(zip(grid, p, strict=True)) for p in itertools.product(*grid.values()))
+    ]
+
+
+def _commands(
+    body: Table, known: tuple[str, ...], folder: Path
+) -> tuple[set[str], tuple[Command, ...]]:
+    """The placeholders used, and the commands."""
+    if ("command" in body) == ("commands" in body):
+        body.fail("needs either command or commands")
+    named = {"run": body.raw("command")} if "command" in body else body.raw("commands")
+    if not isinstance(named, dict) or not named:
+        body.fail("commands is not a table of named commands")
+    used: set[str] = set()
+    lines = []
+    for name, value in named.items():
+        what = "command" if "command" in body else f"commands.{name!r}"
+        if not _NAME.fullmatch(name):
+            body.fail(f"{what}: the name has other characters than letters, digits, _ . -")
+        try:
+            words = commands.split(value)
+            used |= commands.check(words, known)
+        except ValueError as error:
+            body.fail(f"{what} {error}")
+        for word in words:
+            script = word.removeprefix("{suite}/")
+            if script != word and "{" not in script and not (folder / script).exists():
+                beside = sorted(path.name for path in folder.iterdir())
+                body.fail(
+                    f"{what} names {word!r}, which is not there", table.closest(script, beside)
+                )
+        lines.append(Command(name, words))
+    return used, tuple(lines)
+
+
+def _params(body: Table, key: str) -> Mapping[str, object]:
+    values = body.raw(key, {})
+    if not isinstance(values, dict):
+        body.fail(f"{key} is not a table")
+    for name in values:
+        if name in commands.PLACEHOLDERS:
+            body.fail(f"{key} has {name!r}, which celedger fills in itself")
+        if not _PARAM.fullmatch(name):
+            body.fail(f"{key} has {name!r}: a name is made of letters, digits and _")
+    return values
+
+
+def _param(body: Table, name: str, value: object) -> object:
+    """A value that JSON can hold and a command line can carry."""
+    if isinstance(value, (dict, list)):
+        body.fail(f"parameter {name!r} is not one value", "a list of values goes into grid")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and "\0" in value:
+        body.fail(f"parameter {name!r} holds a NUL character")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        body.fail(f"parameter {name!r} is larger than 64 bits")
+    return value
+
+
+def _grid(body: Table) -> dict[str, list[object]]:
+    grid: dict[str, list[object]] = {}
+    for key, values in _params(body, "grid").items():
+        if not isinstance(values, list) or not values:
+            body.fail(f"grid {key!r} is not a list of values")
+        distinct: dict[str, object] = {}
+        for value in values:
+            checked = _param(body, key, value)
+            distinct.setdefault(commands.text(checked), checked)
+        if len({_in_name(text) for text in distinct}) < len(distinct):
+            body.fail(f"grid {key!r} has values that only characters unfit for a name tell apart")
+        grid[key] = list(distinct.values())
+    if math.prod(len(values) for values in grid.values()) > _MOST_TASKS:
+        body.fail(f"grid has more than {_MOST_TASKS} combinations")
+    return grid
+
+
+def _in_name(value: object) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", commands.text(value))

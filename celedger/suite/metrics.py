@@ -1,0 +1,84 @@
+"""The metrics a suite declares: tables that a task may override or add to.
+
+Knows how a metric is written in suite.toml; what it means is celedger.model's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from celedger.errors import SuiteError
+from celedger.model import Direction, Floor, Kind, Metric
+from celedger.suite import table
+from celedger.suite.table import Table
+
+Tables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
+_KEYS = ("unit", "direction", "kind", "floor", "summary")
+
+
+def tables(where: str, value: object) -> Tables:
+    """The `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
+    if not isinstance(value, dict):
+        raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
+    found = {}
+    for name, entry in value.items():
+        here = Table(f"{where} metric {name!r}", entry, _KEYS)
+        if not _NAME.fullmatch(name):
+            here.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
+        found[name] = here.values
+    return found
+
+
+def read(body: Table, shared: Tables) -> tuple[Metric, ...]:
+    """A task's metrics: the suite's, with what the task says of them or adds to them."""
+    own = tables(body.where, body.raw("metrics", {}))
+    return tuple(
+        _metric(body.where, name, {**shared.get(name, {}), **own.get(name, {})})
+        for name in dict.fromkeys([*shared, *own])
+    )
+
+
+def _metric(where: str, name: str, values: Mapping[str, object]) -> Metric:
+    here = Table(f"{where} metric {name!r}", values, _KEYS)
+    if "direction" not in here:
+        here.fail("has no direction", 'direction = "lower", "higher" or "info"')
+    unit = here.read("unit", _unit, "")
+    direction = here.read("direction", _one_of(Direction), Direction.INFO)
+    kind = here.read("kind", _one_of(Kind), Kind.QUALITY)
+    floor = here.read("floor", _floor, Floor())
+    summary = here.read("summary", table.string, "last")
+    try:
+        return Metric(name, unit, direction, kind, floor, summary)
+    except ValueError as error:
+        here.fail(f"has no good {error}")
+
+
+def _unit(value: object) -> str:
+    return "" if value == "" else table.string(value)
+
+
+def _one_of(kind: type[Choice]) -> Callable[[object], Choice]:
+    def reader(value: object) -> Choice:
+        known = [str(each) for each in kind]
+        if not isinstance(value, str) or value not in known:
+            close = table.closest(value, known) if isinstance(value, str) else ", ".join(known)
+            raise ValueError(f"is {table.shown(value)}; {close}")
+        return kind(value)
+
+    return reader
+
+
+def _floor(value: object) -> Floor:
+    wanted = f'is {table.shown(value)}, not a number >= 0 or a percentage such as "0.5%"'
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise ValueError(wanted)
+    try:
+        return Floor.parse(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(wanted) from error

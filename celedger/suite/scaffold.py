@@ -1,0 +1,36 @@
+"""The first suite of a repository: one small training that runs anywhere, to be edited.
+
+Writes files that are not there; knows nothing of what the repository contains.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from celedger.errors import MachineError
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def scaffold(folder: Path, name: str) -> list[Path]:
+    """Write a runnable suite into a folder; returns the files written. One that is there is left
+    as it is. Raises MachineError where nothing can be written."""
+    written = []
+    for template in sorted(TEMPLATES.glob("*.in")):
+        target = folder / template.stem
+        text = template.read_text(encoding="utf-8").replace("@name@", name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Exclusive: a file, or a link to one, that appears meanwhile is not overwritten.
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError as error:
+            if os.path.lexists(target):
+                continue
+            raise MachineError(f"{folder} is not a folder") from error
+        except OSError as error:
+            raise MachineError(f"{target} cannot be written: {error.strerror}") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        written.append(target)
+    return written

@@ -1,0 +1,143 @@
+"""Reads one table of suite.toml strictly: every key known, every value of its type.
+
+Knows where it is, so that each error names the file and the place. Knows no meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import NoReturn, TypeVar
+
+from celedger.errors import SuiteError
+
+Value = TypeVar("Value")
+_MISSING = object()
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_BYTES)})")
+
+
+class Table:
+    """A table at a place such as `suites/core/suite.toml: task 'mlp'`. Raises SuiteError."""
+
+    def __init__(self, where: str, values: object, known: Collection[str]) -> None:
+        self.where = where
+        if not isinstance(values, dict):
+            self.fail(f"is {_kind(values)}, not a table")
+        self.values: Mapping[str, object] = values
+        for key in values:
+            if key not in known:
+                self.fail(f"has an unknown key {key!r}", closest(key, known))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def fail(self, what: str, hint: str = "") -> NoReturn:
+        raise SuiteError(f"{self.where} {what}", hint)
+
+    def raw(self, key: str, default: object = None) -> object:
+        return self.values.get(key, default)
+
+    def read(self, key: str, reader: Callable[[object], Value], default: Value) -> Value:
+        """The value under a key as its reader gives it. A reader raises ValueError saying what
+        is wrong, as the end of a sentence that begins with the key."""
+        value = self.values.get(key, _MISSING)
+        if value is _MISSING:
+            return default
+        try:
+            return reader(value)
+        except ValueError as error:
+            self.fail(f"{key} {error}")
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _kind(value: object) -> str:
+    kinds = {
+        bool: "true or false", str: "a string", int: "an integer", float: "a number",
+        list: "a list", dict: "a table",
+    }  # fmt: skip
+    return kinds.get(type(value), "a date or time")
+
+
+# --- readers
+
+
+def string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"is {_kind(value)}, not a string")
+    if not value or "\0" in value:
+        raise ValueError("is empty" if not value else "holds a NUL character")
+    return value
+
+
+def strings(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        raise ValueError(f"is {_kind(value)}, not a list of strings")
+    return tuple(string(item) for item in value)
+
+
+def inside(value: object) -> tuple[str, ...]:
+    """Relative paths or patterns that stay in the tree."""
+    paths = strings(value)
+    for path in paths:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"names {path!r}, which is outside the commit's tree")
+    return paths
+
+
+def integer(low: int, high: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"is {_kind(value)}, not an integer")
+        if not low <= value <= high:
+            raise ValueError(f"is {value}, not from {low} to {high}")
+        return value
+
+    return read
+
+
+def seconds(value: object) -> float:
+    """`30`, `"90s"`, `"10m"`, `"1h30m"`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        total = float(value) if abs(value) < 1e300 else math.inf
+    elif isinstance(value, str) and re.fullmatch(f"(?:{_DURATION.pattern})+", value):
+        total = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
+    else:
+        raise ValueError(f'is {shown(value)}, not a duration such as 30, "90s" or "10m"')
+    if not 0 < total <= 366 * _SECONDS["d"]:
+        raise ValueError(f"is {shown(value)}, not a duration from 0 seconds to a year")
+    return total
+
+
+def size(value: object) -> int:
+    """`4000000000`, `"4GB"`, `"512MiB"`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        total: float = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        total = float(match[1]) * _BYTES[match[2]]
+    else:
+        raise ValueError(f'is {shown(value)}, not a size such as "4GB" or "512MiB"')
+    if not 1 <= total <= 2**60:
+        raise ValueError(f"is {shown(value)}, not a size from 1 byte to 1 EiB")
+    return int(total)
+
+
+def shown(value: object) -> str:
+    """A value in an error, never longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = _kind(value)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from celedger.errors import UnknownRevision
+from celedger.repo import Checkout, Checkouts, Repository
+from celedger.repo.fast_import import Blob, NewCommit, create
+
+Git = Callable[..., str]
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """What a folder holds, but for .git: contents, executable bits, where links lead."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name == ".git" or name.startswith(".git/"):
+            continue
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        elif path.is_dir():
+            found[name] = "folder"
+        else:
+            found[name] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+    return found
+
+
+def everything(folder: Path) -> str:
+    """A hash of a repository with its index, refs and configuration; not celedger's own part."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and ".git/celedger" not in str(path):
+            # git itself touches an object of a borrowed store instead of writing it again.
+            stamp = 0 if ".git/objects" in str(path) else path.lstat().st_mtime_ns
+            total.update(f"{path} {stamp} ".encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+COMMITS = [
+    NewCommit(
+        "a", "a", tag="v1",
+        files={"x": "1\n", "d/y": "2", "run": Blob(b"#!", "100755"), "l": Blob(b"d", "120000")},
+    ),
+    NewCommit("b", "b", {"x": None, "d/y": None, "d": "a file now", "odd\n'\"": "3"}),
+    NewCommit("c", "c", {"run": "#!", "l": None, "l/in": "4", "d": None, "d/z": "5"}),
+    NewCommit("d", "d", {".gitattributes": "*.txt eol=crlf\n", "t.txt": "1\n2\n"}),
+    NewCommit("e", "e", {".gitattributes": None, "u": "1"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> dict[str, str]:
+    return create(tmp_path / "r", COMMITS)
+
+
+def take(tmp_path: Path) -> Checkout:
+    return Checkouts(Repository.open(tmp_path / "r")).take()
+
+
+def test_every_move_ends_in_what_a_fresh_clone_would_hold(
+    tmp_path: Path, ids: dict[str, str], git: Git
+) -> None:
+    git(tmp_path, "clone", "-q", "r", "fresh")
+    with take(tmp_path) as checkout:
+        for key in "abcdedcbadaceb":
+            shutil.rmtree(tmp_path / "fresh")
+            git(tmp_path, "clone", "-q", "--no-checkout", "r", "fresh")
+            git(tmp_path / "fresh", "checkout", "-q", "--detach", ids[key])
+            checkout.move_to(ids[key])
+            assert tree(checkout.path) == tree(tmp_path / "fresh"), key
+            assert checkout.commit == ids[key]
+
+
+def test_the_users_repository_is_byte_identical_afterwards(
+    tmp_path: Path, ids: dict[str, str], git: Git
+) -> None:
+    hook = tmp_path / "r" / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/fired\n")
+    hook.chmod(0o755)
+    before = everything(tmp_path / "r")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        # What code under test might do to what it takes for its own repository.
+        git(checkout.path, "tag", "mine")
+        git(checkout.path, "checkout", "-q", "-b", "branch")
+        git(checkout.path, "commit", "-q", "--allow-empty", "-m", "x")
+        git(checkout.path, "config", "core.autocrlf", "true")
+        assert not checkout.restore()
+        checkout.move_to(ids["e"])
+        assert git(checkout.path, "describe") == git(tmp_path / "r", "describe", "main")
+    assert everything(tmp_path / "r") == before
+    assert not (tmp_path / "fired").exists()
+    with take(tmp_path) as checkout:
+        assert git(checkout.path, "tag") == "v1"
+        assert not git(checkout.path, "branch", "--list", "branch")
+        assert "autocrlf" not in (checkout.path / ".git" / "config").read_text()
+
+
+def test_nothing_of_a_trial_or_build_survives_a_move(tmp_path: Path, ids: dict[str, str]) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("1")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        clean = tree(checkout.path)
+        root = checkout.path
+        (root / "x").write_text("changed")
+        (root / "d" / "y").unlink()
+        (root / "d").rmdir()
+        (root / "d").symlink_to(outside)  # where a tracked folder was
+        (root / "link").symlink_to(outside)
+        (root / "nested" / ".git").mkdir(parents=True)
+        subprocess.run(["git", "init", "-q", "repo"], cwd=root, check=True)
+        (root / "repo" / "f").write_text("1")
+        subprocess.run(
+            ["git", "commit", "-q", "--allow-empty", "-m", "x"], cwd=root / "repo", check=True
+        )
+        (root / "empty" / "er").mkdir(parents=True)
+        (root / "new\nline").write_text("1")
+        subprocess.run(["git", "add", "-f", "repo"], cwd=root, check=True, capture_output=True)
+        (root / ".gitignore").write_text("*\n")
+        (root / ".gitattributes").write_text("* eol=crlf\n")
+        (root / "shut").mkdir()
+        (root / "shut" / "f").write_text("1")
+        (root / "shut").chmod(0o500)
+        checkout.move_to(ids["a"])
+        assert tree(checkout.path) == clean
+    assert (outside / "precious").read_text() == "1"
+    assert sorted(p.name for p in outside.iterdir()) == ["precious"]
+
+
+def test_restore_undoes_a_trial_and_keeps_the_build(tmp_path: Path, ids: dict[str, str]) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("1")
+    with take(tmp_path) as checkout:
+        root = checkout.path
+        checkout.move_to(ids["a"])
+        (root / "build" / "deep").mkdir(parents=True)
+        (root / "build" / "deep" / "lib.so").write_bytes(b"\0" * 100)
+        (root / "run").write_text("stamped by the build")
+        (root / ".gitignore").write_text("build/\n")
+        checkout.seal()
+        sealed = tree(root)
+        assert checkout.restore() and tree(root) == sealed
+        (root / "x").write_text("changed")
+        shutil.rmtree(root / "d")
+        (root / "d").symlink_to(outside)
+        (root / "build" / "cache").mkdir()
+        (root / "build" / "cache" / "1").write_text("1")
+        (root / "out").symlink_to(outside)
+        (root / "out2" / "nested").mkdir(parents=True)
+        assert checkout.restore()
+        assert tree(root) == sealed
+    assert (outside / "precious").read_text() == "1"
+
+
+def lose(root: Path) -> None:
+    (root / "product").unlink()
+
+
+def rewrite(root: Path) -> None:
+    (root / "product").write_text("2")
+
+
+def relink(root: Path) -> None:
+    (root / "product").unlink()
+    (root / "product").symlink_to("x")
+
+
+def restamp(root: Path) -> None:
+    (root / "run").write_text("#!")
+
+
+def stage(root: Path) -> None:
+    subprocess.run(["git", "add", "-f", "product"], cwd=root, check=True)
+
+
+def break_repository(root: Path) -> None:
+    shutil.rmtree(root / ".git")
+
+
+@pytest.mark.parametrize("harm", [lose, rewrite, relink, restamp, stage, break_repository])
+def test_restore_says_when_the_build_must_run_again(
+    tmp_path: Path, ids: dict[str, str], harm: Callable[[Path], None]
+) -> None:
+    before = everything(tmp_path / "r")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        clean = tree(checkout.path)
+        (checkout.path / "product").write_text("1")
+        (checkout.path / "run").write_text("stamped")
+        checkout.seal()
+        harm(checkout.path)
+        assert not checkout.restore()
+        checkout.move_to(ids["a"])
+        assert tree(checkout.path) == clean
+    assert everything(tmp_path / "r") == before
+
+
+def test_a_file_the_build_deleted_stays_deleted(tmp_path: Path, ids: dict[str, str]) -> None:
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        (checkout.path / "x").unlink()
+        checkout.seal()
+        assert checkout.restore() and not (checkout.path / "x").exists()
+        (checkout.path / "x").write_text("back")
+        assert not checkout.restore()
+
+
+def test_slots_are_taken_by_one_at_a_time_and_given_back(
+    tmp_path: Path, ids: dict[str, str]
+) -> None:
+    first, second = take(tmp_path), take(tmp_path)
+    assert first.path.name == "0" and second.path.name == "1"
+    first.close()
+    with take(tmp_path) as third:
+        assert third.path == first.path
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "harm", ["rm -rf .git", "rm .git/HEAD", "echo junk >.git/index", "echo x >.git/config",
+             "rm -rf .git/objects", "rm -rf ../0; ln -s /tmp ../0", "rm -rf ../0; touch ../0",
+             "touch .git/index.lock .git/HEAD.lock", "echo ref: refs/heads/zz >.git/HEAD",
+             "rm -rf .git; mkdir .git"]
+)  # fmt: skip
+def test_a_slot_in_ruins_is_made_anew(tmp_path: Path, ids: dict[str, str], harm: str) -> None:
+    before = everything(tmp_path / "r")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        clean = tree(checkout.path)
+        subprocess.run(harm, shell=True, cwd=checkout.path, check=True)
+        if "ln -s" not in harm:
+            checkout.move_to(ids["a"])
+            assert tree(checkout.path) == clean
+            subprocess.run(harm, shell=True, cwd=checkout.path, check=True)
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        assert tree(checkout.path) == clean
+    assert everything(tmp_path / "r") == before
+
+
+def test_a_commit_that_is_not_there_is_said_so(tmp_path: Path, ids: dict[str, str]) -> None:
+    with take(tmp_path) as checkout, pytest.raises(UnknownRevision):
+        checkout.move_to("0" * 40)
+
+
+def test_a_process_killed_in_mid_checkout_leaves_a_slot_that_works(
+    tmp_path: Path, git: Git
+) -> None:
+    files = {f"d{n % 20}/f{n}": f"{n}\n" * 50 for n in range(800)}
+    longer = {name: text + "more\n" for name, text in files.items()}
+    ids = create(tmp_path / "r", [NewCommit("a", "a", files), NewCommit("b", "b", longer)])
+    code = f"""
+        from pathlib import Path
+        from celedger.repo import Checkouts, Repository
+        with Checkouts(Repository.open(Path({str(tmp_path / "r")!r}))).take() as checkout:
+            while True:
+                print("moving", flush=True)
+                checkout.move_to({ids["a"]!r})
+                checkout.move_to({ids["b"]!r})
+    """
+    git(tmp_path, "clone", "-q", "r", "fresh")
+    want = tree(tmp_path / "fresh")
+    for n in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert child.stdout is not None and child.stdout.readline()
+        time.sleep(0.04 * n)  # the moment itself is what varies
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        with take(tmp_path) as checkout:
+            assert checkout.path.name == "0"
+            checkout.move_to(ids["b"])
+            assert tree(checkout.path) == want
+
+
+def test_shallow_clones_and_sha256_repositories_are_checked_out(tmp_path: Path, git: Git) -> None:
+    create(tmp_path / "source", COMMITS)
+    git(tmp_path, "clone", "-q", "--depth=2", f"file://{tmp_path}/source", "r")
+    with take(tmp_path) as checkout:
+        checkout.move_to(git(tmp_path / "r", "rev-parse", "HEAD~1"))
+        assert git(checkout.path, "rev-list", "--count", "HEAD") == "1"
+    shutil.rmtree(tmp_path / "r")
+    ids = create(tmp_path / "r", COMMITS, object_format="sha256")
+    assert len(ids["a"]) == 64
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        assert (checkout.path / "x").read_text() == "1\n"
+        assert checkout.restore() is False  # nothing was sealed
+
+
+def test_filters_line_endings_and_remotes_are_as_the_user_has_them(
+    tmp_path: Path, git: Git
+) -> None:
+    ids = create(tmp_path / "r", [NewCommit("a", "a", {"t": "1\n", "big": "pointer\n"})])
+    for key, value in [
+        ("core.autocrlf", "true"), ("filter.up.smudge", "tr a-z A-Z"), ("filter.up.clean", "cat"),
+        ("remote.origin.url", "https://example.com/x.git"), ("core.sparseCheckout", "true"),
+    ]:  # fmt: skip
+        git(tmp_path / "r", "config", key, value)
+    info = tmp_path / "r" / ".git" / "info"
+    info.mkdir()
+    (info / "attributes").write_text("big filter=up\n")
+    (info / "sparse-checkout").write_text("t\n")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        assert (checkout.path / "t").read_bytes() == b"1\r\n"
+        assert (checkout.path / "big").read_bytes() == b"POINTER\r\n"
+        assert git(checkout.path, "remote", "get-url", "origin") == "https://example.com/x.git"
+
+
+def test_works_from_a_linked_worktree_a_bare_repository_and_a_submodule(
+    tmp_path: Path, git: Git
+) -> None:
+    ids = create(tmp_path / "lib", COMMITS)
+    git(tmp_path, "clone", "-q", "--bare", "lib", "bare.git")
+    git(tmp_path / "lib", "worktree", "add", "-q", "--detach", str(tmp_path / "linked"))
+    create(tmp_path / "super", [NewCommit("a", "a", {"x": "1"})])
+    git(tmp_path / "super", "submodule", "--quiet", "add", str(tmp_path / "lib"), "sub")
+    git(tmp_path / "super", "commit", "-q", "-m", "sub")
+    for place in ("bare.git", "linked", "super/sub"):
+        repository = Repository.open(tmp_path / place)
+        with Checkouts(repository).take() as checkout:
+            checkout.move_to(ids["a"])
+            assert git(checkout.path, "rev-parse", "--show-toplevel") == str(checkout.path)
+            assert (checkout.path / "x").read_text() == "1\n"
+            checkout.seal()
+            assert checkout.restore()
+    parent = Repository.open(tmp_path / "super")
+    with Checkouts(parent).take() as checkout:
+        checkout.move_to(parent.resolve("HEAD").sha)
+        assert list((checkout.path / "sub").iterdir()) == []
+        (checkout.path / "sub" / "left").write_text("1")
+        checkout.move_to(parent.resolve("HEAD").sha)
+        assert list((checkout.path / "sub").iterdir()) == []

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from celedger.errors import UsageError
+from celedger.repo import Repository
+from celedger.repo.fast_import import NewCommit, create
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[NewCommit]:
+    """Histories with merges, octopuses, several roots, and dates that contradict the order."""
+    commits: list[NewCommit] = []
+    for n in range(draw(st.integers(2, 12))):
+        keys = [commit.key for commit in commits]
+        parents = draw(st.lists(st.sampled_from(keys), max_size=3, unique=True)) if keys else []
+        time = draw(st.integers(10**9, 10**9 + 20))
+        commits.append(NewCommit(f"k{n}", f"s{n}", {f"f{n}": "x"}, tuple(parents), time=time))
+    return commits
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(graphs(), st.data())
+def test_histories_of_any_shape_agree_with_rev_list(
+    git, commits: list[NewCommit], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "r"
+        ids = create(root, commits, checkout=False)
+        repository = Repository.open(root)
+        good = ids[data.draw(st.sampled_from(sorted(ids)))]
+        bad = ids[data.draw(st.sampled_from(sorted(ids)))]
+        first_parent = data.draw(st.booleans())
+        ancestors = set(git(root, "rev-list", bad).split())
+        assert repository.is_ancestor(good, bad) == (good in ancestors)
+        if good == bad or good not in ancestors:
+            try:
+                repository.history(good, bad, first_parent)
+                raise AssertionError("a range that means nothing was taken")
+            except UsageError:
+                return
+        found = repository.history(good, bad, first_parent)
+        mode = ["--first-parent"] if first_parent else []
+        shas = [commit.sha for commit in found.commits]
+        assert sorted(shas) == sorted(git(root, "rev-list", *mode, f"{good}..{bad}").split())
+        assert shas[-1] == bad
+        assert shas == [c.sha for c in repository.commits(f"{good}..{bad}", first_parent)]
+        for i, (commit, parents) in enumerate(zip(found.commits, found.parents, strict=True)):
+            assert all(parent < i for parent in parents)
+            real = commit.parents[:1] if first_parent else commit.parents
+            assert [shas[p] for p in parents] == [p for p in real if p in shas]
+            assert not first_parent or len(parents) <= 1

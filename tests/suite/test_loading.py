@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celedger.config import Config
+from celedger.errors import MachineError, SuiteError
+from celedger.model import Direction, Kind
+from celedger.suite import Suite, find, load, scaffold, shipped
+
+TASK = '[[task]]\nname = "t"\ncommand = "{python} -c pass {seed}"\n'
+
+
+def suite(tmp_path: Path, text: str, name: str = "s") -> Path:
+    folder = tmp_path / "suites" / name
+    folder.mkdir(parents=True)
+    (folder / "suite.toml").write_text(text)
+    return folder
+
+
+def test_the_example_of_the_design_is_read(tmp_path: Path) -> None:
+    folder = suite(
+        tmp_path,
+        """
+        [suite]
+        name = "core"
+        pythonpath = ["src"]
+        build = ["make -j2", ["{python}", "-m", "x y"]]
+        inputs = ["requirements*.txt"]
+        timeout = "1h30m"
+        silence = 90
+        memory = "512MiB"
+        seeds = 2
+        [metrics.val_loss]
+        direction = "lower"
+        floor = "0.5%"
+        summary = "mean-of-last-3"
+        [[task]]
+        name = "resnet"
+        command = "{python} {suite}/resnet.py --lr {lr} --norm {norm} --seed {seed} '{{}}' 'a b'"
+        params = { lr = 0.1 }
+        grid = { norm = ["batch", "group", "batch"], n = [1, 2] }
+        [task.metrics.val_loss]
+        floor = 0.01
+        [task.metrics.accuracy]
+        direction = "higher"
+        unit = "%"
+        [[task]]
+        name = "steps"
+        commands = { train = ["{python}", "train.py"], test = "{python} test.py {seed}" }
+        threads = 2
+        timeout = 1.5
+        seeds = [7, 3, 7]
+        """,
+        "core",
+    )
+    (folder / "resnet.py").write_text("")
+    found = load(folder)
+    names = [f"resnet[norm={norm},n={n}]" for norm in ("batch", "group") for n in (1, 2)]
+    assert [task.name for task in found.tasks] == [*names, "steps"]
+    first, steps = found.tasks[0], found.tasks[-1]
+    assert first.params == {"lr": 0.1, "norm": "batch", "n": 1}
+    assert first.commands[0].template[-2:] == ("{{}}", "a b")
+    assert first.build == (("make", "-j2"), ("{python}", "-m", "x y"))
+    assert (first.timeout, first.silence, first.memory) == (5400, 90, 512 * 2**20)
+    assert (first.pythonpath, first.inputs, first.seeds) == (
+        ("src",),
+        ("requirements*.txt",),
+        (0, 1),
+    )
+    loss, accuracy = first.metrics
+    assert (loss.floor.amount, loss.floor.relative, loss.summary) == (0.01, False, "mean-of-last-3")
+    assert (accuracy.direction, accuracy.kind, accuracy.unit) == (
+        Direction.HIGHER,
+        Kind.QUALITY,
+        "%",
+    )
+    assert [command.name for command in steps.commands] == ["train", "test"]
+    assert (steps.seeds, steps.threads, steps.timeout) == ((7, 3), 2, 1.5)
+    assert [metric.name for metric in steps.metrics] == ["val_loss"]
+    assert found.warnings == ("task resnet: no command uses the parameter n",)
+
+
+def test_what_looks_wrong_is_warned_of(tmp_path: Path) -> None:
+    found = load(
+        suite(
+            tmp_path,
+            '[suite]\nname = "other"\n[[task]]\nname = "t"\nseeds = 3\nparams = { lr = 1 }\n'
+            'command = "cd x && make"\n',
+        )
+    )
+    told = "\n".join(found.warnings)
+    for part in ("calls itself other", "parameter lr", "CELEDGER_SEED", "&& is an argument"):
+        assert part in told
+
+
+def test_parameters_of_any_kind_have_a_recipe(tmp_path: Path) -> None:
+    found = load(
+        suite(
+            tmp_path,
+            TASK.replace("{seed}", "{a} {b} {c} {d} {e}")
+            + "params = { a = 1979-05-27T07:32:00Z, b = inf, c = true, d = nan, e = 07:32:00 }\n",
+        )
+    )
+    assert found.tasks[0].params == {
+        "a": "1979-05-27T07:32:00+00:00", "b": "inf", "c": True, "d": "nan", "e": "07:32:00"
+    }  # fmt: skip
+    assert len(found.tasks[0].recipe) == 64
+
+
+WRONG = [
+    ("", "has no task"),
+    ("[task]\nname = 't'\ncommand = 'x'\n", "write [[task]]"),
+    ("[suite\n", "line 1"),
+    ("a = 1\n" + TASK, "unknown key 'a'"),
+    ("[suite]\ntimeuot = '10m'\n" + TASK, "did you mean 'timeout'"),
+    ("[suite]\nname = 'a b'\n" + TASK, "good name"),
+    ("[suite]\ntimeout = '10 minutes'\n" + TASK, "duration"),
+    ("[suite]\ntimeout = 0\n" + TASK, "duration"),
+    ("[suite]\nmemory = '4 gigs'\n" + TASK, "size"),
+    ("[suite]\nthreads = true\n" + TASK, "not an integer"),
+    ("[suite]\nseeds = []\n" + TASK, "seeds is empty"),
+    ("[suite]\nseeds = 0\n" + TASK, "not from 1"),
+    ("[suite]\nseeds = [-1]\n" + TASK, "not from 0"),
+    ("[suite]\npythonpath = ['../x']\n" + TASK, "outside"),
+    ("[suite]\ninputs = 3\n" + TASK, "list of strings"),
+    ("[suite]\nbuild = ['{sed}']\n" + TASK, "unknown placeholder"),
+    ("[suite]\nbuild = [3]\n" + TASK, "list of strings"),
+    ("suite = 3\n" + TASK, "not a table"),
+    (TASK + TASK, "'t' is there twice"),
+    (TASK + "nmae = 't'\n", "did you mean 'name'"),
+    ("[[task]]\ncommand = 'x'\n", "number 1 has no name"),
+    ("[[task]]\nname = 't/u'\ncommand = 'x'\n", "good name"),
+    ("[[task]]\nname = 't'\n", "either command or commands"),
+    (TASK + "commands = { a = 'x' }\n", "either command or commands"),
+    ("[[task]]\nname = 't'\ncommands = {}\n", "commands is not a table"),
+    ("[[task]]\nname = 't'\ncommand = ''\n", "command is empty"),
+    ('[[task]]\nname = "t"\ncommands = { "a\\nb" = "x" }\n', "other characters"),
+    ('[[task]]\nname = "t"\ncommand = ["{suite}/a\\nb", "x"]\n', "is not there"),
+    ('[[task]]\nname = "t"\ncommand = ["{a\\nb}", "x"]\n', "unknown placeholder"),
+    ("[[task]]\nname = 't'\ncommand = 'a \"b'\n", "split into words"),
+    ("[[task]]\nname = 't'\ncommand = [1]\n", "list of strings"),
+    ("[[task]]\nname = 't'\ncommand = 'x {sede}'\n", "did you mean {seed}"),
+    ("[[task]]\nname = 't'\ncommand = 'x {'\n", "lone brace"),
+    ("[[task]]\nname = 't'\ncommand = ['x', '{\"a\": 1}']\n", "unknown placeholder"),
+    ("[[task]]\nname = 't'\ncommand = '{python} {suite}/absent.py'\n", "is not there"),
+    (TASK + "params = { seed = 1 }\n", "fills in itself"),
+    (TASK + "params = { a-b = 1 }\n", "letters, digits"),
+    (TASK + "params = { a = [1] }\n", "goes into grid"),
+    (TASK + "params = { a = 1 }\ngrid = { a = [1] }\n", "in params and in grid"),
+    (TASK + "grid = { a = [] }\n", "not a list of values"),
+    (TASK + "grid = { a = ['x/y', 'x:y'] }\n", "tell apart"),
+    (TASK + f"grid = {{ a = {list(range(40))}, b = {list(range(40))} }}\n", "more than 1000"),
+    (TASK + "[task.metrics.m]\nfloor = 1\n", "no direction"),
+    (TASK + "[task.metrics.m]\ndirection = 'lowr'\n", "did you mean 'lower'"),
+    (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = 'x'\n", "floor is 'x'"),
+    (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = -1\n", "floor is -1"),
+    (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = true\n", "floor is True"),
+    (TASK + "[task.metrics.m]\ndirection = 'lower'\nsummary = 'mean'\n", "summary is last"),
+    (TASK + "[task.metrics.'a b']\ndirection = 'lower'\n", "good name"),
+    (TASK + "[task.metrics]\nm = 3\n", "not a table"),
+    ("[metrics.m]\nkind = 'sped'\ndirection = 'lower'\n" + TASK, "did you mean 'speed'"),
+    ("x = " + "[" * 5000, "not TOML"),
+    ("x = 0x" + "f" * 9000 + "\n" + TASK, "unknown key"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG)
+def test_a_wrong_suite_is_one_line_with_its_place(tmp_path: Path, text: str, says: str) -> None:
+    folder = suite(tmp_path, text)
+    with pytest.raises(SuiteError) as caught:
+        load(folder)
+    assert says in str(caught.value)
+    assert str(folder / "suite.toml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+SCALARS = st.one_of(
+    st.text(max_size=8), st.integers(), st.floats(), st.booleans(), st.dates(), st.times(),
+    st.sampled_from(["{python} x {seed}", "10m", "4GB", "lower", "5%", "{suite}/x", "last"]),
+)  # fmt: skip
+KEYS = st.sampled_from(
+    ["suite", "metrics", "task", "name", "command", "commands", "params", "grid", "seeds",
+     "timeout", "silence", "memory", "threads", "python", "pythonpath", "build", "inputs",
+     "direction", "kind", "floor", "summary", "unit", "val_loss", "lr", '"a\\nb"']
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+OPTIONAL = ("params", "grid", "seeds", "timeout", "memory", "threads", "metrics", "silence")
+TASKS = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b", "c"]), "command": st.just("{python} {seed}")},
+    optional=dict.fromkeys(OPTIONAL, VALUES),
+)
+FILES = st.one_of(
+    st.dictionaries(KEYS, VALUES, max_size=4),
+    st.fixed_dictionaries(
+        {"task": st.lists(TASKS, min_size=1, max_size=2)},
+        optional={"suite": st.dictionaries(KEYS, VALUES, max_size=3), "metrics": VALUES},
+    ),
+)
+
+
+def toml(value: object) -> str:
+    """A value as inline TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    return str(value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(FILES)
+def test_any_file_is_a_suite_or_a_suite_error(content: dict[str, object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        text = "".join(f"{key} = {toml(value)}\n" for key, value in content.items())
+        (Path(folder) / "suite.toml").write_text(text)
+        try:
+            found = load(Path(folder))
+        except SuiteError as error:
+            assert "\n" not in str(error)
+            return
+        assert isinstance(found, Suite) and found.tasks
+        assert len({task.name for task in found.tasks}) == len(found.tasks)
+        assert all(len(task.recipe) == 64 for task in found.tasks)
+
+
+# --- finding
+
+
+def config(tmp_path: Path, name: str | None = None) -> Config:
+    return Config(tmp_path / "ledger.db", tmp_path / "suites", name)
+
+
+def test_a_suite_is_found_by_name_by_configuration_or_by_being_alone(tmp_path: Path) -> None:
+    one = suite(tmp_path, TASK, "one")
+    assert find(None, config(tmp_path), tmp_path) == one
+    two = suite(tmp_path, TASK, "two")
+    assert find("two", config(tmp_path), tmp_path) == two
+    assert find(None, config(tmp_path, "two"), tmp_path) == two
+    assert find(str(two), config(tmp_path), tmp_path) == two
+    assert find("suites/one", config(tmp_path), tmp_path) == one
+    with pytest.raises(SuiteError, match="has one, two"):
+        find(None, config(tmp_path), tmp_path)
+    with pytest.raises(SuiteError, match="did you mean 'two'"):
+        find("tow", config(tmp_path), tmp_path)
+    with pytest.raises(SuiteError, match="no suite"):
+        find("./absent", config(tmp_path), tmp_path)
+    with pytest.raises(SuiteError, match="no suite"):
+        find("\0/", config(tmp_path), tmp_path)
+
+
+def test_without_any_suite_init_is_proposed(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="celedger init"):
+        find(None, config(tmp_path), tmp_path)
+    (tmp_path / "suites" / "x").mkdir(parents=True)
+    with pytest.raises(SuiteError, match=r"has no suite\.toml"):
+        load(tmp_path / "suites" / "x")
+
+
+def test_shipped_suites_are_found_and_sound(tmp_path: Path) -> None:
+    for folder in shipped().iterdir():
+        if (folder / "suite.toml").is_file():
+            assert find(folder.name, config(tmp_path), tmp_path) == folder
+            assert load(folder).warnings == ()
+
+
+# --- the first suite
+
+
+def test_the_first_suite_runs_at_once_and_overwrites_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "suites" / "mine"
+    written = scaffold(folder, "mine")
+    assert sorted(path.name for path in written) == ["first.py", "suite.toml"]
+    found = load(folder)
+    assert (found.name, found.warnings) == ("mine", ())
+    read, write = os.pipe()
+    done = subprocess.run(
+        [sys.executable, str(folder / "first.py"), "--seed", "1"],
+        env={**os.environ, "CELEDGER_FD": str(write)}, pass_fds=[write], capture_output=True,
+    )  # fmt: skip
+    os.close(write)
+    with os.fdopen(read) as stream:
+        lines = stream.readlines()
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == 20 and "val_loss" in lines[-1]
+    (folder / "first.py").write_text("edited")
+    (folder / "suite.toml").unlink()
+    assert scaffold(folder, "mine") == [folder / "suite.toml"]
+    assert (folder / "first.py").read_text() == "edited"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError):
+        scaffold(tmp_path / "file", "mine")
