@@ -1,0 +1,195 @@
+"""Everything of a measurement but the code: interpreter, packages, machine, device. Its stable
+part has a fingerprint; equal fingerprints may be compared, others start a new baseline. Must
+not know what is measured.
+
+Left out of the fingerprint, because they change without changing what a training computes or
+how fast: the kernel's build, the host's name, the size of its memory, temperatures, clocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from celedger.errors import MachineError
+from celedger.model import Environment
+from celedger.system.gpu import Device
+from celedger.system.process import capture
+
+PROBE_TIMEOUT = 60.0  # a cold network file system may need most of it
+
+Capture = Callable[..., tuple[int, str, str]]
+
+# Runs in the trial's interpreter, which may be older than ours (3.8) and has no celedger. A
+# package that is installed in editable form, or from a folder of the repository, is part of
+# the code: its version moves with the commits. One found by a path inside the repository that
+# is no installation (an egg-info of `setup.py develop`) is, too.
+_PROBE = r"""
+import json, os, platform, re, sys
+from importlib.metadata import distributions
+from urllib.parse import unquote
+root = os.path.realpath(sys.argv[1])
+def inside(path):
+    path = os.path.realpath(path)
+    return path == root or path.startswith(root + os.sep)
+def installed(path):
+    return os.path.basename(path) in ("site-packages", "dist-packages") or not inside(path)
+found, part = {}, set()
+for entry in [p for p in sys.path if p and installed(p)]:
+    for one in distributions(path=[entry]):
+        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        if not name or name in found or name in part:
+            continue
+        origin = json.loads(one.read_text("direct_url.json") or "{}")
+        url = origin.get("url", "")
+        local = unquote(url[7:]) if url.startswith("file://") else None
+        if name == "celedger" or origin.get("dir_info", {}).get("editable"):
+            part.add(name)
+        elif local and inside(local):
+            part.add(name)
+        else:
+            found[name] = one.version
+json.dump({
+    "implementation": platform.python_implementation(),
+    "version": platform.python_version(),
+    "packages": found,
+    "excluded": sorted(part),
+}, sys.stdout)
+"""
+
+
+def resolve_interpreter(name: str, path: str | None = None) -> str:
+    """The absolute path of a suite's interpreter: `python` is the one celedger runs in, anything
+    else a path or a command on `path` (default: PATH). Raises MachineError when there is none."""
+    if name == "python":
+        return sys.executable
+    found = shutil.which(os.path.expanduser(name), path=path)  # noqa: PTH111 (`./x` must stay)
+    if found is None:
+        raise MachineError(
+            f"there is no interpreter {name!r}", "correct `python` in the suite, or install it"
+        )
+    return os.path.abspath(found)  # noqa: PTH100 (a venv's link must not be resolved)
+
+
+def describe(
+    python: str,
+    *,
+    device: Device,
+    threads: int,
+    repo_root: Path,
+    run: Capture = capture,
+) -> Environment:
+    """The environment of trials run by the interpreter `python` on `device`. The interpreter is
+    asked once per process. Raises MachineError when it does not answer."""
+    probe = _probe(python, repo_root, run)
+    gpu = device.gpu
+    stable: dict[str, object] = {
+        "python": f"{probe['implementation']} {probe['version']}",
+        "packages": probe["packages"],
+        "os": _system(),
+        "architecture": platform.machine(),
+        "cpu": _cpu(),
+        "cores": _cores(),
+        "threads": threads,
+        "device": gpu.name if gpu else "cpu",
+        "device_uuid": gpu.uuid if gpu else None,
+        "driver": gpu.driver if gpu else None,
+        "cuda": gpu.cuda if gpu else None,
+    }
+    beside = {
+        "interpreter": python,
+        "excluded": probe["excluded"],
+        "host": platform.node(),
+        "kernel": platform.release(),
+        "memory": psutil.virtual_memory().total,
+        "gpu_memory": gpu.memory if gpu else None,
+    }
+    text = json.dumps(stable, sort_keys=True, separators=(",", ":"))
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    return Environment(fingerprint, {**stable, "beside": beside})
+
+
+@functools.cache
+def _probe(python: str, repo_root: Path, run: Capture) -> dict[str, object]:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    status, out, err = run(
+        [python, "-c", _PROBE, str(repo_root)], cwd=None, env=env, timeout=PROBE_TIMEOUT
+    )
+    try:
+        answer: dict[str, object] = json.loads(out) if status == 0 else {}
+    except ValueError:
+        answer = {}
+    if not answer:
+        said = (err.strip() or out.strip() or f"exit status {status}").splitlines()[-1]
+        raise MachineError(
+            f"the interpreter {python} cannot describe itself: {said}",
+            "a suite's `python` must be Python 3.8 or newer",
+        )
+    return answer
+
+
+def differences(a: Environment, b: Environment) -> list[str]:
+    """What changed from `a` to `b`, a line each, for people: `torch 2.12.0 -> 2.13.0`. Only what
+    the fingerprint holds."""
+    lines: list[str] = []
+    keys = [key for key in {**a.details, **b.details} if key not in ("packages", "beside")]
+    for key in keys:
+        old, new = a.details.get(key), b.details.get(key)
+        if old != new:
+            lines.append(f"{key.replace('_', ' ')} {_shown(old)} -> {_shown(new)}")
+    before, after = _packages(a), _packages(b)
+    for name in sorted({*before, *after}):
+        if name not in after:
+            lines.append(f"{name} {before[name]} removed")
+        elif name not in before:
+            lines.append(f"{name} {after[name]} added")
+        elif before[name] != after[name]:
+            lines.append(f"{name} {before[name]} -> {after[name]}")
+    return lines
+
+
+def _packages(environment: Environment) -> Mapping[str, object]:
+    packages = environment.details.get("packages")
+    return packages if isinstance(packages, Mapping) else {}
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _system() -> str:
+    """`Linux debian 12`: the distribution, whose libraries a training may load, not the kernel."""
+    if sys.platform != "linux":
+        return f"{platform.system()} {platform.release()}"
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    return " ".join(filter(None, ["Linux", release.get("ID"), release.get("VERSION_ID")]))
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor()
+
+
+def _cores() -> int:
+    """How many cores this process, and so a trial, may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:  # noqa: RET505 (mypy calls a line after the if unreachable)
+        return os.cpu_count() or 1

@@ -1,0 +1,199 @@
+"""Locks between processes, by flock(2): the kernel releases them when a holder dies, so none
+is ever stale. One per device, shared by all users of the machine, so that two trials never
+measure each other; and a plain one for whatever else must happen once at a time.
+
+Lock files are never removed: whoever had opened a removed one would hold a lock on nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from celedger.errors import Interrupted, MachineError
+
+_NAMELESS = 20  # polls after which a holder that left no name is reported without one
+
+
+class Lock:
+    """A lock that is held. Closing it, or the death of the process, releases it."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def write(self, text: str) -> None:
+        """Replaces the text of the file, for those who wait. A full disk is no reason to fail."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, text.encode(), 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def try_flock(path: Path, *, mode: int = 0o644) -> Lock | None:
+    """Takes the lock of the file, made with `mode` when it is not there; None when another
+    holder has it (also one in this process). Raises MachineError when the file cannot be
+    opened."""
+    try:
+        fd = _open(path, mode)
+    except OSError as error:
+        raise MachineError(
+            f"the lock file {path} cannot be opened: {error.strerror}",
+            "correct its permissions or those of its folder",
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError as error:
+        os.close(fd)
+        raise MachineError(f"the lock file {path} cannot be locked: {error.strerror}") from error
+    return Lock(path, fd)
+
+
+def _open(path: Path, mode: int) -> int:
+    """Without O_CREAT first: in a sticky folder the kernel refuses O_CREAT on a file that
+    belongs to another user, though it exists (fs.protected_regular, proc_sys_fs(5))."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        pass
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:  # another was faster
+        return os.open(path, flags)
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, mode)  # past the umask
+    return fd
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
+
+    pid: int
+    label: str
+    since: float
+    host: str
+
+
+def default_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Where the device locks of this machine are: CELEDGER_LOCK_DIR, or in its temporary folder."""
+    return Path(env.get("CELEDGER_LOCK_DIR") or Path(tempfile.gettempdir()) / "celedger-locks")
+
+
+class DeviceLock:
+    """The right to measure on one device of this machine. `device` is its key (`cpu` or a GPU's
+    UUID), `label` what the others are told while they wait."""
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        folder: Path,
+        label: str,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = folder / (re.sub(r"[^A-Za-z0-9_.-]", "_", device) + ".lock")
+        self.label = label
+        self._now = now
+
+    def holder(self) -> Holder | None:
+        """Who the file says holds it; None when it says nothing that can be understood."""
+        try:
+            facts = json.loads(self.path.read_text())
+            return Holder(
+                int(facts["pid"]), str(facts["label"]), float(facts["since"]), str(facts["host"])
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @contextlib.contextmanager
+    def hold(
+        self,
+        on_wait: Callable[[Holder], None],
+        poll: float = 0.05,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[None]:
+        """Waits for the device, asking every `poll` seconds, and holds it for the body.
+        `on_wait` is called once for each process waited for. Raises Interrupted when `stop()`
+        says so, MachineError when the lock's folder or file cannot be used.
+
+        Who wants the device must first hold the turnstile, a second lock, and keeps it until the
+        device is free. So one that runs trial after trial lets a waiter in between two of them.
+        """
+        _make_shared_folder(self.path.parent)
+        told: Holder | None = None
+        polls = 0
+
+        def wait() -> None:
+            nonlocal told, polls
+            if stop is not None and stop():
+                raise Interrupted("stopped while waiting for the device")
+            polls += 1
+            holder = self.holder()
+            # One that has just taken the lock may not have written its name yet.
+            if holder is None and polls >= _NAMELESS:
+                holder = Holder(0, "another celedger", self._now(), "")
+            if holder is not None and (told is None or holder.pid != told.pid):
+                told = holder
+                on_wait(told)
+            time.sleep(poll)
+
+        turn = self.path.with_suffix(".turn")
+        while (turnstile := try_flock(turn, mode=0o666)) is None:
+            wait()
+        with turnstile:
+            while (lock := try_flock(self.path, mode=0o666)) is None:
+                wait()
+        with lock:
+            me = Holder(os.getpid(), self.label, self._now(), os.uname().nodename)
+            lock.write(json.dumps(asdict(me)))
+            try:
+                yield
+            finally:
+                lock.write("")
+
+
+def _make_shared_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o1777:
+            folder.chmod(0o1777)  # like /tmp: all may add a lock, none may remove another's
+    except OSError as error:
+        raise MachineError(
+            f"the folder of device locks {folder} cannot be made: {error.strerror}",
+            "set CELEDGER_LOCK_DIR to a folder that all users of this machine can write",
+        ) from error

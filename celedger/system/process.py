@@ -1,0 +1,476 @@
+"""Every process celedger starts, starts here: trainings and builds under a supervisor that
+leaves nothing behind, short helper commands, and the detached worker. Must not know what a
+trial, a suite or a ledger is; it reports how a command ended and never what that means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from signal import SIGKILL, Signals
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from celedger.errors import MachineError
+from celedger.system import tree
+from celedger.system.output import Output
+from celedger.system.tree import Usage
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+TRIAL_VARIABLE = "CELEDGER_TRIAL"  # in the environment of every process of a trial
+
+TERM_GRACE = 5.0  # seconds between TERM and KILL
+KILL_GRACE = 10.0  # seconds until a process that KILL does not end is given up (a hung driver)
+
+# The last resort against a machine that swaps to death: the tree holds more than half of the
+# memory and nearly nothing is left.
+MACHINE_MEMORY_LEFT = 0.03
+MACHINE_MEMORY_HELD = 0.50
+
+
+class End(StrEnum):
+    """Why a command is no longer running."""
+
+    EXITED = "exited"  # by itself, well or not, or by a signal that we did not send
+    TIMEOUT = "timeout"
+    SILENT = "silent"
+    MEMORY = "memory"
+    STOPPED = "stopped"
+    NOT_STARTED = "not-started"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a command ended. `returncode` is negative for a signal, None when it never ran.
+    `wall` counts from its start to its own end, as its supervisor saw it, in seconds.
+    `max_rss` (bytes) is the largest peak of a single process of the tree, `cpu` (seconds) the
+    sum over all. `oom_killed`: it died of a SIGKILL that was not ours while the kernel's
+    count of processes killed for memory rose. `message` is one line for people."""
+
+    end: End
+    returncode: int | None
+    wall: float
+    max_rss: int
+    cpu: float
+    oom_killed: bool
+    message: str
+
+    @property
+    def ok(self) -> bool:
+        return self.end is End.EXITED and self.returncode == 0
+
+
+class Running:
+    """A command under its supervisor; make one with `start`. As a context manager it leaves
+    nothing behind, whatever is raised in its body."""
+
+    def __init__(self, argv: Sequence[str], clock: Callable[[], float]) -> None:
+        self.argv = tuple(argv)
+        self.pid = 0  # of the command; 0 when it was never started
+        self._clock = clock
+        self._started = clock()
+        self._oom_kills = _oom_kills()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control = -1
+        self._status = -1
+        self._buffer = b""
+        self._facts: dict[str, float] = {}
+        self._token = ""
+        self._end: End | None = None  # why we ended it, when we did
+        self._why = ""
+        self._exit: Exit | None = None
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        pass_fds: Sequence[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Starts `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
+        command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
+        MachineError when the log cannot be written or the machine cannot start a process."""
+        with contextlib.closing(Output(log)) as output:
+            return cls._start(argv, cwd, env, output.fd, pass_fds, clock)
+
+    @classmethod
+    def _start(
+        cls,
+        argv: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        log_fd: int,
+        pass_fds: Sequence[int],
+        clock: Callable[[], float],
+    ) -> Self:
+        running = cls(argv, clock)
+        problem = "an empty command"
+        program = None
+        if argv:
+            program, problem = _find_program(argv[0], cwd, env)
+        if program is None:
+            running._exit = _not_started(problem)
+            return running
+        running._token = env.get(TRIAL_VARIABLE, "")
+        control_read, running._control = os.pipe()
+        running._status, status_write = os.pipe()
+        os.set_blocking(running._status, False)
+        try:
+            running._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SUPERVISOR),
+                 str(control_read), str(status_write), env.get("LC_CTYPE", ""), program, *argv],
+                cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
+                start_new_session=True, pass_fds=(control_read, status_write, *pass_fds),
+            )  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            running._close()
+            reason = error if isinstance(error, ValueError) else f"there is no folder {cwd}"
+            running._exit = _not_started(f"{argv[0]} cannot be started: {reason}")
+            return running
+        except OSError as error:
+            running._close()
+            raise MachineError(
+                f"no process can be started: {error.strerror}",
+                "end some programmes or raise the limit that `ulimit -u` shows",
+            ) from error
+        except BaseException:  # Ctrl-C in the middle: the closed control pipe ends the child
+            running._close()
+            raise
+        finally:
+            os.close(control_read)
+            os.close(status_write)
+        try:
+            while not running.pid and running._exit is None:
+                running.wait(1.0)
+        except BaseException:
+            running._kill()
+            raise
+        return running
+
+    # -- watching ------------------------------------------------------------------------
+
+    def poll(self) -> Exit | None:
+        """None while anything of the command's tree may still live."""
+        if self._exit is None and self._read():
+            self._conclude()
+        return self._exit
+
+    def wait(self, seconds: float) -> Exit | None:
+        """`poll`, after at most so many seconds; returns early when something happened."""
+        if self._exit is None:
+            watch = select.poll()
+            watch.register(self._status, select.POLLIN)
+            watch.poll(max(seconds, 0.0) * 1000)
+        return self.poll()
+
+    def usage(self) -> Usage:
+        """What the tree uses now; nothing when it has ended."""
+        if self._exit is not None or self._process is None:
+            return Usage()
+        return tree.usage(self._process.pid)
+
+    # -- ending --------------------------------------------------------------------------
+
+    def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:
+        """TERM to the command's group, KILL to all that is left after `grace` seconds. A command
+        that had ended by itself before keeps its own end. `why` goes into the message."""
+        if (done := self.poll()) is not None:
+            return done
+        self._end, self._why = end, why
+        if grace > 0:
+            with contextlib.suppress(OSError):
+                os.write(self._control, b"T")
+            deadline = time.monotonic() + grace
+            while self._exit is None and (left := deadline - time.monotonic()) > 0:
+                self.wait(left)
+        return self._kill()
+
+    def _kill(self) -> Exit:
+        if self._control >= 0:
+            os.close(self._control)
+            self._control = -1
+        deadline = time.monotonic() + KILL_GRACE
+        while self._exit is None and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+        if self._exit is None:
+            self._conclude()
+        assert self._exit is not None
+        return self._exit
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._exit is None:
+            self._end = self._end or End.STOPPED
+            self._kill()
+
+    # -- the supervisor's reports --------------------------------------------------------
+
+    def _read(self) -> bool:
+        """Takes in what the supervisor said; True when it has nothing more to say."""
+        while True:
+            try:
+                data = os.read(self._status, 65536)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            self._buffer += data
+            *lines, self._buffer = self._buffer.split(b"\n")
+            for line in lines:
+                self._facts.update(json.loads(line))
+            self.pid = int(self._facts.get("pid", 0))
+
+    def _conclude(self) -> None:
+        """The supervisor is gone, or hangs on a process that nothing can kill."""
+        process = self._process
+        assert process is not None
+        if "cpu" not in self._facts:
+            # Somebody killed the supervisor. It is not waited for yet, so its number, which is
+            # that of the session, cannot be anybody else's.
+            process.kill()
+            variable = (TRIAL_VARIABLE, self._token) if self._token else None
+            tree.hunt(session=process.pid, variable=variable)
+        process.wait()
+        self._close()
+        self._exit = self._describe()
+
+    def _close(self) -> None:
+        for fd in (self._control, self._status):
+            if fd >= 0:
+                os.close(fd)
+        self._control = self._status = -1
+
+    def _describe(self) -> Exit:
+        facts = self._facts
+        if "errno" in facts:
+            problem = os.strerror(int(facts["errno"]))
+            return _not_started(
+                f"{self.argv[0]} cannot be executed: {problem} (is its #! line right?)"
+            )
+        known = "returncode" in facts
+        code = int(facts["returncode"]) if known else -SIGKILL
+        oom = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
+        oom = oom and _oom_kills() > self._oom_kills
+        if self._end is not None:
+            message = self._why or self._end.value
+        elif oom:
+            message = "killed by the kernel because memory ran out"
+        elif not known:
+            message = "killed together with its supervisor"
+        elif code < 0:
+            message = f"killed by {_signal_name(-code)}"
+        else:
+            message = f"exit status {code}"
+        return Exit(
+            self._end or End.EXITED,
+            code,
+            facts.get("wall", self._clock() - self._started),
+            int(facts.get("max_rss", 0)),
+            facts.get("cpu", 0.0),
+            oom,
+            message,
+        )
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    log: Path,
+    pass_fds: Sequence[int] = (),
+    timeout: float,
+    silence: float | None = None,
+    memory: int | None = None,
+    on_tick: Callable[[Running], None] | None = None,
+    tick: float = 0.05,
+    activity: Callable[[], object] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    stop: Callable[[], bool] | None = None,
+) -> Exit:
+    """Runs a command to its end, or ends it: after `timeout` seconds; after `silence` seconds
+    in which neither the log grew nor `activity()` changed; when its tree holds more than
+    `memory` bytes; when `stop()` says so. `on_tick` is called about every `tick` seconds; what
+    it raises ends the command too and is passed on. Raises MachineError as `Running.start`."""
+    with (
+        contextlib.closing(Output(log)) as output,
+        Running._start(argv, cwd, env, output.fd, pass_fds, clock) as running,
+    ):
+        started = heard = clock()
+        sign: object = None
+        while (done := running.wait(tick)) is None:
+            output.trim()
+            if on_tick is not None:
+                on_tick(running)
+            now = clock()
+            if stop is not None and stop():
+                done = running.stop(End.STOPPED)
+            elif now - started > timeout:
+                done = running.stop(End.TIMEOUT, why=f"ran longer than {timeout:g} s")
+            elif (excess := _excess(running, memory)) is not None:
+                done = running.stop(End.MEMORY, grace=0.0, why=excess)
+            elif silence is not None:
+                last, sign = sign, (output.written(), activity() if activity else None)
+                heard = now if sign != last else heard
+                if now - heard > silence:
+                    done = running.stop(End.SILENT, why=f"gave no sign for {silence:g} s")
+            if done is not None:
+                break
+        output.trim()
+        return done
+
+
+def _excess(running: Running, limit: int | None) -> str | None:
+    """Why the tree must end for its memory, or None."""
+    machine = psutil.virtual_memory()
+    scarce = machine.available < MACHINE_MEMORY_LEFT * machine.total
+    if limit is None and not scarce:
+        return None
+    rss = running.usage().rss
+    if limit is not None and rss > limit:
+        return f"used {rss / 1e6:,.0f} MB of memory, its limit is {limit / 1e6:,.0f} MB"
+    if scarce and rss > MACHINE_MEMORY_HELD * machine.total:
+        return f"used {rss / 1e6:,.0f} MB of memory and left the machine nearly none"
+    return None
+
+
+def capture(
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float,
+) -> tuple[int, str, str]:
+    """Runs a short helper command; returns its exit status, stdout and stderr. Raises
+    MachineError when it cannot be started or gives no answer within `timeout` seconds."""
+    try:
+        with subprocess.Popen(
+            list(argv), cwd=cwd, env=None if env is None else dict(env),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, SIGKILL)
+                raise
+            return process.returncode, out, err
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(f"{argv[0]} gave no answer within {timeout:g} s") from error
+    except (OSError, ValueError) as error:
+        raise MachineError(f"{argv[0]} cannot be started: {error}") from error
+
+
+_detached: list[subprocess.Popen[bytes]] = []  # kept, so that no __del__ complains of them
+
+
+def spawn_detached(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> int:
+    """Starts a process that outlives this one, in a session of its own and holding none of its
+    files (a pipe held open would keep a piped `git pull` waiting). Returns its pid. Raises
+    MachineError when it cannot be started."""
+    with contextlib.closing(Output(log)) as output:
+        try:
+            process = subprocess.Popen(
+                list(argv), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL,
+                stdout=output.fd, stderr=output.fd, start_new_session=True, close_fds=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise MachineError(f"{argv[0]} cannot be started: {error}") from error
+    _detached.append(process)
+    return process.pid
+
+
+def sweep(ulid: str) -> int:
+    """Kills what a trial of a dead runner left: every process of this user that carries its
+    ulid. Returns how many there were."""
+    return tree.hunt(variable=(TRIAL_VARIABLE, ulid)) if ulid else 0
+
+
+def _not_started(message: str) -> Exit:
+    return Exit(End.NOT_STARTED, None, 0.0, 0, 0.0, False, message)
+
+
+def _find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | None, str]:
+    """The file to execute, or None and the reason. As exec would look, from `cwd` and with the
+    PATH of `env`, but so that a missing command can be told from one that failed."""
+    if not name:
+        return None, "no command: its name is empty"
+    if "/" in name:
+        candidates = [cwd / name]
+    else:
+        folders = env.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [cwd / folder / name for folder in folders]
+    try:
+        for path in candidates:
+            if path.is_file() and os.access(path, os.X_OK):
+                return str(path), ""
+        existing = [path for path in candidates if path.exists()]
+        nearby = (cwd / name).is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        return None, f"no command {name[:80]!r}: {error}"
+    if existing:
+        return None, f"{existing[0]} is not an executable file"
+    if "/" in name:
+        return None, f"no command {name!r} in {cwd}"
+    return None, f"no command {name!r} on PATH" + (f"; write ./{name} if it is meant" * nearby)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for lack of memory: in our control group where
+    it has a count (v2, then v1), else on the machine. 0 where nothing is counted."""
+    for path, key in _oom_counters():
+        try:
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == key:
+                    return int(value)
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+def _oom_counters() -> list[tuple[Path, str]]:
+    root = Path("/sys/fs/cgroup")
+    counters = [(Path("/proc/vmstat"), "oom_kill")]
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return counters
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        inside = group.lstrip("/")
+        if controllers == "":
+            counters.insert(0, (root / inside / "memory.events", "oom_kill"))
+        elif "memory" in controllers.split(","):
+            counters.insert(0, (root / "memory" / inside / "memory.oom_control", "oom_kill"))
+    return counters

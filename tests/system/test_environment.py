@@ -1,0 +1,140 @@
+"""The record of the environment, from real and from written-down interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celedger.errors import MachineError
+from celedger.model import Environment
+from celedger.system import environment
+from celedger.system.environment import describe, differences, resolve_interpreter
+from celedger.system.gpu import CPU, Device, Gpu
+
+GPU = Gpu("GPU-1", "NVIDIA H200", 80 << 30, "550.54", "12.4", None)
+CUDA = Device("GPU-1", "cuda:0", "GPU-1", GPU)
+
+
+def written(packages: Mapping[str, str]) -> Any:
+    """An interpreter that answers what is written here."""
+    answer = {"implementation": "CPython", "version": "3.12.1", "packages": packages}
+
+    def run(argv: object, **options: object) -> tuple[int, str, str]:
+        return 0, json.dumps(answer | {"excluded": []}), ""
+
+    return run
+
+
+def described(packages: Mapping[str, str], device: Device = CPU, threads: int = 1) -> Environment:
+    root = Path("/repo")
+    return describe("python", device=device, threads=threads, repo_root=root, run=written(packages))
+
+
+def test_this_interpreter_is_described_quickly_and_asked_once(tmp_path: Path) -> None:
+    started = time.monotonic()
+    first = describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path)
+    assert time.monotonic() - started < 3.0  # 0.1 s on a quiet machine
+    packages = first.details["packages"]
+    assert isinstance(packages, dict)
+    assert "psutil" in packages
+    assert "celedger" not in packages
+    assert sys.version.split()[0] in str(first.details["python"])
+    started = time.monotonic()
+    assert describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path) == first
+    assert time.monotonic() - started < 0.1
+
+
+def test_the_fingerprint_is_that_of_the_stable_details_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = described({"torch": "2.12.0"}, CUDA)
+    monkeypatch.setattr(environment.platform, "node", lambda: "elsewhere")
+    monkeypatch.setattr(environment.platform, "release", lambda: "9.9.9")
+    second = described({"torch": "2.12.0"}, CUDA)
+    assert second.details["beside"] != first.details["beside"]
+    assert second.fingerprint == first.fingerprint
+    assert len(first.fingerprint) == 64
+    assert differences(first, second) == []
+    json.dumps(dict(first.details))
+
+
+def test_every_stable_part_starts_a_new_baseline_and_is_named() -> None:
+    base = described({"torch": "2.12.0", "numpy": "2.0"}, CUDA)
+    newer = replace(CUDA, gpu=replace(GPU, driver="560.1", uuid="GPU-2"))
+    for other, lines in (
+        (described({"torch": "2.13.0", "numpy": "2.0"}, CUDA), ["torch 2.12.0 -> 2.13.0"]),
+        (described({"torch": "2.12.0", "pip": "1"}, CUDA), ["numpy 2.0 removed", "pip 1 added"]),
+        (described({"torch": "2.12.0", "numpy": "2.0"}, CUDA, 2), ["threads 1 -> 2"]),
+        (
+            described({"torch": "2.12.0", "numpy": "2.0"}, newer),
+            ["device uuid GPU-1 -> GPU-2", "driver 550.54 -> 560.1"],
+        ),
+    ):
+        assert other.fingerprint != base.fingerprint
+        assert differences(base, other) == lines
+    on_cpu = described({"torch": "2.12.0", "numpy": "2.0"})
+    assert differences(base, on_cpu)[0] == "device NVIDIA H200 -> cpu"
+
+
+def test_what_moves_with_the_commits_is_no_part_of_the_environment(tmp_path: Path) -> None:
+    repo = tmp_path / "my repo"
+    site = repo / ".venv" / "lib" / "site-packages"  # inside the repository, yet an installation
+
+    def install(name: str, origin: Mapping[str, object] | None = None, where: Path = site) -> None:
+        folder = where / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        if origin is not None:
+            (folder / "direct_url.json").write_text(json.dumps(origin))
+
+    url = "file://" + str(repo / "lib").replace(" ", "%20")
+    install("From_Index")
+    install("from_here", {"url": url, "dir_info": {}})
+    install("editable", {"url": "file:///else/where", "dir_info": {"editable": True}})
+    install("from_elsewhere", {"url": "file:///else/where", "dir_info": {}})
+    install("celedger")
+    install("developed", where=repo / "src")  # as `setup.py develop` leaves it on the path
+    interpreter = tmp_path / "python"
+    path = os.pathsep.join([str(site), str(repo / "src")])
+    interpreter.write_text(f"#!/bin/sh\nPYTHONPATH='{path}' exec '{sys.executable}' -S \"$@\"\n")
+    interpreter.chmod(0o755)
+    found = describe(str(interpreter), device=CPU, threads=1, repo_root=repo).details
+    assert found["packages"] == {"from-index": "1.0", "from-elsewhere": "1.0"}
+    assert found["beside"]["excluded"] == ["celedger", "editable", "from-here"]  # type: ignore[index]
+
+
+def test_the_probe_still_runs_on_python_3_8() -> None:
+    compile(environment._PROBE, "probe", "exec")
+    import ast
+
+    ast.parse(environment._PROBE, feature_version=(3, 8))
+
+
+def test_an_interpreter_is_a_name_on_the_path_or_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mypython"
+    mine.symlink_to(sys.executable)
+    assert resolve_interpreter("python") == sys.executable
+    assert resolve_interpreter("mypython", str(tmp_path)) == str(mine)
+    assert resolve_interpreter("./mypython") == str(mine)  # the link itself: it may be a venv's
+    for name in ("no-such-python", "./absent", ""):
+        with pytest.raises(MachineError, match="no interpreter"):
+            resolve_interpreter(name)
+
+
+def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
+    for program in ("true", "false", "cat"):
+        path = subprocess.check_output(["sh", "-c", f"command -v {program}"], text=True).strip()
+        with pytest.raises(MachineError, match=program):
+            describe(path, device=CPU, threads=1, repo_root=tmp_path)

@@ -1,0 +1,162 @@
+"""Locks between real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from celedger.errors import Interrupted, MachineError
+from celedger.system.lock import DeviceLock, Holder, default_folder, try_flock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from celedger.system.lock import DeviceLock
+with DeviceLock("gpu:7/x", folder=Path(sys.argv[1]), label="train it").hold(print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holding(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_celedger_waits_is_told_for_whom_and_then_gets_the_device(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    waited: list[Holder] = []
+    before = time.time()
+    with holding(folder) as other:
+        lock = DeviceLock("gpu:7/x", folder=folder, label="me")
+
+        def on_wait(holder: Holder) -> None:
+            waited.append(holder)
+            assert other.stdin is not None
+            other.stdin.close()  # it ends
+
+        with lock.hold(on_wait, poll=0.01):
+            mine = lock.holder()
+            assert mine is not None
+            assert (mine.pid, mine.label) == (os.getpid(), "me")
+    (holder,) = waited
+    assert (holder.pid, holder.label) == (other.pid, "train it")
+    assert holder.host == os.uname().nodename
+    assert before <= holder.since <= time.time()
+    assert lock.holder() is None
+
+
+def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+    with holding(tmp_path) as other:
+        other.send_signal(signal.SIGKILL)
+    waited: list[Holder] = []
+    with DeviceLock("gpu:7/x", folder=tmp_path, label="").hold(waited.append):
+        pass
+    assert waited == []
+
+
+def test_waiting_can_be_stopped(tmp_path: Path) -> None:
+    first = DeviceLock("cpu", folder=tmp_path, label="first")
+    second = DeviceLock("cpu", folder=tmp_path, label="second")
+    waited: list[Holder] = []
+    with (
+        first.hold(waited.append),
+        pytest.raises(Interrupted),
+        second.hold(waited.append, poll=0.01, stop=lambda: bool(waited)),
+    ):
+        pytest.fail("both hold it")
+    assert [holder.label for holder in waited] == ["first"]
+    with second.hold(waited.append):
+        assert len(waited) == 1
+
+
+def test_a_holder_that_wrote_rubbish_is_waited_for_without_a_name(tmp_path: Path) -> None:
+    lock = DeviceLock("cpu", folder=tmp_path, label="")
+    with try_flock(lock.path) as rude:  # type: ignore[union-attr]
+        rude.write('{"pid": "no number"')
+        waited: list[Holder] = []
+        with pytest.raises(Interrupted), lock.hold(waited.append, stop=lambda: bool(waited)):
+            pass
+    assert [holder.pid for holder in waited] == [0]
+
+
+def test_other_devices_do_not_wait(tmp_path: Path) -> None:
+    waited: list[Holder] = []
+    with (
+        DeviceLock("cpu", folder=tmp_path, label="").hold(waited.append),
+        DeviceLock("GPU-1", folder=tmp_path, label="").hold(waited.append),
+    ):
+        assert waited == []
+
+
+def test_the_folder_and_files_can_be_used_by_all_users(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "locks"
+    previous = os.umask(0o077)
+    try:
+        with DeviceLock("cpu", folder=folder, label="").hold(lambda holder: None):
+            pass
+    finally:
+        os.umask(previous)
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    assert (folder / "cpu.lock").stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
+def test_a_second_user_takes_a_lock_that_the_first_user_made(tmp_path: Path) -> None:
+    top = tmp_path
+    while top != Path(top.root):  # pytest's folders are private
+        if top.stat().st_uid == os.geteuid() and top.is_relative_to("/tmp/"):
+            top.chmod(top.stat().st_mode | 0o755)
+        top = top.parent
+    code = (
+        "import os, sys; from pathlib import Path; from celedger.system.lock import DeviceLock\n"
+        "os.setuid(int(sys.argv[2]))\n"
+        "with DeviceLock('cpu', folder=Path(sys.argv[1]), label='').hold(print): print('held')"
+    )
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for user in ("65533", "65532"):
+        argv = [sys.executable, "-c", code, str(folder), user]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        assert done.stdout == "held\n", done.stderr
+
+
+def test_try_flock_is_held_once_and_released_when_closed(tmp_path: Path) -> None:
+    first = try_flock(tmp_path / "lock")
+    assert first is not None
+    assert try_flock(tmp_path / "lock") is None
+    first.close()
+    first.close()
+    with try_flock(tmp_path / "lock") as again:  # type: ignore[union-attr]
+        assert again.path == tmp_path / "lock"
+    assert (tmp_path / "lock").exists()
+
+
+def test_a_lock_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for path in (tmp_path / "absent" / "lock", tmp_path / "file" / "lock", tmp_path / "link"):
+        with pytest.raises(MachineError, match="cannot be opened"):
+            try_flock(path)
+    lock = DeviceLock("cpu", folder=tmp_path / "file", label="")
+    with pytest.raises(MachineError, match="CELEDGER_LOCK_DIR"), lock.hold(lambda holder: None):
+        pass
+
+
+def test_the_folder_comes_from_the_environment() -> None:
+    assert default_folder({"CELEDGER_LOCK_DIR": "/x/y"}) == Path("/x/y")
+    assert default_folder({}).name == "celedger-locks"
