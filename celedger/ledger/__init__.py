@@ -1,0 +1,17 @@
+"""The ledger: one SQLite file that keeps every attempt, and the only state celedger has.
+
+Lives here: the one class that other rooms hold. They must not know that it is SQL.
+"""
+
+from __future__ import annotations
+
+from celedger.ledger.jobs import Jobs
+from celedger.ledger.read import Reader
+from celedger.ledger.write import Writer
+
+__all__ = ["Ledger"]
+
+
+class Ledger(Reader, Writer, Jobs):
+    """Facts are added and read, never changed. Open it with `Ledger.open`. A view asks for a
+    `Reader`, which has nothing to write with."""
