@@ -1,0 +1,116 @@
+"""What a training script imports inside the measured environment: `log`, which appends one JSON
+line to the trial's journal. Standard library only, Python 3.8 and later, cheap to import; it must
+not know the rest of celedger, because only this folder is copied beside the trainings under test.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+__all__ = ["log"]
+
+LONGEST = 1 << 20  # bytes a line; a longer one is a mistake, and readers of the journal refuse it
+
+_torn = False  # a full disk cut our last line: the next one must not continue it
+_reopened: dict[str, int] = {}  # path of the journal -> a descriptor opened here, see `_journal`
+
+
+def log(epoch: int | None = None, **values: object) -> None:
+    """Report metrics of one epoch, e.g. `log(epoch=3, val_loss=0.41, fingerprint="9f3c…")`.
+
+    Values are numbers or anything with `.item()` or `float()` (numpy and torch scalars); NaN and
+    infinity are kept. Once this returns the report outlives any kill of this process. It may be
+    called from threads and forked children. Without celedger around it does nothing.
+
+    Raises OSError when the journal cannot take the line (disk full), TypeError for a value that
+    is no number, ValueError for a line past 1 MiB.
+    """
+    fd = _journal()
+    if fd is None:
+        return
+    # bool is asked by identity because it is the one JSON type that is no number
+    report = {
+        name: v if type(v) in (int, float) or name == "fingerprint" else _number(v)
+        for name, v in values.items()
+        if v is not None  # nothing to report
+    }
+    if epoch is not None:
+        report = {"epoch": epoch, **report}
+    line = _encode(report).encode() + b"\n"
+    if len(line) > LONGEST:
+        raise ValueError(f"a report of {len(line)} bytes; celedger takes at most {LONGEST}")
+    _append(fd, line)
+
+
+def _number(value: object) -> float:
+    """What `json` cannot write: numpy and torch scalars, Decimal, Fraction."""
+    if isinstance(value, str):
+        raise TypeError(f"celedger.child.log takes numbers, not the text {value!r:.80}")
+    try:
+        number = value.item() if hasattr(value, "item") else float(value)  # type: ignore[arg-type]
+        if isinstance(number, (bool, int, float)):
+            return int(number) if isinstance(number, bool) else number
+    except (TypeError, ValueError, RuntimeError):  # torch's word for "more than one element"
+        pass
+    raise TypeError(f"celedger.child.log takes numbers, not {type(value).__name__}: {value!r:.80}")
+
+
+_encode = json.JSONEncoder(default=_number, check_circular=False).encode  # made once: 2 µs a call
+
+
+def _journal() -> int | None:
+    """The journal's descriptor, or None where there is no celedger or it was closed.
+
+    Processes that close what they inherit (multiprocessing's spawn, torchrun) may meet another
+    file under the same number, so where `CELEDGER_JOURNAL` tells the path, the descriptor must be
+    that file and is opened anew if it is not.
+    """
+    name = os.environ.get("CELEDGER_FD")
+    if not name:
+        return None
+    path = os.environ.get("CELEDGER_JOURNAL")
+    try:
+        fd = int(name)
+        found = os.fstat(fd)
+    except (OSError, ValueError):
+        return _reopen(path) if path else None
+    if path:
+        try:
+            if not os.path.samestat(found, os.stat(path)):  # noqa: PTH116 (pathlib costs an import)
+                return _reopen(path)
+        except OSError:
+            pass  # the path means nothing here (a container): the descriptor is what there is
+    return fd
+
+
+def _reopen(path: str) -> int | None:
+    if path not in _reopened:
+        try:
+            _reopened[path] = os.open(path, os.O_WRONLY | os.O_APPEND)  # never created here
+        except OSError:
+            return None
+    return _reopened[path]
+
+
+def _append(fd: int, line: bytes) -> None:
+    """One write, because O_APPEND makes exactly one write atomic among processes."""
+    global _torn
+    try:
+        if _torn:
+            line = b"\n" + line
+        written = os.write(fd, line)
+        if written < len(line):  # only a full disk or a limit does this to a file
+            _torn = True
+            line = b"\n" + line
+            written = os.write(fd, line)
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _torn = False
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return
+        raise OSError(
+            error.errno, f"celedger's journal did not take this report: {error.strerror}"
+        ) from error

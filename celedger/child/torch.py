@@ -1,0 +1,265 @@
+"""The training harness: runs a training described by a few callables with fixed seeds and
+deterministic kernels, and reports every epoch through `celedger.child.log`. It lives inside the
+measured environment, so it knows torch and the standard library (Python 3.8 on) and nothing of
+celedger's parent side.
+
+A `Training` is plain data. `train` is its driver for the record: `prepare`, then `step` after
+`step`. Whoever wants to look closer (traces, probes, profiles) drives the same `Training` by the
+same two functions in a run of its own; the driver for the record stays without hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import math
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# cuBLAS reads this when CUDA starts: without a fixed workspace its results may differ between runs
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from celedger.child import log
+
+__all__ = ["Training", "device", "fingerprint", "parameters", "shuffled", "train"]
+
+Batch = Any  # whatever `data` yields and `loss` understands; its first tensor's length counts
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training. The callables are called in the order written here, after the seed is set."""
+
+    model: Callable[[], nn.Module]
+    optimiser: Callable[[nn.Module], Optimizer]
+    data: Callable[[], Iterable[Batch]]  # the batches of one epoch, called once an epoch
+    loss: Callable[[nn.Module, Batch], Tensor]  # the mean over the batch
+    evaluate: Callable[[nn.Module], Mapping[str, Tensor]]  # in eval mode, without gradients
+    epochs: int
+    seed: int = 0
+    schedule: Callable[[Optimizer], LRScheduler] | None = None  # stepped every step
+    clip: float | None = None  # largest L2 norm of the whole gradient
+    threads: int | None = None  # CPU threads; by default OMP_NUM_THREADS, else 1
+
+
+def parameters(**defaults: Any) -> argparse.Namespace:
+    """Hyper-parameters, each with its default, to be changed by `--name value` on the command line.
+
+    A value is read as the type of its default; `--help` lists them under the script's docstring.
+    """
+    parser = argparse.ArgumentParser(
+        description=sys.modules["__main__"].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, default in defaults.items():
+        kind = _truth if isinstance(default, bool) else type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"default: {default}")
+    return parser.parse_args()
+
+
+def _truth(text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None  # argparse's way to say "invalid value"
+
+
+def device() -> torch.device:
+    """The first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
+    """Batches of `size` rows (the last may be smaller) of all tensors alike, in a new order.
+
+    The order is drawn on the CPU, so one seed gives one order on every device.
+    """
+    order = torch.randperm(len(tensors[0])).to(tensors[0].device)
+    for rows in order.split(size):  # type: ignore[no-untyped-call]
+        yield tuple(tensor[rows] for tensor in tensors)
+
+
+def train(**description: Any) -> nn.Module:
+    """Run a `Training`, given by its fields, and report every epoch; the trained model.
+
+    Reports train_loss (mean over the epoch's samples, in training mode) and what `evaluate`
+    gives; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the end
+    of the next, so waiting for data counts; without the very first step, which pays for set-up);
+    peak_memory (bytes; see `peak_memory`) and the fingerprint. The same goes to stdout, a line an
+    epoch. Metrics stay on the device until the epoch ends: the loop never waits for it.
+    """
+    training = Training(**description)
+    where = device()
+    model, optimiser, schedule = prepare(training, where)
+    for epoch in range(training.epochs):
+        if where.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(where)
+        model.train()
+        total, samples = torch.zeros((), dtype=torch.float64, device=where), []
+        clock = StepClock(where)
+        for batch in training.data():
+            loss = step(training, model, optimiser, schedule, batch)
+            samples.append(_length(batch))
+            total += loss.detach().double() * samples[-1]
+            clock.tick()
+        metrics: dict[str, float | Tensor] = {"train_loss": total / sum(samples)}  # NaN of none
+        metrics.update(_speed(clock.durations(), samples, warm=epoch > 0))
+        model.eval()
+        with torch.no_grad():
+            metrics.update(training.evaluate(model))
+        values = {name: float(value) for name, value in metrics.items()}  # waits for the device
+        values.update(peak_memory(where))
+        mark = fingerprint(model)
+        log(epoch=epoch, fingerprint=mark, **values)
+        line = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        print(f"epoch {epoch}  {line}  fingerprint {mark[:8]}", flush=True)
+    return model
+
+
+def prepare(
+    training: Training, where: torch.device
+) -> tuple[nn.Module, Optimizer, LRScheduler | None]:
+    """Fix threads, seeds and kernels for this process, then make what the training needs."""
+    threads = training.threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
+    torch.set_num_threads(threads)  # sums in another order are other bits
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False  # it picks kernels by a race
+    random.seed(training.seed)
+    torch.manual_seed(training.seed)  # every CUDA device too
+    if "numpy" in sys.modules:  # torch imports it where it is installed
+        sys.modules["numpy"].random.seed(training.seed)
+    model = training.model().to(where)
+    optimiser = training.optimiser(model)
+    return model, optimiser, training.schedule(optimiser) if training.schedule else None
+
+
+def step(
+    training: Training,
+    model: nn.Module,
+    optimiser: Optimizer,
+    schedule: LRScheduler | None,
+    batch: Batch,
+) -> Tensor:
+    """One step of the optimiser; the loss before it, still on the device."""
+    optimiser.zero_grad(set_to_none=True)
+    loss = training.loss(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    if training.clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    optimiser.step()
+    if schedule is not None:
+        schedule.step()
+    return loss
+
+
+def _length(batch: Batch) -> int:
+    return len(batch[0]) if isinstance(batch, (tuple, list)) else len(batch)
+
+
+class StepClock:
+    """Durations between the ends of consecutive steps, the first from the clock's making.
+
+    On CUDA by events in the stream: waiting for the device at every step would hide a
+    training's own needless waits, which are what a speed regression is often made of.
+    """
+
+    def __init__(self, where: torch.device) -> None:
+        self._cuda = where.type == "cuda"
+        self._ticks: list[Any] = []
+        if self._cuda:
+            torch.cuda.synchronize(where)
+        self.tick()
+
+    def tick(self) -> None:
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._ticks.append(event)
+        else:
+            self._ticks.append(time.perf_counter())
+
+    def durations(self) -> list[float]:
+        """Seconds, one a step; waits for the device."""
+        pairs = zip(self._ticks, self._ticks[1:])  # noqa: B905 (Python 3.8 has no `strict`)
+        if self._cuda:
+            self._ticks[-1].synchronize()
+            return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # CUDA says ms
+        return [end - start for start, end in pairs]
+
+
+def _speed(durations: list[float], samples: list[int], *, warm: bool) -> dict[str, float]:
+    if not warm:
+        durations, samples = durations[1:], samples[1:]
+    if not durations:
+        return {}  # a single step, and it was the warm-up: no speed is better than a wrong one
+    return {
+        "samples_per_second": sum(samples) / sum(durations),
+        "step_time_p50": quantile(durations, 0.50),
+        "step_time_p90": quantile(durations, 0.90),
+        "step_time_p99": quantile(durations, 0.99),
+    }
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Linear between the two nearest ranks (Hyndman & Fan's type 7, numpy's default)."""
+    ranked = sorted(values)
+    position = share * (len(ranked) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (position - below) * (ranked[above] - ranked[below])
+
+
+def peak_memory(where: torch.device) -> dict[str, float]:
+    """Bytes. CUDA, since the epoch began: most held by tensors (`peak_memory`), most held by
+    torch's allocator (`peak_memory_reserved`), and what all processes hold on the device now
+    (`device_memory_used`). CPU: most this process ever held in RAM."""
+    if where.type == "cuda":
+        free, total = torch.cuda.mem_get_info(where)
+        return {
+            "peak_memory": torch.cuda.max_memory_allocated(where),
+            "peak_memory_reserved": torch.cuda.max_memory_reserved(where),
+            "device_memory_used": total - free,
+        }
+    return {"peak_memory": peak_rss()}
+
+
+def peak_rss() -> int:
+    """Bytes. VmHWM, because Linux's ru_maxrss keeps the peak of whoever called exec: a trial
+    started by a large process would report its parent's size."""
+    try:
+        status = Path("/proc/self/status").read_bytes()
+        return int(status.partition(b"VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError):
+        pass  # not Linux, or a kernel that hides it (some sandboxes)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def fingerprint(model: nn.Module) -> str:
+    """An exact hash (32 hex digits) of all parameters and buffers: name, dtype, shape, bytes.
+
+    Ordered by name, so a refactor that only registers modules in another order keeps it.
+    """
+    digest = hashlib.sha256()
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        size = tensor.numel() * tensor.element_size()
+        if size:  # read in place: neither numpy nor a copy, and any dtype
+            digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))
+    return digest.hexdigest()[:32]

@@ -1,0 +1,62 @@
+"""How a command ended, in the words of a trial: did it run, and why not. Reads the end of a log;
+knows nothing of benches, journals or ledgers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from celedger.model import OutcomeKind
+from celedger.system import process
+
+_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
+
+
+def classify(end: process.Exit, log: Path) -> OutcomeKind:
+    """Did it run? A process that somebody else killed says nothing about the commit."""
+    match end.end:
+        case process.End.TIMEOUT | process.End.SILENT:
+            return OutcomeKind.TIMEOUT
+        case process.End.MEMORY:
+            return OutcomeKind.OOM
+        case process.End.NOT_STARTED:
+            return OutcomeKind.FAILED
+    if end.returncode == 0:
+        return OutcomeKind.OK
+    if end.oom_killed or any(word in tail(log) for word in _OUT_OF_MEMORY):
+        return OutcomeKind.OOM
+    # A training's own faults raise SEGV, ABRT, BUS, FPE or ILL; these come from outside.
+    # A shell between us and the training says 128 + signal.
+    outside = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    if end.returncode is None or {-end.returncode, end.returncode - 128} & {*outside}:
+        return OutcomeKind.KILLED
+    return OutcomeKind.FAILED
+
+
+def explain(end: process.Exit, log: Path) -> str:
+    """Why a command did not end well, in one line, with the last words of its log."""
+    words = [line for line in map(_plain, tail(log).splitlines()) if line]
+    if end.end is process.End.EXITED and words:
+        return f"{end.message}: {words[-1][:200]}"
+    return end.message
+
+
+def _plain(line: str) -> str:
+    """Without the colours and cursor movements that would act on the reader's terminal."""
+    line = _ESCAPES.sub("", line)
+    return "".join(c if c.isprintable() else " " for c in line).strip()
+
+
+def tail(log: Path) -> str:
+    """The last words of a log, decoded as well as they can be."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

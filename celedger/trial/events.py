@@ -1,0 +1,51 @@
+"""What a runner tells whoever watches: plain facts, in order. The CLI renders them; a test
+records them; the worker ignores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from celedger.model import Commit, Seconds, Task, TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Another celedger holds the device: the process `pid`, described in `holder`."""
+
+    device: str
+    holder: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    commit: Commit
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    commit: Commit
+    task: Task
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    commit: Commit
+    record: TrialRecord
+    seconds: Seconds
+
+
+Event = Waiting | Building | Started | Epoch | Finished
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A listener for those who do not watch."""

@@ -1,0 +1,160 @@
+"""What a training says, read: journal lines into epoch reports, series into summaries.
+
+Pure: it knows neither the file the lines came from nor the ledger they go to. Whatever a
+training writes, nothing here raises; a line that is no report is counted as rubbish.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from celedger.model import Direction, EpochReport, Floor, Kind, Metric, Task
+
+MAX_LINE = 1 << 20  # bytes; a longer line is no report
+MAX_EPOCH = 2**31 - 1
+MAX_METRICS = 1000  # distinct names of one trial: beyond it, a flood
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
+_WORDS = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "infinity": math.inf,
+    "-inf": -math.inf,
+    "-infinity": -math.inf,
+}
+
+# What the runner measures of every trial, declared or not. A suite may declare one of them
+# itself, to give it another floor or direction.
+TELEMETRY: tuple[Metric, ...] = (
+    Metric("duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
+    Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
+    Metric("rss", "B", kind=Kind.MEMORY),
+    Metric("cpu_share", "cores"),
+    Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
+    Metric("gpu_utilisation", "%", kind=Kind.SPEED),
+    Metric("gpu_power", "W", kind=Kind.SPEED),
+    Metric("gpu_energy", "J", kind=Kind.SPEED),
+    Metric("gpu_clock", "MHz", kind=Kind.SPEED),
+    Metric("gpu_temperature", "°C"),
+)
+_TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
+
+
+def with_telemetry(task: Task) -> Task:
+    """The task with the runner's own metrics added to those its suite declares."""
+    declared = {m.name for m in task.metrics}
+    return replace(task, metrics=(*task.metrics, *(m for m in TELEMETRY if m.name not in declared)))
+
+
+@dataclass
+class Parser:
+    """Turns the lines of one journal, in order, into reports.
+
+    A line without an epoch belongs to the one after the last (the first is 0).
+    """
+
+    last: int = -1
+    rubbish: int = 0
+    names: set[str] | None = None
+
+    def feed(self, line: bytes) -> EpochReport | None:
+        """The report on this line (without its newline), or None where it is none."""
+        report = self._parse(line)
+        if report is None:
+            self.rubbish += 1
+        else:
+            self.last = max(self.last, report.epoch)
+        return report
+
+    def _parse(self, line: bytes) -> EpochReport | None:
+        if len(line) > MAX_LINE or not line.lstrip().startswith(b"{"):
+            return None  # told cheaply: a flood is mostly this
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(said, dict):
+            return None
+        epoch = said.pop("epoch", self.last + 1)
+        if isinstance(epoch, float) and epoch.is_integer():
+            epoch = int(epoch)
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch <= MAX_EPOCH:
+            return None
+        fingerprint = said.pop("fingerprint", None)
+        if fingerprint is not None and not isinstance(fingerprint, str):
+            return None
+        self.names = set() if self.names is None else self.names
+        values: dict[str, float] = {}
+        for name, value in said.items():
+            number = _number(value)
+            fits = name in self.names or len(self.names) < MAX_METRICS
+            if number is None or not fits or not _NAME.match(name):
+                self.rubbish += value is not None
+                continue
+            self.names.add(name)
+            values[name] = number
+        return EpochReport(epoch, values, fingerprint) if values or fingerprint else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (bool, int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return _WORDS.get(value.lower()) if isinstance(value, str) else None
+
+
+def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | None:
+    """One value for a series of (epoch, value), as the metric's `summary` says.
+
+    None for an empty series. A NaN among the values the rule looks at makes the summary NaN:
+    a training that diverged once may not hide behind its best epoch.
+    """
+    if not series:
+        return None
+    values = [value for _, value in sorted(series, key=lambda point: point[0])]
+    rule, _, count = metric.summary.rpartition("-") if "-" in metric.summary else ("", "", "")
+    if metric.summary == "last":
+        return values[-1]
+    if rule == "mean-of-last":
+        values = values[-int(count) :]
+    elif rule == "median-after":
+        values = values[int(count) :] or values
+    if any(math.isnan(v) for v in values):
+        return math.nan
+    if rule == "mean-of-last":
+        return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
+    if rule == "median-after":
+        return statistics.median(values)
+    if metric.summary == "max" or metric.direction is Direction.HIGHER:
+        return max(values)
+    return min(values)
+
+
+def summaries(
+    metrics: Iterable[Metric], series: Mapping[str, Sequence[tuple[int, float]]]
+) -> dict[str, float]:
+    """The summary of every series; undeclared metrics are summarised by their last value."""
+    known = {m.name: m for m in metrics}
+    found = {}
+    for name, points in series.items():
+        value = summarise(known.get(name, Metric(name)), points)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def missing(task: Task, found: Mapping[str, float]) -> tuple[str, ...]:
+    """The judged metrics that the suite declares and the trial never reported."""
+    return tuple(
+        m.name
+        for m in task.metrics
+        if m.direction is not Direction.INFO
+        and m.name not in found
+        and m.name not in _TELEMETRY_NAMES
+    )

@@ -1,0 +1,400 @@
+"""One trial: a checkout, a build, a process that is sampled, and rows in the ledger.
+
+The order of steps is the promise: the journal exists and is locked before the trial is in the
+ledger, the trial is in the ledger before its process starts, and its outcome is there before
+the journal goes. A kill between any two of them leaves something the next command can finish.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from types import TracebackType
+
+from celedger.errors import LedgerError, RepositoryError
+from celedger.ledger import Ledger
+from celedger.ledger import ulid as ulids
+from celedger.model import (
+    Commit,
+    Environment,
+    Outcome,
+    OutcomeKind,
+    Task,
+    Trial,
+    TrialRecord,
+    Why,
+)
+from celedger.repo.checkouts import Checkout, Checkouts
+from celedger.suite import Suite, build_lines, command_lines
+from celedger.system import lock, process
+from celedger.system.gpu import Device
+from celedger.system.telemetry import Sampler
+from celedger.trial import events, journal, protocol
+from celedger.trial.ending import classify, explain, tail
+from celedger.trial.surroundings import variables
+
+# A disk with less room than this cannot take another epoch: its failures are the machine's.
+DISK_FULL = 64 * 1024  # bytes
+_NOT_TAKEN = "celedger's journal did not take this report"  # what `celedger.child.log` raises
+_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL")  # a build must not report
+
+
+@dataclass
+class Bench:
+    """Everything that stays the same over the trials of one command.
+
+    Use it as a context manager: it holds one checkout from the first trial on, and gives it
+    back at the end.
+    """
+
+    ledger: Ledger
+    checkouts: Checkouts
+    suite: Suite
+    suite_copy: Path
+    child: Path
+    environments: Mapping[str, Environment]  # task name -> where it would run now
+    interpreters: Mapping[str, str]  # task name -> path of its interpreter
+    device: Device
+    device_lock: lock.DeviceLock
+    base_env: Mapping[str, str]
+    host: str
+    why: Why = Why.RUN
+    listen: events.Listener = events.ignore
+    now: Callable[[], float] = time.time
+    random: Random = field(default_factory=SystemRandom)
+    stop: Callable[[], bool] | None = None
+    _checkout: Checkout | None = None
+    _built: tuple[str, object] | None = None
+    _unbuildable: dict[tuple[str, object], str] = field(default_factory=dict)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._checkout is not None:
+            self._checkout.close()
+            self._checkout = None
+
+    def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
+        """The trials of this question that the ledger already answers: same recipe, seed and
+        environment, with an outcome that says something about the commit."""
+        found = self.ledger.trials(
+            commit=commit,
+            recipe=task.recipe,
+            environment=self.environments[task.name].fingerprint,
+            seed=seed,
+        )
+        return [r for r in found if answers(r, task)]
+
+    def run(
+        self, commit: Commit, task: Task, seed: int, *, enough: int | None = 1
+    ) -> TrialRecord:
+        """Run one trial to its end and return it as the ledger has it.
+
+        Where the ledger already holds `enough` trials of this question (another celedger may
+        have run them while this one waited for the device), the newest of them is returned;
+        None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
+        journal keeps the reports.
+        """
+
+        def waits(holder: lock.Holder) -> None:
+            self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
+
+        with self.device_lock.hold(waits, stop=self.stop):
+            held = self.held(commit.sha, task, seed) if enough is not None else []
+            if enough is not None and len(held) >= enough:
+                return held[-1]
+            return self._run(commit, task, seed)
+
+    def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
+        started = self.now()
+        trial = Trial(
+            ulid=ulids.new(started, self.random),
+            commit=commit.sha,
+            recipe=task.recipe,
+            environment=self.environments[task.name].fingerprint,
+            seed=seed,
+            why=self.why,
+            started=started,
+            host=self.host,
+            device=self.device.key,
+        )
+        self.ledger.record_commits([commit])
+        self.ledger.record_task(task)
+        self.ledger.record_environment(self.environments[task.name])
+        attempt = _Attempt(self, commit, task, trial)
+        try:
+            attempt.begin()
+            record = attempt.finish(attempt.execute())
+        except BaseException as error:
+            attempt.abandon(error)
+            raise
+        finally:
+            attempt.close()  # last: who finds the journal unlocked takes its runner for dead
+        self.listen(events.Finished(commit, record, self.now() - started))
+        return record
+
+    def prepare(
+        self, commit: Commit, task: Task, env: Mapping[str, str], log: Path
+    ) -> tuple[OutcomeKind, str]:
+        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason. A build
+        that somebody else killed says nothing about the commit."""
+        checkout = self.checkout
+        key = (commit.sha, (task.build, task.python, task.pythonpath))
+        if self._built != key or not checkout.restore():
+            self._built = None
+            try:
+                checkout.move_to(commit.sha)
+            except RepositoryError as error:  # a filter that fails, an object that is missing
+                if _disk_is_full(self.ledger.folder):
+                    raise
+                return OutcomeKind.UNTESTABLE, str(error)
+            if task.build:
+                if key in self._unbuildable:
+                    return OutcomeKind.UNTESTABLE, self._unbuildable[key]
+                self.listen(events.Building(commit, task))
+                kind, reason = self._build(task, checkout.path, env, log)
+                if kind is OutcomeKind.UNTESTABLE:
+                    self._unbuildable[key] = reason
+                if kind is not OutcomeKind.OK:
+                    return kind, reason
+            checkout.seal()
+            self._built = key
+        return OutcomeKind.OK, ""
+
+    def _build(
+        self, task: Task, tree: Path, env: Mapping[str, str], log: Path
+    ) -> tuple[OutcomeKind, str]:
+        lines = build_lines(
+            task, python=self.interpreters[task.name], suite_dir=self.suite_copy, tree=tree
+        )
+        for line in lines:
+            end = process.run(
+                line, cwd=tree, env=env, log=log, timeout=task.timeout, silence=task.silence,
+                stop=self.stop,
+            )  # fmt: skip
+            if end.end is process.End.STOPPED:
+                raise KeyboardInterrupt
+            kind = classify(end, log)
+            if kind is not OutcomeKind.OK:
+                killed = kind is OutcomeKind.KILLED
+                reason = f"build `{' '.join(line)}`: {explain(end, log)}"
+                return kind if killed else OutcomeKind.UNTESTABLE, reason
+        return OutcomeKind.OK, ""
+
+    @property
+    def checkout(self) -> Checkout:
+        """The checkout of this command, taken at first use."""
+        if self._checkout is None:
+            self._checkout = self.checkouts.take()
+        return self._checkout
+
+    @property
+    def tree(self) -> Path:
+        return self.checkout.path
+
+
+class _Flooded(Exception):
+    """A training reports without end."""
+
+
+class _Attempt:
+    """The one trial that is under way: its journal, its log, its process."""
+
+    def __init__(self, bench: Bench, commit: Commit, task: Task, trial: Trial) -> None:
+        self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
+        ledger = bench.ledger
+        self.journal_path = journal.folder(ledger) / f"{trial.ulid}.jsonl"
+        self.log = journal.log_path(ledger, trial.ulid)
+        self.out = ledger.folder / ".celedger" / "out" / trial.ulid
+        self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
+        self.totals: dict[str, float] = {}
+        self.sampler = Sampler(bench.device.gpu)
+        self.channel = -1
+        self.lock: lock.Lock | None = None
+
+    def begin(self) -> None:
+        try:
+            for folder in (self.journal_path.parent, self.log.parent, self.out):
+                folder.mkdir(parents=True, exist_ok=True)
+            # Locked before it has its name: nobody may take a new journal for a dead one's.
+            draft = self.journal_path.with_suffix(".new")
+            self.channel = os.open(
+                draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+            )
+            self.lock = lock.try_flock(draft)
+            draft.rename(self.journal_path)
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write beside the ledger in {self.journal_path.parent}: {error.strerror}",
+                "free some room there or move the ledger with --ledger",
+            ) from error
+        self.bench.ledger.start_trial(self.trial)
+
+    def execute(self) -> Outcome:
+        bench, task = self.bench, self.task
+        extra = {
+            "CELEDGER_TRIAL": self.trial.ulid,
+            "CELEDGER_SEED": str(self.trial.seed),
+            "CELEDGER_FD": str(self.channel),
+            "CELEDGER_JOURNAL": str(self.journal_path),
+        }
+        env = variables(
+            bench.base_env, task, tree=bench.tree, child=bench.child,
+            visible_devices=bench.device.visible, extra=extra,
+        )  # fmt: skip
+        build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
+        ready, reason = bench.prepare(self.commit, task, build_env, self.log)
+        if ready is not OutcomeKind.OK:
+            return self._outcome(ready, reason, None)
+        bench.listen(events.Started(self.commit, task, self.trial.seed))
+        lines = command_lines(
+            task, python=bench.interpreters[task.name], suite_dir=bench.suite_copy,
+            tree=bench.tree, seed=self.trial.seed, out=self.out,
+        )  # fmt: skip
+        spent = 0.0
+        for name, argv in lines:
+            try:
+                end = self._command(argv, env, task.timeout - spent)
+            except _Flooded as flood:
+                self._follow(patient=True)
+                return self._outcome(OutcomeKind.FAILED, str(flood), None)
+            spent += end.wall
+            self.totals["duration"] = spent
+            kind = classify(end, self.log)
+            if kind is not OutcomeKind.OK:
+                reason = explain(end, self.log)
+                if len(lines) > 1:
+                    late = end.end is process.End.TIMEOUT
+                    limit = f"the commands together ran longer than {task.timeout:g} s"
+                    reason = f"{name}: {limit if late else reason}"
+                return self._outcome(kind, reason, end.returncode)
+        found = protocol.summaries(task.metrics, bench.ledger.series(self.trial.ulid))
+        absent = protocol.missing(task, found)
+        if absent:
+            return self._outcome(
+                OutcomeKind.MISSING, f"ended without reporting {', '.join(absent)}", 0
+            )
+        return self._outcome(OutcomeKind.OK, "", 0)
+
+    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
+        bench = self.bench
+
+        def tick(running: process.Running) -> None:
+            self.sampler.sample(running.usage)
+            # A piece at a time: who reports faster than a disk takes it in may not keep us from
+            # looking at the clock.
+            self._follow(patient=False)
+            self._must_end()
+
+        end = process.run(
+            argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
+            timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
+            on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop,
+        )  # fmt: skip
+        if end.end is process.End.STOPPED:
+            raise KeyboardInterrupt
+        self._must_end()
+        self._follow(patient=True)
+        # A peak between two samples is in the kernel's figure; that of several processes at
+        # once is in the samples alone.
+        peak = max(self.totals.get("peak_rss", 0.0), float(end.max_rss))
+        self.totals |= self.sampler.totals()
+        self.totals["peak_rss"] = max(self.totals.get("peak_rss", 0.0), peak)
+        return end
+
+    def _must_end(self) -> None:
+        if self.journal.size > journal.LIMIT:
+            raise _Flooded(f"reported more than {journal.LIMIT >> 20} MiB")
+
+    def _follow(self, *, patient: bool) -> None:
+        def seen(epoch: int) -> None:
+            self.bench.listen(events.Epoch(epoch))
+
+        self.journal.follow(self.sampler.take, seen, patient=patient)
+
+    def _outcome(self, kind: OutcomeKind, message: str, returncode: int | None) -> Outcome:
+        ledger = self.bench.ledger
+        return Outcome(
+            kind=kind,
+            ended=self.bench.now(),
+            message=message,
+            returncode=returncode,
+            log=os.path.relpath(self.log, ledger.folder) if self.log.exists() else "",
+            marks=tuple(sorted(self.sampler.marks() | self.journal.marks)),
+        )
+
+    def finish(self, outcome: Outcome) -> TrialRecord:
+        """Write outcome and summaries, then let the journal go."""
+        ledger, ulid = self.bench.ledger, self.trial.ulid
+        failed = outcome.kind in (
+            OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
+        )  # fmt: skip
+        if failed and (_disk_is_full(ledger.folder) or _NOT_TAKEN in tail(self.log)):
+            raise LedgerError(
+                f"the disk of {ledger.folder} is full; the trial stopped and is not held "
+                "against the commit",
+                "free some room, then run the same command again",
+            )
+        found = protocol.summaries(self.task.metrics, ledger.series(ulid))
+        found |= self.totals
+        ledger.finish_trial(ulid, outcome, found)
+        self.journal_path.unlink(missing_ok=True)
+        if self.out.is_dir() and not any(self.out.iterdir()):
+            self.out.rmdir()
+        record = ledger.trial(ulid)
+        assert record is not None
+        return record
+
+    def abandon(self, error: BaseException) -> None:
+        """The trial will not end: say so, unless the ledger itself is what failed. Then the
+        journal stays, and the next command takes it in."""
+        if isinstance(error, LedgerError) or self.channel < 0:
+            return
+        try:
+            # Afresh: the interrupt may have come between reading a report and recording it.
+            self.journal = journal.Journal(self.journal_path, self.bench.ledger, self.trial.ulid)
+            self.journal.follow()
+            why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
+            self.finish(self._outcome(OutcomeKind.INTERRUPTED, why, None))
+        except (LedgerError, OSError):
+            return
+
+    def close(self) -> None:
+        if self.channel >= 0:
+            os.close(self.channel)
+            self.channel = -1
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def answers(record: TrialRecord, task: Task) -> bool:
+    """Whether a trial needs no repetition. One that was ended by a shorter time-out than the
+    task has by now does."""
+    outcome = record.outcome
+    if outcome is None or not outcome.kind.final:
+        return False
+    ran = outcome.ended - record.trial.started
+    return outcome.kind is not OutcomeKind.TIMEOUT or ran >= min(
+        task.timeout, task.silence or task.timeout
+    )
+
+
+def _who(holder: lock.Holder) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(holder.since))
+    return f"{holder.label} (process {holder.pid}, since {since})"
+
+
+def _disk_is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < DISK_FULL

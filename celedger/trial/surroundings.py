@@ -1,0 +1,89 @@
+"""What surrounds a trial's process: its environment variables, and the copy of the child side
+that any interpreter can import. Nothing of the user's working tree may leak in here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import celedger
+from celedger.errors import MachineError
+from celedger.model import Task
+
+# A user's own settings of these would bring code, or flags, that no commit contains.
+_DROPPED = ("PYTHON", "CELEDGER_", "COVERAGE_", "PYTEST_")
+# One thread count for every library that reads one: OpenMP, MKL, OpenBLAS, Accelerate, numexpr.
+_THREADS = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS",
+)  # fmt: skip
+
+
+def variables(
+    base: Mapping[str, str],
+    task: Task,
+    *,
+    tree: Path,
+    child: Path,
+    visible_devices: str,
+    extra: Mapping[str, str],
+) -> dict[str, str]:
+    """The environment of a trial or build. `base` is already without git's variables."""
+    kept = {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
+    roots = [str(tree / root) for root in task.pythonpath]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
+        # No byte-code is written, and a checkout is cleaned before it moves: a .pyc of a
+        # commit left within the same second, with the same size, cannot exist.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        # Two fixed workspaces make cuBLAS deterministic (CUDA toolkit, cuBLAS, "Results
+        # reproducibility").
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUDA_VISIBLE_DEVICES": visible_devices,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Git commands of a trial that lost its own .git must not find the user's repository.
+        "GIT_CEILING_DIRECTORIES": str(tree.parent),
+        **dict.fromkeys(_THREADS, str(task.threads)),
+        **extra,
+    }
+
+
+def child_copy(cache: Path) -> Path:
+    """A folder, to be put on PYTHONPATH, that holds `celedger.child` and nothing else of
+    celedger. It is named by its content, so an upgrade of celedger makes another one."""
+    package = Path(celedger.__file__).parent
+    files = [package / "__init__.py", *sorted((package / "child").glob("*.py"))]
+    content = hashlib.sha256()
+    for file in files:
+        content.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    home = cache / content.hexdigest()[:16]
+    if not home.exists():
+        try:
+            _copy(files, package, home)
+        except OSError as error:
+            raise MachineError(f"{cache} cannot be written: {error.strerror}") from error
+    return home
+
+
+def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=".draft-", dir=home.parent, ignore_cleanup_errors=True
+    ) as draft:
+        new = Path(draft) / "new"
+        for file in files:
+            target = new / "celedger" / file.relative_to(package)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        try:
+            new.rename(home)
+        except OSError:
+            if not home.is_dir():  # else somebody was faster, with the same content
+                raise

@@ -1,0 +1,124 @@
+"""Sets the bench: from a repository, a configuration and a suite's name to everything that the
+trials of one command share. The one place where all the rooms below meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from celedger import suite as suites
+from celedger.config import Config
+from celedger.errors import MachineError, UsageError
+from celedger.ledger import Ledger
+from celedger.model import Commit, Task, TrialRecord, Why
+from celedger.repo import Repository, scrubbed
+from celedger.repo.checkouts import Checkouts
+from celedger.system import environment, gpu, lock
+from celedger.trial import events, protocol
+from celedger.trial.runner import Bench
+from celedger.trial.surroundings import child_copy
+
+
+def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...]:
+    """The named tasks of a suite, all when none is named, with the runner's metrics added."""
+    known = {task.name: task for task in suite.tasks}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(
+            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(known)}"
+        )
+    chosen = [task for name, task in known.items() if not names or name in names]
+    return tuple(protocol.with_telemetry(task) for task in chosen)
+
+
+def set_bench(
+    repository: Repository,
+    ledger: Ledger,
+    config: Config,
+    suite: suites.Suite,
+    tasks: Sequence[Task],
+    *,
+    why: Why = Why.RUN,
+    label: str = "celedger",
+    listen: events.Listener = events.ignore,
+) -> Bench:
+    """A bench on which the given tasks can run. Nothing is checked out or locked before the
+    first trial; raises MachineError where an interpreter or device does not exist."""
+    if os.pathsep in str(repository.state_dir):
+        raise MachineError(
+            f"{repository.state_dir} has a {os.pathsep!r}, which PYTHONPATH cannot carry",
+            "move the repository to a folder without one",
+        )
+    device = gpu.resolve(config.device)
+    interpreters = {
+        task.name: environment.resolve_interpreter(task.python, os.environ.get("PATH", ""))
+        for task in tasks
+    }
+    environments = {
+        task.name: environment.describe(
+            interpreters[task.name],
+            device=device,
+            threads=task.threads,
+            repo_root=repository.root,
+        )
+        for task in tasks
+    }
+    return Bench(
+        ledger=ledger,
+        checkouts=Checkouts(repository),
+        suite=suite,
+        suite_copy=suites.snapshot(suite, repository.state_dir / "suites"),
+        child=child_copy(repository.state_dir / "child"),
+        environments=environments,
+        interpreters=interpreters,
+        device=device,
+        device_lock=lock.DeviceLock(
+            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
+        ),
+        base_env=scrubbed(os.environ),
+        host=socket.gethostname(),
+        why=why,
+        listen=listen,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One trial that the ledger lacks."""
+
+    commit: Commit
+    task: Task
+    seed: int
+    enough: int | None  # trials that make this one unneeded; None: run it whatever is held
+
+
+def lacking(
+    bench: Bench,
+    commits: Sequence[Commit],
+    tasks: Sequence[Task],
+    *,
+    seeds: Sequence[int] = (),
+    repeat: int = 1,
+    force: bool = False,
+) -> list[Need]:
+    """What to run so that the ledger holds `repeat` trials of every commit, task and seed.
+
+    With `force`, `repeat` more than it holds. Seeds default to the task's own.
+    """
+    needs = []
+    for commit in commits:
+        for task in tasks:
+            for seed in seeds or task.seeds:
+                have = 0 if force else len(bench.held(commit.sha, task, seed))
+                needs += [
+                    Need(commit, task, seed, None if force else number)
+                    for number in range(have + 1, repeat + 1)
+                ]
+    return needs
+
+
+def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
+    """Run them in order. What another celedger ran while this one waited is not run again."""
+    return [bench.run(n.commit, n.task, n.seed, enough=n.enough) for n in needs]

@@ -1,0 +1,141 @@
+"""The journal: followed into the ledger, and taken in when its runner is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celedger.ledger import Ledger
+from celedger.model import (
+    Command,
+    Commit,
+    Environment,
+    Mark,
+    Metric,
+    Outcome,
+    OutcomeKind,
+    Task,
+    Trial,
+    Why,
+)
+from celedger.system import lock
+from celedger.trial import journal, protocol
+
+TASK = Task("tiny", "fit", (Command("run", ("true",)),), metrics=(Metric("loss"),))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
+        opened.record_commits([Commit("a" * 40, "b" * 40, (), "Ada", 1, 1, "first")])
+        opened.record_task(TASK)
+        opened.record_environment(Environment("e", {}))
+        yield opened
+
+
+def start(ledger: Ledger, ulid: str = "01HZZZZZZZZZZZZZZZZZZZZZZZ") -> Path:
+    ledger.start_trial(Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Why.RUN, 1.0, "host"))
+    path = journal.folder(ledger) / f"{ulid}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def say(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def loss(ledger: Ledger, path: Path) -> list[tuple[int, float]]:
+    return ledger.series(path.stem).get("loss", [])
+
+
+def test_a_torn_line_is_taken_in_when_it_is_whole(ledger: Ledger) -> None:
+    path = start(ledger)
+    following = journal.Journal(path, ledger, path.stem)
+    say(path, b'{"epoch": 0, "loss": 1}\n{"epoch": 1, "lo')
+    following.follow()
+    assert loss(ledger, path) == [(0, 1.0)]
+    say(path, b'ss": 2}\n')
+    following.follow()
+    assert loss(ledger, path) == [(0, 1.0), (1, 2.0)]
+    assert following.marks == set()
+
+
+def test_following_afresh_adds_nothing_and_says_nothing_was_repeated(ledger: Ledger) -> None:
+    path = start(ledger)
+    say(path, b'{"loss": 1}\n{"loss": 2, "fingerprint": "f"}\n')
+    journal.Journal(path, ledger, path.stem).follow(lambda: {"rss": 7.0})
+    again = journal.Journal(path, ledger, path.stem)
+    again.follow(lambda: {"rss": 8.0})  # the runner's own figures differ, and do not count
+    assert loss(ledger, path) == [(0, 1.0), (1, 2.0)]
+    assert again.marks == set()
+
+
+def test_another_value_or_fingerprint_for_an_epoch_is_marked(ledger: Ledger) -> None:
+    for i, second in enumerate((b'"loss": 2', b'"loss": 1, "fingerprint": "g"')):
+        path = start(ledger, f"01HZZZZZZZZZZZZZZZZZZZZZZ{i}")
+        following = journal.Journal(path, ledger, path.stem)
+        say(path, b'{"epoch": 0, "loss": 1, "fingerprint": "f"}\n')
+        following.follow()
+        say(path, b'{"epoch": 0, ' + second + b"}\n")
+        following.follow()
+        assert loss(ledger, path) == [(0, 1.0)]
+        assert following.marks == {Mark.REPEATED}
+
+
+def test_an_endless_line_is_one_piece_of_rubbish_and_what_follows_counts(ledger: Ledger) -> None:
+    path = start(ledger)
+    following = journal.Journal(path, ledger, path.stem)
+    for _ in range(3):
+        say(path, b"{" * protocol.MAX_LINE)
+        following.follow()
+    say(path, b'{"loss": 5}\n{"epoch": 0, "loss": 1}\n')
+    following.follow()
+    assert loss(ledger, path) == [(0, 1.0)]
+    assert following.marks == {Mark.RUBBISH}
+
+
+def test_an_impatient_look_takes_a_piece_at_a_time(ledger: Ledger) -> None:
+    path = start(ledger)
+    count = 3 * journal.CHUNK // len(b'{"loss": 1.000000}\n')
+    say(path, b'{"loss": 1.000000}\n' * count)
+    following = journal.Journal(path, ledger, path.stem)
+    following.follow(patient=False)
+    assert 0 < len(loss(ledger, path)) < count
+    following.follow()
+    assert len(loss(ledger, path)) == count
+
+
+def test_a_dead_runners_trial_is_taken_in_once(ledger: Ledger) -> None:
+    path = start(ledger)
+    say(path, b'{"loss": 1}\n')
+    swept: list[str] = []
+    (found,) = journal.recover(ledger, now=9.0, sweep=lambda u: swept.append(u) or 0)
+    assert found.outcome is not None
+    assert (found.outcome.kind, found.epochs) == (OutcomeKind.INTERRUPTED, 1)
+    assert swept == [path.stem]
+    assert not path.exists()
+    assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
+
+
+def test_a_trial_whose_journal_is_held_is_somebodys(ledger: Ledger) -> None:
+    path = start(ledger)
+    with lock.try_flock(path):
+        assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
+        assert path.exists()
+    assert len(journal.recover(ledger, now=9.0, sweep=lambda u: 0)) == 1
+
+
+def test_files_of_trials_that_ended_or_never_began_go(ledger: Ledger) -> None:
+    path = start(ledger)
+    ledger.finish_trial(path.stem, Outcome(OutcomeKind.OK, 2.0), {})
+    unknown, old, new = (path.with_name(n) for n in ("01X.jsonl", "01Y.new", "01Z.new"))
+    for file in (unknown, old, new):
+        file.touch()
+    os.utime(old, (0, 0))
+    journal.recover(ledger, now=new.stat().st_mtime, sweep=lambda u: 0)
+    assert list(path.parent.iterdir()) == [new]

@@ -1,0 +1,150 @@
+"""What a training may write on the channel, and what celedger makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.model import Command, Direction, Kind, Metric, Task
+from celedger.trial import protocol
+from celedger.trial.protocol import Parser, summaries, summarise
+
+
+def feed(*lines: str | bytes) -> tuple[Parser, list[object]]:
+    parser = Parser()
+    return parser, [parser.feed(x if isinstance(x, bytes) else x.encode()) for x in lines]
+
+
+def test_a_report_carries_epoch_values_and_fingerprint() -> None:
+    _, (report,) = feed('{"epoch": 3, "val_loss": 0.5, "ok": true, "fingerprint": "9f"}')
+    assert (report.epoch, report.fingerprint) == (3, "9f")
+    assert report.values == {"val_loss": 0.5, "ok": 1.0}
+
+
+def test_a_line_without_epoch_follows_the_last_one() -> None:
+    _, reports = feed('{"a": 1}', '{"a": 1}', '{"epoch": 7, "a": 1}', '{"epoch": 2, "a": 1}',
+                      '{"a": 1}')  # fmt: skip
+    assert [r.epoch for r in reports] == [0, 1, 7, 2, 8]
+
+
+@pytest.mark.parametrize("said", ["NaN", '"nan"', '"NaN"'])
+def test_nan_is_kept_as_nan(said: str) -> None:
+    _, (report,) = feed(f'{{"epoch": 0, "loss": {said}}}')
+    assert math.isnan(report.values["loss"])
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("Infinity", math.inf),
+        ('"-inf"', -math.inf),
+        ("1e999", math.inf),
+        ("1" + "0" * 400, math.inf),
+    ],
+)
+def test_infinities_are_kept(said: str, value: float) -> None:
+    _, (report,) = feed(f'{{"epoch": 0, "loss": {said}}}')
+    assert report.values["loss"] == value
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "hello", "[1]", "3", '{"epoch": -1, "a": 1}', '{"epoch": true, "a": 1}',
+     '{"epoch": "x", "a": 1}', '{"epoch": 1.5, "a": 1}', b"\xff\xfe", "[" * 100_000,
+     '{"epoch": 0, "fingerprint": 3, "a": 1}', '{"epoch": 99999999999, "a": 1}',
+     b'{"a": 1, "pad": "' + b"x" * protocol.MAX_LINE + b'"}'],
+)  # fmt: skip
+def test_rubbish_is_counted_and_never_raises(line: str | bytes) -> None:
+    parser, (report,) = feed(line)
+    assert report is None
+    assert parser.rubbish == 1
+
+
+def test_a_value_that_is_no_number_is_left_out_and_the_rest_kept() -> None:
+    parser, (report,) = feed('{"epoch": 0, "a": 1, "b": [2], "c": "x", "9bad": 1, "d": null}')
+    assert report.values == {"a": 1.0}
+    assert parser.rubbish == 3  # null says "absent", and is no rubbish
+
+
+def test_a_flood_of_names_is_bounded() -> None:
+    parser, reports = feed(*(f'{{"epoch": 0, "m{i}": 1}}' for i in range(protocol.MAX_METRICS + 5)))
+    assert sum(r is not None for r in reports) == protocol.MAX_METRICS
+    assert parser.rubbish >= 5
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_whatever_make_the_parser_raise(line: bytes) -> None:
+    Parser().feed(line)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True).filter(
+            lambda n: n not in ("epoch", "fingerprint")
+        ),
+        st.floats(),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 10_000),
+)
+def test_every_report_survives_json(values: dict[str, float], epoch: int) -> None:
+    report = Parser().feed(json.dumps({"epoch": epoch, **values}).encode())
+    assert report is not None
+    assert report.epoch == epoch
+    assert {k: repr(v) for k, v in report.values.items()} == {k: repr(v) for k, v in values.items()}
+
+
+SERIES = [(2, 0.2), (0, 0.9), (1, 0.1), (3, 0.4)]  # reported out of order
+
+
+@pytest.mark.parametrize(
+    ("summary", "direction", "value"),
+    [
+        ("last", Direction.LOWER, 0.4),
+        ("best", Direction.LOWER, 0.1),
+        ("best", Direction.HIGHER, 0.9),
+        ("max", Direction.LOWER, 0.9),
+        ("mean-of-last-2", Direction.LOWER, 0.3),
+        ("mean-of-last-9", Direction.LOWER, 0.4),
+        ("median-after-1", Direction.LOWER, 0.2),
+        ("median-after-9", Direction.LOWER, 0.3),
+    ],
+)
+def test_summaries_follow_the_epochs_not_the_order_of_reports(
+    summary: str, direction: Direction, value: float
+) -> None:
+    metric = Metric("m", direction=direction, summary=summary)
+    assert summarise(metric, SERIES) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("summary", ["best", "max", "mean-of-last-4", "median-after-1"])
+def test_a_training_that_diverged_cannot_hide_behind_its_best_epoch(summary: str) -> None:
+    metric = Metric("m", direction=Direction.LOWER, summary=summary)
+    assert math.isnan(summarise(metric, [(0, 0.5), (1, math.nan), (2, 0.4)]))
+
+
+def test_an_empty_series_has_no_summary() -> None:
+    assert summarise(Metric("m"), []) is None
+    assert summaries([], {"m": []}) == {}
+
+
+def test_only_judged_metrics_can_be_missing() -> None:
+    task = Task(
+        "s", "t", (Command("main", ("true",)),),
+        metrics=(Metric("loss", direction=Direction.LOWER), Metric("note"),
+                 Metric("peak_rss", direction=Direction.LOWER, kind=Kind.MEMORY)),
+    )  # fmt: skip
+    assert protocol.missing(task, {}) == ("loss",)
+    assert protocol.missing(task, {"loss": math.nan}) == ()
+
+
+def test_a_suite_may_redefine_what_the_runner_measures() -> None:
+    own = Metric("peak_rss", "B", Direction.INFO, Kind.MEMORY)
+    task = protocol.with_telemetry(Task("s", "t", (), metrics=(own,)))
+    assert task.metric("peak_rss") == own
+    assert task.metric("duration") is not None
