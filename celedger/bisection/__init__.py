@@ -1,0 +1,16 @@
+"""Plans and drives a bisect: which commit to try next, what its trial said, when to stop.
+
+The statistics are `stats.firstbad` and `stats.choice`; a trial is `trial.runner`. What lives
+here joins them, and can be killed at any time: typed again it goes on from the ledger.
+"""
+
+from celedger.bisection.ends import bisect, lacking_ends
+from celedger.bisection.plan import Plan, plan
+from celedger.bisection.report import Report
+from celedger.bisection.search import Limits, Step, search
+from celedger.bisection.symptom import Symptom, find_symptom
+
+__all__ = [
+    "Limits", "Plan", "Report", "Step", "Symptom", "bisect", "find_symptom", "lacking_ends",
+    "plan", "search",
+]  # fmt: skip

@@ -1,0 +1,235 @@
+"""The loop of a bisect: ask the statistics for the next commit, run it, tell them, stop.
+
+Its whole state is the ledger: every question it asks first counts the trials that are stored,
+so a killed search goes on where it was when the same command is typed again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from celedger import drift
+from celedger.bisection.bits import Bits
+from celedger.bisection.report import Report, conclude
+from celedger.bisection.symptom import Symptom
+from celedger.ledger import ulid as ulids
+from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, Task, TrialRecord
+from celedger.repo import History
+from celedger.stats import choice, firstbad
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.trial.runner import Bench
+
+# A shift of one sd in 4,096 commits takes about 130 trials (bisect.md); beyond this many the
+# shift is far below the noise, or is not there, and a person should decide to go on.
+BUDGET = 200
+# Different draws of the noise a side must have before a shift within CLEAR sds is believed.
+DRAWS = 4
+CLEAR = 6.0
+MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`budget` bounds the trials that are run; stored ones are free."""
+
+    confidence: float = 0.95
+    budget: int = BUDGET
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One trial of the search as it looked just after it."""
+
+    position: int
+    commit: Commit
+    record: TrialRecord
+    posterior: firstbad.Posterior
+    number: int
+
+
+def search(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    symptom: Symptom,
+    limits: Limits,
+    *,
+    ran: Sequence[TrialRecord] = (),
+    seconds: float = 1.0,
+    expected: Callable[[float], None] = lambda _: None,
+    seen: Callable[[Step], None] = lambda _: None,
+) -> Report:
+    """Search the first bad commit of `history.commits` (good..bad, oldest first).
+
+    `ran` are the trials that were just run to measure the ends: they are part of what this search
+    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
+    many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
+    MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
+    """
+    commits = history.commits
+    reader = _Reader(bench, symptom, history, good)
+    records = reader.stored()
+    question, evidence = reader.ask(records, limits)
+    spent = [r for r in ran if r.trial.recipe == symptom.task.recipe]
+    free = len(evidence.readings) - sum(symptom.reads(r) is not None for r in spent)
+    budget = limits.budget + len(spent)
+    steps: list[tuple[int, tuple[float, ...]]] = []
+    posterior = firstbad.posterior(question, evidence)
+    if posterior.state is firstbad.State.SEARCHING:
+        expected(choice.expected_trials(question, evidence, posterior))
+    while len(spent) < budget:
+        if posterior.state is firstbad.State.SEARCHING:
+            built = frozenset(reader.places[r.trial.commit] for r in records)
+            cost = choice.Cost(seconds=seconds, build=0.0, built=built)
+            pick = choice.choose(question, evidence, posterior, cost)
+            position = pick.position if pick is not None else None
+        else:
+            position = _thin_side(question, evidence, posterior)
+        if position is None:
+            break
+        commit = good if position == GOOD else commits[position]
+        record = bench.run(commit, symptom.task, next_seed(bench, commit, symptom.task))
+        spent.append(record)
+        records.append(record)
+        question, evidence = reader.ask(records, limits)
+        posterior = firstbad.posterior(question, evidence)
+        steps.append((position, tuple(np.asarray(posterior.probability).tolist())))
+        seen(Step(position, commit, record, posterior, len(spent)))
+    return conclude(
+        bench.ledger, history, good, symptom, question, evidence, posterior,
+        spent=spent, free=free, steps=tuple(steps),
+        ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+    )  # fmt: skip
+
+
+def _thin_side(
+    question: firstbad.Question, evidence: firstbad.Evidence, posterior: firstbad.Posterior
+) -> int | None:
+    """The end to measure once more before the leader is believed; None when both sides are known
+    well enough.
+
+    Commits that repeat each other bit by bit repeat one draw of the noise. However many of them
+    were tried, a side with one or two different values may be a lucky one. A shift far beyond
+    the noise needs no such care, and a metric without noise has none.
+    """
+    clear = not posterior.noise > 0 or abs(posterior.effect) > CLEAR * posterior.noise
+    if posterior.state is firstbad.State.NOTHING_CHANGED or question.binary or clear:
+        return None
+    draws: dict[bool, set[float]] = {False: set(), True: set()}
+    count = {False: 0, True: 0}
+    for reading in evidence.readings:
+        bad = bool(question.lineage.ancestors(reading.position)[posterior.leader])
+        draws[bad].add(reading.value)
+        count[bad] += 1
+    # A coarse metric may not have so many values: then the number of trials must do.
+    thin = [bad for bad in draws if len(draws[bad]) < DRAWS and count[bad] < 3 * DRAWS]
+    if not thin:
+        return None
+    fewest = min(thin, key=lambda bad: len(draws[bad]))
+    return question.lineage.bad if fewest else GOOD
+
+
+class _Reader:
+    """Turns all trials known so far into evidence, afresh each time: what an end's trial says
+    of the others does not depend on which came first."""
+
+    def __init__(self, bench: Bench, symptom: Symptom, history: History, good: Commit) -> None:
+        self._bench, self._ledger, self._symptom = bench, bench.ledger, symptom
+        self._history = history
+        self._environment = bench.environments[symptom.task.name].fingerprint
+        self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
+        self._bits = Bits(bench.ledger, symptom)
+
+    def stored(self) -> list[TrialRecord]:
+        """The trials of the range that the ledger already holds."""
+        return self._ledger.trials(
+            commits=list(self.places), recipe=self._symptom.task.recipe,
+            environment=self._environment,
+        )  # fmt: skip
+
+    def ask(
+        self, records: list[TrialRecord], limits: Limits
+    ) -> tuple[firstbad.Question, firstbad.Evidence]:
+        """What the statistics are asked, by all that the ledger knows now: the noise, too, is
+        what a second asking of the same question would find."""
+        evidence = self.evidence(records)
+        question = firstbad.Question(
+            lineage=Lineage(self._history.parents),
+            confidence=limits.confidence,
+            noise=_noise(self._bench, self._symptom, self._environment, self.places),
+            binary=self._symptom.metric is None,
+            floor=_floor(self._symptom, evidence),
+        )
+        return question, evidence
+
+    def evidence(self, records: list[TrialRecord]) -> firstbad.Evidence:
+        readings, mute = [], dict[int, int]()
+        for record in records:
+            position = self.places[record.trial.commit]
+            if record.outcome is None or record.outcome.kind is OutcomeKind.INTERRUPTED:
+                continue
+            value = self._symptom.reads(record)
+            if value is not None:
+                draw = self._bits.draw(record) if self._symptom.bits_decide else None
+                readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+                continue
+            # A trial that was killed, or whose speed was disturbed, may be tried again; one
+            # that ended without a value will not give one the next time either.
+            spoilt = {Mark.DISTURBED, Mark.THROTTLED}.intersection(record.outcome.marks)
+            once = 1 if spoilt or record.outcome.kind is OutcomeKind.KILLED else MAX_KILLED
+            mute[position] = mute.get(position, 0) + once
+        heard = {reading.position for reading in readings}
+        untestable = frozenset(p for p, n in mute.items() if n >= MAX_KILLED and p not in heard)
+        sides: dict[int, str] = {}
+        if self._symptom.bits_decide:
+            placed = [(self.places[r.trial.commit], r) for r in records]
+            sides = self._bits.sides(placed, GOOD, len(self._history.commits) - 1)
+        return firstbad.Evidence(tuple(readings), untestable, sides)
+
+
+def read(
+    bench: Bench, history: History, good: Commit, symptom: Symptom, limits: Limits
+) -> tuple[firstbad.Question, firstbad.Evidence]:
+    """What the stored trials alone say."""
+    reader = _Reader(bench, symptom, history, good)
+    return reader.ask(reader.stored(), limits)
+
+
+def next_seed(bench: Bench, commit: Commit, task: Task) -> int:
+    """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
+    seeds at different commits pair their noise."""
+    records = bench.ledger.trials(
+        commit=commit.sha, recipe=task.recipe,
+        environment=bench.environments[task.name].fingerprint,
+    )  # fmt: skip
+    tried = {r.trial.seed for r in records if r.outcome is not None and r.outcome.kind.final}
+    later = itertools.count(max(task.seeds) + 1)
+    return next(s for s in itertools.chain(task.seeds, later) if s not in tried)
+
+
+def _noise(
+    bench: Bench, symptom: Symptom, environment: str, places: dict[str, int]
+) -> firstbad.NoisePrior | None:
+    """What the whole ledger knows of this metric's noise, not only this range."""
+    if symptom.metric is None:
+        return None
+    rows: list[SummaryRow] = [
+        row
+        for row in bench.ledger.summaries(
+            symptom.task.name, symptom.metric.name, recipe=symptom.task.recipe
+        )
+        if row.environment == environment and drift.usable(row, symptom.metric)
+    ]
+    found = drift.noise(rows, places)
+    return firstbad.NoisePrior(found.sd, found.dof) if found.known else None
+
+
+def _floor(symptom: Symptom, evidence: firstbad.Evidence) -> float:
+    if symptom.metric is None:
+        return 0.0
+    at_good = [r.value for r in evidence.readings if r.position == GOOD and np.isfinite(r.value)]
+    return symptom.metric.floor.at(float(np.median(at_good))) if at_good else 0.0

@@ -1,0 +1,1 @@
+"""The demo: a generated library with planted regressions, and its truth."""

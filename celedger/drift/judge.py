@@ -1,0 +1,251 @@
+"""Judges a commit by what the ledger holds: gathers the values and baselines of every task ×
+metric, asks the statistics, and turns their answers into verdicts. Runs nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from celedger.drift.baseline import HISTORY, Baselines, noise, usable
+from celedger.errors import Status
+from celedger.ledger import Ledger
+from celedger.model import (
+    Commit,
+    Direction,
+    Environment,
+    Kind,
+    Metric,
+    OutcomeKind,
+    SummaryRow,
+    Task,
+    TrialRecord,
+    Verdict,
+    VerdictKind,
+)
+from celedger.repo import Repository
+from celedger.stats import verdict as rules
+from celedger.stats.noise import Noise
+
+Rows = Sequence[SummaryRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdicts on one commit. `suspects` maps the tasks of which more trials would tell
+    more to whether it is their speed alone that is in question."""
+
+    verdicts: tuple[Verdict, ...]
+    suspects: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One question to the statistics: a metric against one of its baselines."""
+
+    task: Task
+    metric: Metric
+    head: Rows
+    base: Rows
+    question: rules.Question
+    environment: str
+    pinned: str = ""  # the commit of a pinned baseline; "" for the rolling one
+    accepted: str = ""  # who accepted this commit's change, and why
+
+
+def judge(
+    repository: Repository,
+    ledger: Ledger,
+    commit: Commit,
+    tasks: Sequence[Task],
+    environments: Mapping[str, Environment],
+    *,
+    look: int = 1,
+    interleaved: Mapping[str, float] | None = None,
+) -> Judged:
+    """Judge one commit on every task and metric, and store the verdicts in the ledger.
+
+    `look` counts how often this commit was judged in one sitting, re-runs in between.
+    `interleaved` gives, for tasks of which this commit and its baseline were run in turns, the
+    time at which that began: their speed is judged by those trials alone.
+    """
+    ancestors = [c.sha for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
+    order = {sha: place for place, sha in enumerate(reversed(ancestors))}
+    settled: list[Verdict] = []
+    cases: list[_Case] = []
+    for task in tasks:
+        environment = environments[task.name].fingerprint
+        records = ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
+        broken = _broken(commit, task, environment, records)
+        if broken is not None:
+            settled.append(broken)
+            continue
+        baselines = Baselines(ledger, task, commit.sha, ancestors, environment)
+        if baselines.own.get("", VerdictKind.SAME) is not VerdictKind.SAME:
+            # The task as a whole had failed here, and now it runs.
+            settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, "it runs"))
+        since = (interleaved or {}).get(task.name)
+        for metric in task.metrics:
+            if metric.direction is Direction.INFO:
+                continue
+            found = _cases(ledger, commit, task, metric, environment, baselines, since, order)
+            if isinstance(found, Verdict):
+                settled.append(found)
+            else:
+                cases += found
+    answers = rules.judge_many(
+        [case.question for case in cases], look=look, seed=int(commit.sha[:8], 16)
+    )
+    verdicts = (*settled, *_combined(commit, cases, answers))
+    ledger.record_verdicts(verdicts)
+    suspects: dict[str, bool] = {}
+    for case, answer in zip(cases, answers, strict=True):
+        if answer.suspect:
+            speed = case.metric.kind is Kind.SPEED
+            suspects[case.task.name] = suspects.get(case.task.name, True) and speed
+    return Judged(verdicts, suspects)
+
+
+def status(verdicts: Sequence[Verdict], *, gate: bool) -> Status:
+    """The exit status of a judged commit. A `gate` does not pass what it could not decide."""
+    if any(v.kind.bad for v in verdicts):
+        return Status.BAD
+    if any(v.metric == "" and v.kind is VerdictKind.UNDECIDED for v in verdicts):
+        return Status.CANNOT_JUDGE  # a task that did not run at all, by no fault of its own
+    undecided = (VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED)
+    if gate and (not verdicts or any(v.kind in undecided for v in verdicts)):
+        return Status.CANNOT_JUDGE
+    return Status.GOOD
+
+
+def _cases(
+    ledger: Ledger,
+    commit: Commit,
+    task: Task,
+    metric: Metric,
+    environment: str,
+    baselines: Baselines,
+    since: float | None,
+    order: Mapping[str, int],
+) -> list[_Case] | Verdict:
+    """The questions on one metric; or its verdict, where the environment is new."""
+    rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
+    here = [r for r in rows if r.environment == environment and usable(r, metric)]
+    head = [r for r in here if r.commit == commit.sha]
+    if not head:
+        spoilt = [r for r in rows if r.commit == commit.sha and r.environment == environment]
+        if not spoilt:
+            return []  # a metric of a device that is not there
+        why = "disturbed or throttled: measure it again with --force"
+        if all(r.summary != metric.summary for r in spoilt):
+            why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
+        return _verdict(commit, task, metric.name, environment, VerdictKind.UNDECIDED, why)
+    base = baselines.rolling(metric, here)
+    if not base and any(r.environment != environment for r in rows):
+        why = "measured before only in another environment; this starts a new baseline"
+        kind = VerdictKind.ENVIRONMENT_CHANGED
+        return _verdict(commit, task, metric.name, environment, kind, why, head)
+    if since is not None and metric.kind is Kind.SPEED:
+        recent = [r for r in base if r.started >= since]
+        if recent:
+            base, head = recent, [r for r in head if r.started >= since] or head
+    word = baselines.accepted(metric)
+    accepted = f"accepted by {word.who}: {word.why}" if word else ""
+    # The commit's own step is not part of the noise it is tested against; its repeats are.
+    known = noise([r for r in here if r.commit != commit.sha], order)
+    if len(head) > 1 and not known.between:
+        known = replace(noise(here, order), between=0.0)
+    question = _question(metric, head, base, known)
+    found = [_Case(task, metric, head, base, question, environment, "", accepted)]
+    pin = baselines.pinned(metric, here)
+    if pin is not None:
+        question = _question(metric, head, pin[1], known)
+        found.append(
+            _Case(task, metric, head, pin[1], question, environment, pin[0].commit, accepted)
+        )
+    return found
+
+
+def _combined(
+    commit: Commit, cases: Sequence[_Case], answers: Sequence[rules.Judgement]
+) -> list[Verdict]:
+    """One verdict a metric: the rolling baseline's, unless only the pinned one shows that it
+    got worse: then it drifted, slowly."""
+    verdicts: dict[tuple[str, str], Verdict] = {}
+    for case, answer in zip(cases, answers, strict=True):
+        key = (case.task.name, case.metric.name)
+        verdict = Verdict(
+            commit.sha, case.task.suite, case.task.name, case.metric.name, answer.kind,
+            level=answer.level, value=answer.value, effect=answer.effect,
+            low=answer.low, high=answer.high, p_value=answer.p_value,
+            trials=tuple(r.ulid for r in case.head), baseline=tuple(r.ulid for r in case.base),
+            rule=answer.rule, note=answer.note,
+            recipe=case.task.recipe, environment=case.environment,
+        )  # fmt: skip
+        if case.pinned:
+            if verdict.kind is not VerdictKind.REGRESSED or verdicts[key].kind.bad:
+                continue
+            note = f"drifted away from the pinned {case.pinned[:10]}"
+            verdict = replace(verdict, note="; ".join(filter(None, (note, verdict.note))))
+        if case.accepted and verdict.kind is VerdictKind.REGRESSED:
+            verdict = replace(verdict, kind=VerdictKind.SAME, note=case.accepted)
+        verdicts[key] = verdict
+    return list(verdicts.values())
+
+
+def _question(metric: Metric, head: Rows, base: Rows, known: Noise) -> rules.Question:
+    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+    for row in base:
+        groups[row.commit].append(row)
+    return rules.Question(
+        values=[r.value for r in head],
+        baseline=[[r.value for r in group] for group in groups.values()],
+        sign=metric.direction.sign,
+        floor=metric.floor,
+        noise=known if known.known else None,
+        seeds=[r.seed for r in head],
+        baseline_seeds=[[r.seed for r in group] for group in groups.values()],
+    )
+
+
+def _broken(
+    commit: Commit, task: Task, environment: str, records: Sequence[TrialRecord]
+) -> Verdict | None:
+    """The verdict where the newest trial of some seed did not run to its end."""
+    newest: dict[int, TrialRecord] = {}
+    for record in sorted(records, key=lambda r: r.trial.started):
+        if record.outcome is not None and record.outcome.kind.final:
+            newest[record.trial.seed] = record
+    ulids = tuple(r.trial.ulid for r in newest.values())
+
+    def say(kind: VerdictKind, note: str) -> Verdict:
+        return replace(_verdict(commit, task, "", environment, kind, note), trials=ulids)
+
+    if not newest:
+        return say(VerdictKind.UNDECIDED, "no trial of this commit came to its end")
+    outcomes = [r.outcome for r in newest.values() if r.outcome is not None]
+    crashed = next((o for o in outcomes if o.kind.crashed), None)
+    if crashed is not None:
+        missing = crashed.kind is OutcomeKind.MISSING
+        kind = VerdictKind.MISSING if missing else VerdictKind.FAILED
+        return say(kind, f"{crashed.kind}: {crashed.message}")
+    untestable = next((o for o in outcomes if o.kind is OutcomeKind.UNTESTABLE), None)
+    if untestable is not None:
+        return say(VerdictKind.UNDECIDED, f"untestable: {untestable.message}")
+    return None
+
+
+def _verdict(
+    commit: Commit,
+    task: Task,
+    metric: str,
+    environment: str,
+    kind: VerdictKind,
+    note: str,
+    trials: Rows = (),
+) -> Verdict:
+    """A verdict that needs no statistics."""
+    return Verdict(
+        commit.sha, task.suite, task.name, metric, kind, note=note,
+        trials=tuple(r.ulid for r in trials), recipe=task.recipe, environment=environment,
+    )  # fmt: skip

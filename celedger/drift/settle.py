@@ -1,0 +1,72 @@
+"""Settles suspicions: judges a commit, and runs it again for as long as more trials would tell
+more. Speed is settled in turns with the baseline commit, because a machine drifts more than
+code does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celedger.drift.baseline import HISTORY, Baselines, usable
+from celedger.drift.judge import Judged, judge
+from celedger.ledger import Ledger
+from celedger.model import Commit, Kind, Task
+from celedger.repo import Repository
+from celedger.trial.runner import Bench
+
+# HEAD, baseline, baseline, HEAD: a drift of the machine that is linear over the four cancels.
+_ABBA = (True, False, False, True)
+
+
+def settle(
+    repository: Repository, bench: Bench, commit: Commit, tasks: Sequence[Task], *, budget: int
+) -> Judged:
+    """Judge, and as long as something is suspect run its task again with a fresh seed: at most
+    `budget` more trials of a task at this commit (and as many of its baseline, where speed alone
+    is in question)."""
+    extra = dict.fromkeys((task.name for task in tasks), 0)
+    interleaved: dict[str, float] = {}
+    look = 1
+    while True:
+        judged = judge(
+            repository, bench.ledger, commit, tasks, bench.environments,
+            look=look, interleaved=interleaved,
+        )  # fmt: skip
+        again = [t for t in tasks if t.name in judged.suspects and extra[t.name] < budget]
+        if not again:
+            return judged
+        for task in again:
+            base = _speed_baseline(repository, bench, commit, task)
+            if judged.suspects[task.name] and base is not None:
+                interleaved.setdefault(task.name, bench.now())
+                for head in _ABBA:
+                    place = commit if head else base
+                    bench.run(place, task, fresh_seed(bench.ledger, place, task))
+                extra[task.name] += 2
+            else:
+                bench.run(commit, task, fresh_seed(bench.ledger, commit, task))
+                extra[task.name] += 1
+        look += 1
+
+
+def fresh_seed(ledger: Ledger, commit: Commit, task: Task) -> int:
+    """The smallest seed above all that this commit was tried with."""
+    used = [r.trial.seed for r in ledger.trials(commit=commit.sha, recipe=task.recipe)]
+    return max([*used, *task.seeds, -1]) + 1
+
+
+def _speed_baseline(
+    repository: Repository, bench: Bench, commit: Commit, task: Task
+) -> Commit | None:
+    """The newest commit of the rolling baseline of the task's first speed metric."""
+    ancestors = [c for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
+    places = {c.sha: c for c in ancestors}
+    environment = bench.environments[task.name].fingerprint
+    baselines = Baselines(bench.ledger, task, commit.sha, list(places), environment)
+    for metric in task.metrics:
+        if metric.kind is Kind.SPEED and metric.direction.sign:
+            rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
+            here = [r for r in rows if r.environment == environment and usable(r, metric)]
+            base = baselines.rolling(metric, here)
+            if base:
+                return places[base[-1].commit]
+    return None

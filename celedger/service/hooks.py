@@ -1,0 +1,186 @@
+"""Installs, removes and describes the git hooks. The scripts are those in `hooks/`; a hook that
+was there before is kept beside ours as NAME.legacy, runs first, and comes back on removal.
+
+Knows what a hook manager may do to ours in its turn (keep it as NAME.legacy), and that where
+`core.hooksPath` is set the folder is the user's to write in. Knows nothing of the queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import celedger
+from celedger.errors import MachineError, RepositoryError
+from celedger.repo import Repository
+
+NAMES = ("post-merge", "post-rewrite")
+_SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
+SIGNATURE = "# celedger-hook "
+# Where the notes go, seen from the folder of the script: git's own, or ours for core.hooksPath.
+_FROM_GITS, _FROM_OURS = "../celedger", ".."
+
+
+class State(StrEnum):
+    ABSENT = "not installed"
+    CURRENT = "installed"
+    OUTDATED = "installed, by another version or interpreter"
+    FOREIGN = "another hook is there"
+    UNCALLED = "does not call celedger"  # a hook in the folder of core.hooksPath
+    CALLED = "calls celedger"
+
+
+@dataclass(frozen=True, slots=True)
+class HookStatus:
+    name: str
+    path: Path
+    state: State
+    chains: bool  # a foreign hook runs first
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """`core.hooksPath` points to a folder that is not ours to write in."""
+
+    configured: Path
+    lines: tuple[tuple[str, str], ...]  # (hook name, line to add to that hook)
+
+
+def script(python: str, state: str = _FROM_GITS) -> str:
+    """A hook as it is installed, for the interpreter that holds celedger."""
+    package = Path(celedger.__file__).parent
+    for home in (package / "_shipped" / "hooks", package.parent / "hooks"):
+        if (home / _SCRIPT).is_file():
+            text = (home / _SCRIPT).read_text(encoding="utf-8")
+            return text.replace("@STATE@", state).replace("@PYTHON@", shlex.quote(python))
+    raise MachineError("celedger's hook scripts are not installed", "install celedger again")
+
+
+def elsewhere(repository: Repository) -> Path | None:
+    """The folder that git reads this repository's hooks from, where that is not git's own."""
+    configured = repository.configured_hooks_path()
+    if configured is None or configured.resolve() == repository.hooks_dir().resolve():
+        return None
+    return configured
+
+
+def status(repository: Repository, python: str) -> list[HookStatus]:
+    """Where each hook stands, in the folder that git reads them from."""
+    configured = elsewhere(repository)
+    with _readable_errors(configured or repository.hooks_dir()):
+        if configured is None:
+            return [_status(repository.hooks_dir(), name, python) for name in NAMES]
+        found = []
+        for name in NAMES:
+            ours = repository.state_dir / "hooks" / name
+            calls = ours.is_file() and f"celedger/hooks/{name}" in (_read(configured / name) or "")
+            state = State.CALLED if calls else State.UNCALLED
+            found.append(HookStatus(name, configured / name, state, False))
+        return found
+
+
+def _status(folder: Path, name: str, python: str) -> HookStatus:
+    path, legacy = _paths(folder, name)
+    ours = _ours(folder, name)
+    if ours is not None:
+        current = _read(ours) == script(python)
+        state = State.CURRENT if current else State.OUTDATED
+    else:
+        state = State.ABSENT if _read(path) is None else State.FOREIGN
+    return HookStatus(name, path, state, ours == path and os.path.lexists(legacy))
+
+
+def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere:
+    """Install or renew the hooks; or say what to add where `core.hooksPath` is set.
+
+    Raises RepositoryError where a foreign hook and a kept one are both there, MachineError where
+    the folder cannot be written.
+    """
+    configured = elsewhere(repository)
+    folder = repository.hooks_dir() if configured is None else repository.state_dir / "hooks"
+    with _readable_errors(folder):
+        (repository.state_dir / "queue").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if configured is not None:
+            for name in NAMES:
+                _write(folder / name, script(python, _FROM_OURS))
+            # Such a folder may serve many repositories: the line does nothing in the others.
+            line = (
+                'ours="$(git rev-parse --git-common-dir)/celedger/hooks/{}"; '
+                'test ! -x "$ours" || "$ours" "$@"'
+            )
+            return Elsewhere(configured, tuple((name, line.format(name)) for name in NAMES))
+        for name in NAMES:
+            path, legacy = _paths(folder, name)
+            if _ours(folder, name) is None and _read(path) is not None and os.path.lexists(legacy):
+                raise RepositoryError(
+                    f"both {path} and {legacy} are there and neither is celedger's",
+                    f"merge them by hand into {path}, remove {legacy}, and try again",
+                )
+        for name in NAMES:
+            path, legacy = _paths(folder, name)
+            ours = _ours(folder, name)
+            if ours is None and _read(path) is not None:
+                path.rename(legacy)
+            _write(ours or path, script(python))
+    return status(repository, python)
+
+
+def uninstall(repository: Repository) -> list[Path]:
+    """Remove our hooks, put back what they replaced; the paths that were touched."""
+    touched = []
+    for folder in (repository.hooks_dir(), repository.state_dir / "hooks"):
+        with _readable_errors(folder):
+            for name in NAMES:
+                path, legacy = _paths(folder, name)
+                ours = _ours(folder, name)
+                if ours is None:
+                    continue
+                ours.unlink()
+                if ours == path and os.path.lexists(legacy):
+                    legacy.rename(path)
+                touched.append(ours)
+    return touched
+
+
+def _paths(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / name, folder / f"{name}.legacy"
+
+
+def _ours(folder: Path, name: str) -> Path | None:
+    """Our script: under its own name, or where a hook manager that came later has kept it."""
+    return next((p for p in _paths(folder, name) if SIGNATURE in (_read(p) or "")), None)
+
+
+def _read(path: Path) -> str | None:
+    """The text of a hook, "" of a link to nowhere, None where there is nothing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return "" if path.is_symlink() else None
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: git may run the hook at any moment."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    Path(draft).chmod(0o755)
+    Path(draft).replace(path)
+
+
+@contextmanager
+def _readable_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"the hooks in {folder} cannot be read or written: {error.strerror}",
+            "correct the permissions there and try again",
+        ) from error

@@ -1,0 +1,249 @@
+"""The worker: turns the notes that hooks left into jobs, and runs the queue, one job at a time.
+
+The queue is the ledger's, and so is the lock: one worker a ledger, and the kernel lets go of the
+lock however the worker dies. A hook's note becomes a job before its worker asks for the lock, and
+a worker that has let go of the lock looks at the queue once more: so no merge is missed, whoever
+comes first. Knows nothing of how hooks are installed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celedger.config import Config
+from celedger.errors import CeledgerError, LedgerError
+from celedger.ledger import Ledger
+from celedger.model import Job, JobState, NewJob, Task, Verdict, Why
+from celedger.repo import Repository
+from celedger.system import lock
+from celedger.trial import events
+
+if TYPE_CHECKING:
+    from celedger.trial.runner import Bench
+
+KIND = "commit"
+LEASE = 120.0  # seconds; what a worker of another host must wait for, whose lock we cannot see
+BEAT = 15.0  # seconds between two renewals of the lease
+MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
+RERUNS = 6  # extra trials a task may take to settle a suspicion, as in `celedger check`
+_HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
+
+
+def queue_folder(repository: Repository) -> Path:
+    """Where the hooks of a repository leave their notes, one file NUMBER.moved each."""
+    return repository.state_dir / "queue"
+
+
+def at_work(ledger: Path) -> bool:
+    """Whether a worker of this ledger lives."""
+    path = _lock_path(ledger)
+    try:
+        handle = lock.try_flock(path) if path.exists() else None
+    except CeledgerError:
+        return False
+    if handle is not None:
+        handle.close()
+    return handle is None and path.exists()
+
+
+def detach() -> None:
+    """Leave the terminal and everything else that whoever ran git has given us: a session of our
+    own, the usual signals, no file but the standard three (a lock of `flock 200` among them)."""
+    with suppress(OSError):  # it is one already
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    for fd in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 -- names are wanted
+        with suppress(OSError):
+            # What Python opened itself is not inheritable (PEP 446); what we inherited is.
+            if fd > 2 and os.get_inheritable(fd):
+                os.close(fd)
+
+
+@dataclass
+class Worker:
+    """Drains the queue. `configure` gives the settings of a work tree, `say` gets a line for the
+    worker's own log, `listen` what happens to the trials."""
+
+    repository: Repository
+    ledger: Ledger
+    configure: Callable[[Repository], Config]
+    say: Callable[[str], None]
+    now: Callable[[], float] = time.time
+    listen: events.Listener = events.ignore
+    owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
+
+    def drain(self) -> int | None:
+        """Run every job there is and return their number; None when another worker is at it,
+        which will run them."""
+        done = 0
+        while True:
+            self.collect()
+            handle = self._take_lock()
+            if handle is None:
+                return done or None
+            with handle:
+                self._release_dead()
+                while (job := self.ledger.claim(self.owner, self.now(), LEASE)) is not None:
+                    self._work(job)
+                    done += 1
+                    self.collect()
+            if not self.ledger.jobs(state=JobState.QUEUED):
+                return done
+
+    def collect(self) -> int:
+        """Turn the hooks' notes into jobs: whatever each work tree's HEAD is by now. A note
+        goes when its job is in the ledger."""
+        taken = 0
+        for note in sorted(queue_folder(self.repository).glob("*.moved")):
+            try:
+                worktree = os.fsdecode(note.read_bytes())
+                if not worktree and self.now() - note.stat().st_mtime < _HALF_WRITTEN:
+                    continue  # its hook is about to write it, and to start a worker
+                self._enqueue(Path(worktree) if worktree else self.repository.worktree)
+                taken += 1
+            except FileNotFoundError:
+                continue  # another worker was faster
+            except LedgerError:
+                raise
+            except CeledgerError as error:
+                self.say(f"a merge in {worktree!r} is passed over: {error}")
+            note.unlink(missing_ok=True)
+        return taken
+
+    def _enqueue(self, worktree: Path) -> None:
+        place = Repository.open(worktree)
+        head = place.resolve("HEAD")
+        try:
+            settings = self.configure(place)
+            suite = settings.hook_suite or settings.suite or ""
+        except CeledgerError:
+            suite = ""  # the job will fail with the sentence, where a person looks for it
+        self.ledger.record_commits([head])
+        # SQLite's text is UTF-8; a folder with another name is worked on from the main one.
+        key = os.fsencode(place.worktree).decode("utf-8", "replace")
+        self.ledger.enqueue(NewJob(KIND, head.sha, suite, self.now(), key))
+
+    def _take_lock(self) -> lock.Lock | None:
+        path = _lock_path(self.ledger.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(3):  # `at_work` holds it for a moment
+            handle = lock.try_flock(path)
+            if handle is not None:
+                return handle
+            time.sleep(0.05)
+        return None
+
+    def _release_dead(self) -> None:
+        """We hold the lock, so a job still running on this host lost its worker; one of another
+        host has when its lease is over."""
+        here = f"{socket.gethostname()} "
+        for job in self.ledger.jobs(state=JobState.RUNNING):
+            if job.owner.startswith(here) or job.lease_until <= self.now():
+                state, words = JobState.QUEUED, "its worker died"
+                if job.attempts >= MAX_ATTEMPTS:
+                    state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
+                    self.say(f"{job.commit[:10]}: {words}")
+                self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
+
+    def _work(self, job: Job) -> None:
+        beaten = self.now()
+
+        def beat() -> bool:
+            """Called many times a second while a trial runs; never asks it to stop."""
+            nonlocal beaten
+            if self.now() - beaten > BEAT:
+                beaten = self.now()
+                self.ledger.heartbeat(job.id, self.owner, beaten, LEASE)
+            return False
+
+        try:
+            message, state = self._run(job, beat), JobState.DONE
+        except CeledgerError as error:
+            message, state = str(error), JobState.FAILED
+        except Exception as error:
+            # The next job may well run, and this one would end so again.
+            self.say(traceback.format_exc())
+            message = f"internal error: {type(error).__name__}: {error}"
+            state = JobState.FAILED
+        except BaseException:
+            self.ledger.finish_job(job.id, self.owner, JobState.QUEUED, self.now(), "stopped")
+            raise
+        self.ledger.finish_job(job.id, self.owner, state, self.now(), message)
+        self.say(f"{job.commit[:10]}: {message}")
+
+    def _place(self, job: Job) -> Repository:
+        """The work tree that moved, or, when it is gone, the repository: it has the commit."""
+        if job.key:
+            with suppress(CeledgerError):
+                return Repository.open(Path(job.key))
+        return self.repository
+
+    def _run(self, job: Job, beat: Callable[[], bool]) -> str:
+        # Here, and not above: a merge during a trial starts a worker that leaves its job and
+        # goes; the statistics would cost it, and the trial, a second of a core.
+        from celedger import drift
+        from celedger import suite as suites
+        from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+
+        place = self._place(job)
+        settings = self.configure(place)
+        commit = place.commit(job.commit)
+        suite = suites.load(suites.find(job.suite or None, settings, place.root))
+        tasks = choose_tasks(suite, ())
+        with set_bench(
+            place, self.ledger, settings, suite, tasks,
+            why=Why.HOOK, label="celedger worker", listen=self.listen,
+        ) as bench:  # fmt: skip
+            bench.stop = beat
+            run_all(bench, lacking(bench, [commit], tasks))
+            judged = drift.settle(place, bench, commit, tasks, budget=RERUNS)
+            bad = [v for v in judged.verdicts if v.kind.bad]
+            if not bad:
+                mute = [v for v in judged.verdicts if v.metric == "" and v.note != "it runs"]
+                words = [f"{v.task} not judged: {v.note}" for v in mute]
+                return "; ".join(words) or "nothing regressed"
+            words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]
+            if settings.bisect_on_regression:
+                by_name = {task.name: task for task in tasks}
+                words += [_bisect(place, bench, by_name[v.task], v) for v in one_a_task(bad)]
+            return "; ".join(words)
+
+
+def _bisect(place: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
+    """Search the commit that made this task bad, from the last good one; the answer in a line."""
+    from celedger import bisection, drift
+
+    good = drift.last_good(place, bench.ledger, verdict)
+    if good is None:
+        return f"{task.name}: no good commit is known to bisect from"
+    try:
+        history = place.history(good.sha, verdict.commit)
+        report = bisection.bisect(bench, history, good, [task], verdict.metric or None)
+    except CeledgerError as error:
+        return f"{task.name}: bisect: {error}"
+    return report.sentence()
+
+
+def one_a_task(bad: list[Verdict]) -> list[Verdict]:
+    """One bisect a task finds the commit; the surest metric leads it, and what is no number at
+    all is surer than any."""
+    chosen: dict[str, Verdict] = {}
+    for verdict in sorted(bad, key=lambda v: -1.0 if isnan(v.p_value) else v.p_value):
+        chosen.setdefault(verdict.task, verdict)
+    return list(chosen.values())
+
+
+def _lock_path(ledger: Path) -> Path:
+    return ledger.parent / ".celedger" / "worker.lock"

@@ -1,0 +1,50 @@
+"""Which failures are alike, and what an end must be."""
+
+from __future__ import annotations
+
+import pytest
+
+from celedger.bisection.symptom import signature
+from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+
+
+def crash(message: str, kind: OutcomeKind = OutcomeKind.FAILED, code: int = 1) -> TrialRecord:
+    trial = Trial("u", "c", "r", "e", 0, Why.BISECT, 0.0, "here")
+    return TrialRecord(trial, "s", "t", Outcome(kind, 1.0, message, code))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (
+            crash("exit status 1: ValueError: cannot broadcast (3,4)"),
+            crash("exit status 1: ValueError: cannot broadcast (5,4)"),
+        ),
+        (crash("timed out", OutcomeKind.TIMEOUT), crash("ran longer", OutcomeKind.TIMEOUT)),
+        (crash("exit status 3: sorry", code=3), crash("exit status 3: oh", code=3)),
+    ],
+)
+def test_the_same_fault_at_another_place_is_the_same_crash(a: TrialRecord, b: TrialRecord) -> None:
+    assert signature(a) == signature(b) != ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (
+            crash("exit status 1: ValueError: cannot broadcast"),
+            crash("exit status 1: ImportError: cannot import name 'x'"),
+        ),
+        (crash("killed by SIGSEGV", code=-11), crash("exit status 1", code=1)),
+        (crash("out of memory", OutcomeKind.OOM), crash("exit status 1: ValueError: x")),
+    ],
+)
+def test_a_commit_that_fails_in_another_way_is_another_crash(
+    a: TrialRecord, b: TrialRecord
+) -> None:
+    assert signature(a) != signature(b)
+
+
+def test_what_ran_or_was_killed_from_outside_has_no_signature() -> None:
+    assert signature(crash("", OutcomeKind.OK, 0)) == ""
+    assert signature(crash("killed by SIGKILL", OutcomeKind.KILLED, -9)) == ""

@@ -1,0 +1,450 @@
+"""The worker, as a hook starts it: real merges, real trials, and no sleep but that of a trial
+that waits to be let go."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project
+
+from celedger import config
+from celedger.config import Config
+from celedger.ledger import Ledger
+from celedger.model import Job, JobState, NewJob
+from celedger.repo import Repository
+from celedger.service import hooks
+from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work, one_a_task
+
+from .conftest import PATIENCE, Bell, branch_ahead
+
+
+def queue(project: Project) -> dict[str, Any]:
+    done = project.run("queue", "--json")
+    assert done.status == 0, done.err
+    return json.loads(done.out)
+
+
+def jobs(project: Project) -> list[tuple[str, str, str]]:
+    """(commit, state, message) of every job, the oldest first."""
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        return [(j.commit, j.state.value, j.message) for j in ledger.jobs()]
+
+
+def log(project: Project) -> str:
+    return (project.root / ".git" / "celedger" / "worker.log").read_text()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def hooked(project: Project, interpreter: str) -> Project:
+    hooks.install(Repository.open(project.root), interpreter)
+    return project
+
+
+@pytest.fixture
+def gated(tmp_path: Path, bell: Bell, interpreter: str) -> Iterator[Project]:
+    """A project with hooks, of which each trial says its process number and its supervisor's,
+    and then waits for the gate to be opened."""
+    wait = f"""\
+import os, time
+from celedger.child import log
+with open({str(bell.path)!r}, "w") as bell:
+    bell.write(f"training {{os.getpid()}} {{os.getppid()}}\\n")
+while not os.path.exists({str(tmp_path / "gate")!r}):
+    time.sleep(0.02)
+log(epoch=0, val_loss=1.0)
+"""
+    suite = '[suite]\nname = "tiny"\n[metrics.val_loss]\ndirection = "lower"\n'
+    suite += '[[task]]\nname = "fit"\ncommand = "{python} {suite}/fit.py"\nseeds = [0]\n'
+    project = make_project(tmp_path / "project", suite, {"fit.py": wait})
+    hooks.install(Repository.open(project.root), interpreter)
+    yield project
+    (tmp_path / "gate").touch()  # a test that failed before leaves no worker behind
+
+
+def test_a_merge_is_trained_judged_and_shown_and_nothing_of_the_users_is_touched(
+    hooked: Project, bell: Bell
+) -> None:
+    hooked.history([1.0])
+    sha = branch_ahead(hooked, {"other.py": "1\n"})
+    git(hooked.root, "merge", "-q", "next")
+    watched = [".git/index", ".git/HEAD", ".git/logs/HEAD", ".git/hooks/post-merge", "model.py"]
+    before = {name: (hooked.root / name).read_bytes() for name in watched}
+    refs = git(hooked.root, "for-each-ref")
+    assert bell.wait() == "ended 0", log(hooked)
+    assert jobs(hooked) == [(sha, "done", "nothing regressed")]
+    with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
+        trials = ledger.trials(commit=sha)
+        assert [(t.ok, t.trial.why, t.trial.seed) for t in trials] == [
+            (True, "hook", 0), (True, "hook", 1)
+        ]  # fmt: skip
+    shown = queue(hooked)
+    assert (shown["schema"], shown["notes"], shown["worker"]) == (1, 0, False)
+    assert shown["jobs"][0]["commit"] == sha
+    assert {name: (hooked.root / name).read_bytes() for name in watched} == before
+    assert git(hooked.root, "for-each-ref") == refs
+    assert git(hooked.root, "status", "--porcelain") == ""
+
+
+def test_a_merge_in_a_linked_worktree_trains_its_head_with_its_configuration(
+    hooked: Project, bell: Bell, tmp_path: Path
+) -> None:
+    """There a hook runs with GIT_DIR set, which would lead every git command astray."""
+    main = hooked.history([1.0])[0]
+    linked = tmp_path / "linked"
+    git(hooked.root, "worktree", "add", "-q", "-b", "side", str(linked))
+    sha = branch_ahead(hooked, {"celedger.toml": 'hook_suite = "tiny"\n'})
+    git(linked, "merge", "-q", "next")
+    assert bell.wait() == "ended 0", log(hooked)
+    assert jobs(hooked) == [(sha, "done", "nothing regressed")]
+    with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
+        assert [(j.suite, j.key) for j in ledger.jobs()] == [("tiny", str(linked))]
+    assert git(hooked.root, "rev-parse", "HEAD") == main
+
+
+def test_merges_in_a_row_become_one_job_for_the_newest_and_no_second_worker(
+    gated: Project, bell: Bell, tmp_path: Path
+) -> None:
+    gated.commit("first")
+    shas = []
+    for name in ("one", "two", "three"):
+        shas.append(branch_ahead(gated, name=name))
+        git(gated.root, "merge", "-q", name)
+        bell.wait_for("training" if name == "one" else "ended 0")
+    second = gated.run("worker")
+    assert second.status == 0
+    assert "another worker" in second.err
+    shown = queue(gated)
+    assert shown["worker"] is True
+    assert [(j["commit"], j["state"]) for j in shown["jobs"]] == list(
+        zip(shas, ["running", "superseded", "queued"], strict=True)
+    )
+    (tmp_path / "gate").touch()
+    bell.wait_for("ended 0")
+    assert [(c, s) for c, s, _ in jobs(gated)] == list(
+        zip(shas, ["done", "superseded", "done"], strict=True)
+    )
+
+
+def test_the_worker_holds_nothing_of_the_shell_that_merged(
+    gated: Project, bell: Bell, tmp_path: Path
+) -> None:
+    """Neither its terminal, nor git's pipes, nor the lock of a `flock 200` around the pull."""
+    hooks.install(Repository.open(gated.root), sys.executable)
+    gated.commit("first")
+    branch_ahead(gated)
+    reader, writer = os.pipe()
+    high = os.dup2(writer, 200)
+    with subprocess.Popen(
+        ["git", "merge", "-q", "next"], cwd=gated.root, env={**os.environ, **PEOPLE},
+        pass_fds=(writer, high), stdout=writer, stderr=writer, start_new_session=True,
+    ) as shell:  # fmt: skip
+        os.close(writer)
+        os.close(high)
+        assert shell.wait() == 0
+        session = shell.pid
+    ready, _, _ = select.select([reader], [], [], PATIENCE)
+    assert ready
+    assert os.read(reader, 100) == b""  # the end: nobody holds it
+    os.close(reader)
+    bell.wait_for("training")
+    with Ledger.open(gated.root / "ledger.db", readonly=True) as ledger:
+        pid = int(ledger.jobs()[0].owner.split()[-1])
+    assert os.getsid(pid) == pid != session
+    held = {str(Path(f"/proc/{pid}/fd/{fd}").readlink()) for fd in "012"}
+    assert held == {"/dev/null", str(gated.root / ".git" / "celedger" / "worker.log")}
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[4] == "0"  # no tty
+    (tmp_path / "gate").touch()
+    with (gated.root / ".celedger" / "worker.lock").open() as held_by_it:
+        fcntl.flock(held_by_it, fcntl.LOCK_EX)  # waits for the worker's end
+    assert [s for _, s, _ in jobs(gated)] == ["done"]
+
+
+def test_a_killed_worker_leaves_no_process_and_the_next_one_goes_on(
+    gated: Project, bell: Bell, tmp_path: Path
+) -> None:
+    gated.commit("first")
+    branch_ahead(gated)
+    git(gated.root, "merge", "-q", "next")
+    training, supervisor = map(int, bell.wait_for("training").split()[1:])
+    with Ledger.open(gated.root / "ledger.db", readonly=True) as ledger:
+        os.kill(int(ledger.jobs()[0].owner.split()[-1]), signal.SIGKILL)
+    assert bell.wait_for("ended") == "ended 137"
+    lost = gated.run("queue")
+    assert "lost" in lost.out
+    assert "`celedger worker` goes on" in lost.out
+    deadline = time.monotonic() + PATIENCE
+    while alive(training) or alive(supervisor):
+        assert time.monotonic() < deadline, "a stray process"
+        time.sleep(0.02)
+    (tmp_path / "gate").touch()
+    again = gated.run("worker")
+    assert again.status == 0, again.err
+    assert "1 job run" in again.err
+    (job,) = queue(gated)["jobs"]
+    assert (job["state"], job["attempts"]) == ("done", 2)
+    assert at_work(gated.root / "ledger.db") is False
+
+
+def test_a_stopped_worker_hands_its_job_back(gated: Project, bell: Bell) -> None:
+    gated.commit("first")
+    branch_ahead(gated)
+    git(gated.root, "merge", "-q", "next")
+    training = int(bell.wait_for("training").split()[1])
+    with Ledger.open(gated.root / "ledger.db", readonly=True) as ledger:
+        os.kill(int(ledger.jobs()[0].owner.split()[-1]), signal.SIGTERM)
+    assert bell.wait_for("ended") != "ended 0"
+    assert [(s, m) for _, s, m in jobs(gated)] == [("queued", "stopped")]
+    assert not alive(training)
+
+
+def test_what_a_merge_made_worse_is_bisected_and_the_queue_names_the_commit(
+    hooked: Project, bell: Bell
+) -> None:
+    hooked.commit("configure", {"celedger.toml": "bisect_on_regression = true\n"})
+    hooked.history([1.0])
+    assert hooked.run("run", "HEAD").status == 0
+    git(hooked.root, "checkout", "-q", "-b", "next")
+    shas = hooked.history([1.0, 1.5, 1.5])
+    git(hooked.root, "checkout", "-q", "main")
+    git(hooked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0", log(hooked)
+    shown = hooked.run("queue").out
+    assert shown.startswith(f"{shas[-1][:8]}  done ")
+    assert "fit val_loss regressed" in shown
+    assert f"first bad commit {shas[1][:10]}" in shown
+
+
+# --- inside one process, where the moment matters
+
+
+class Crew:
+    """Workers of one project that share a ledger, as those of several processes do."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.repository = Repository.open(project.root)
+        self.said: list[str] = []
+        self.ledger = Ledger.open(project.root / "ledger.db", create=True)
+
+    def configure(self, place: Repository) -> Config:
+        return config.load(place.root, {}, worktree=place.worktree)
+
+    def worker(self, **settings: Any) -> Worker:
+        return Worker(self.repository, self.ledger, self.configure, self.said.append, **settings)
+
+    def note(self, text: str | None = None, name: str = "1") -> Path:
+        path = self.repository.state_dir / "queue" / f"{name}.moved"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(self.project.root) if text is None else text)
+        return path
+
+    def enqueue(self, commit: str, key: str = "", suite: str = "") -> Job:
+        self.ledger.record_commits([self.repository.commit(commit)])
+        return self.ledger.enqueue(NewJob("commit", commit, suite, time.time(), key))
+
+    def states(self) -> list[tuple[JobState, str]]:
+        return [(j.state, j.message) for j in self.ledger.jobs()]
+
+
+@pytest.fixture
+def crew(project: Project) -> Crew:
+    return Crew(project)
+
+
+@pytest.mark.parametrize("bisect", [True, False])
+def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
+    bisect: bool, crew: Crew
+) -> None:
+    crew.project.history([1.0])
+    crew.note()
+    assert crew.worker().drain() == 1
+    settings = f"bisect_on_regression = {str(bisect).lower()}\n"
+    crew.project.commit("harmless", {"celedger.toml": settings})
+    boom = crew.project.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})
+    crew.project.commit("later", {"a.py": "2\n"})
+    crew.note()
+    assert crew.worker().drain() == 1
+    state, message = crew.states()[-1]
+    assert state is JobState.DONE
+    assert message.startswith("fit failed")
+    assert (f"first bad commit {boom[:10]} boom" in message) is bisect, message
+
+
+def test_a_merge_at_the_moment_the_lock_is_let_go_is_not_lost(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew.project.history([1.0])
+    crew.note()
+    claim, told = Ledger.claim, []
+
+    def last_moment(ledger: Ledger, *words: Any) -> Job | None:
+        job = claim(ledger, *words)
+        if job is None and not told:
+            told.append(crew.project.history([1.1]))
+            crew.note(name="2")
+            assert crew.worker().drain() is None  # it finds the lock taken, and goes
+        return job
+
+    monkeypatch.setattr(Ledger, "claim", last_moment)
+    assert crew.worker().drain() == 2
+    assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
+
+
+def test_a_job_that_kills_its_worker_again_and_again_is_given_up(crew: Crew) -> None:
+    (sha,) = crew.project.history([1.0])
+    crew.enqueue(sha)
+    for _ in range(MAX_ATTEMPTS):
+        crew.worker()._release_dead()
+        assert crew.ledger.claim(crew.worker().owner, 0.0, 1e12) is not None
+    assert crew.worker().drain() == 0
+    ((state, message),) = crew.states()
+    assert state is JobState.FAILED
+    assert "died 3 times" in message
+    assert crew.ledger.trials() == []
+
+
+def test_a_job_of_a_living_worker_of_another_host_is_left_to_it(crew: Crew) -> None:
+    (sha,) = crew.project.history([1.0])
+    crew.enqueue(sha)
+    crew.ledger.claim("elsewhere 1", 0.0, 100.0)
+    assert crew.worker(now=lambda: 99.0).drain() == 0
+    assert crew.states()[0][0] is JobState.RUNNING
+    assert crew.worker(now=lambda: 101.0).drain() == 1
+    assert crew.states()[0][0] is JobState.DONE
+
+
+def test_a_job_that_cannot_run_is_recorded_with_its_sentence_and_the_next_one_runs(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sha,) = crew.project.history([1.0])
+    crew.enqueue(sha, suite="absent")
+    crew.enqueue(sha, key="a bug of ours")
+    crew.enqueue(sha)
+    place = Worker._place
+
+    def bug(worker: Worker, job: Job) -> Repository:
+        if job.key:
+            raise ZeroDivisionError("ours")
+        return place(worker, job)
+
+    monkeypatch.setattr(Worker, "_place", bug)
+    assert crew.worker().drain() == 3
+    first, second, third = crew.states()
+    assert first[0] is JobState.FAILED
+    assert "absent" in first[1]
+    assert second == (JobState.FAILED, "internal error: ZeroDivisionError: ours")
+    assert any("Traceback" in line for line in crew.said)
+    assert third == (JobState.DONE, "nothing regressed")
+
+
+def test_a_long_trial_keeps_its_lease(crew: Crew) -> None:
+    """Time flies here: a minute between two looks at the clock."""
+    script = crew.project.root / "suites" / "tiny" / "fit.py"
+    script.write_text("import time\ntime.sleep(0.5)\n" + script.read_text())
+    (sha,) = crew.project.history([1.0])
+    crew.enqueue(sha)
+    clock = iter(range(0, 10**9, 60))
+    lease: list[float] = []
+
+    class Watched(Ledger):
+        def heartbeat(self, job: int, owner: str, now: float, seconds: float) -> bool:
+            lease.append(now + seconds)
+            return super().heartbeat(job, owner, now, seconds)
+
+    crew.ledger.close()
+    with Watched.open(crew.project.root / "ledger.db") as ledger:
+        crew.ledger = ledger
+        crew.worker(now=lambda: float(next(clock))).drain()
+        assert crew.states()[0][0] is JobState.DONE
+    assert lease
+    assert lease == sorted(lease)
+
+
+def test_a_note_is_kept_until_it_can_be_understood_or_never_will(crew: Crew) -> None:
+    crew.project.history([1.0])
+    empty, gone = crew.note("", "1"), crew.note("/no/such/folder", "2")
+    assert crew.worker().collect() == 0
+    assert empty.exists()  # its hook is about to write it
+    assert not gone.exists()
+    assert "/no/such/folder" in crew.said[0]
+    later = time.time() + 3600
+    assert crew.worker(now=lambda: later).collect() == 1
+    assert not empty.exists()
+
+
+def test_a_merge_whose_configuration_is_broken_is_a_job_that_says_so(crew: Crew) -> None:
+    crew.project.commit("broken", {"celedger.toml": "suiet = 'tiny'\n"})
+    crew.note()
+    assert crew.worker().drain() == 1
+    ((state, message),) = crew.states()
+    assert state is JobState.FAILED
+    assert "did you mean 'suite'" in message
+
+
+def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_path: Path) -> None:
+    other = make_project(tmp_path / "other", scripts={"fit.py": SCRIPT})
+    other.history([1.0, 2.0])
+    crew.project.history([1.0])
+    crew.note(str(crew.project.root), "1")
+    crew.note(str(other.root), "2")
+    assert crew.worker().drain() == 2
+    assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
+
+
+def test_the_log_does_not_grow_without_bound(project: Project) -> None:
+    project.history([1.0])
+    crew = Crew(project)
+    crew.note()
+    crew.ledger.close()
+    path = crew.repository.state_dir / "worker.log"
+    path.write_bytes(b"x" * (3 << 20))
+    with path.open("ab") as file:
+        subprocess.run(
+            [sys.executable, "-m", "celedger", "worker", "--from-hook"],
+            cwd=project.root, check=True, stdout=file, stderr=file,
+        )  # fmt: skip
+    assert path.stat().st_size < 1 << 20
+    assert path.read_text().endswith("nothing regressed\n")
+
+
+def test_the_queue_before_the_first_worker_shows_the_note(crew: Crew) -> None:
+    crew.ledger.close()
+    (crew.project.root / "ledger.db").unlink()
+    crew.project.history([1.0])
+    crew.note()
+    done: Done = crew.project.run("queue")
+    assert done.status == 0, done.err
+    assert "1 merge noted" in done.out
+    assert "`celedger worker` goes on" in done.out
+
+
+def test_the_surest_metric_of_a_task_leads_its_bisect() -> None:
+    from celedger.model import Verdict, VerdictKind
+
+    def verdict(task: str, metric: str, p: float) -> Verdict:
+        return Verdict("c" * 40, "s", task, metric, VerdictKind.REGRESSED, p_value=p)
+
+    bad = [verdict("a", "x", 0.01), verdict("a", "y", 0.001), verdict("b", "x", 0.02),
+           verdict("b", "nan", float("nan")), verdict("b", "y", 0.0)]  # fmt: skip
+    for seed in range(10):
+        Random(seed).shuffle(bad)
+        assert {v.task: v.metric for v in one_a_task(bad)} == {"a": "y", "b": "nan"}
