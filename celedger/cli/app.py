@@ -1,0 +1,126 @@
+"""The program: its verbs, and the one place where an exception becomes an exit status.
+
+Statuses are those of docs/cli.md, chosen for `git bisect run`: celedger's own fault aborts
+the search (128 and above) instead of blaming a commit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from celedger import __version__
+from celedger.cli import baseline, bisect, check, demo, hook, init, plot, reading, unix, worker
+from celedger.cli import run as run_verb
+from celedger.cli.session import Options
+from celedger.cli.unix import complain
+from celedger.errors import CeledgerError, Status
+
+app = typer.Typer(
+    name="celedger",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"celedger {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    repository: Annotated[
+        Path, typer.Option("-C", metavar="DIR", help="Work on the repository at DIR.")
+    ] = Path(),
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The ledger [default: ledger.db at the root]."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Train a suite at a commit, keep the numbers in SQLite, bisect what got worse.
+
+    Start with `celedger init`, then `celedger run HEAD`.
+    """
+    context.obj = Options(repository, ledger)
+
+
+for verb in (
+    init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
+    bisect.bisect, worker.queue, worker.worker, demo.demo, init.doctor,
+):  # fmt: skip
+    app.command()(verb)
+app.add_typer(baseline.app, name="baseline")
+app.add_typer(plot.app, name="plot")
+app.add_typer(hook.app, name="hook")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line to its exit status. Prints; never raises."""
+    try:
+        return unix.finish(_guarded(arguments))
+    except BrokenPipeError:
+        return unix.broken_pipe()
+
+
+def _guarded(arguments: Sequence[str]) -> int:
+    try:
+        # Not `app(...)`: typer ends the process itself on a closed pipe and on Ctrl-C.
+        command = typer.main.get_command(app)
+        with command.make_context("celedger", list(arguments)) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as done:
+        return done.exit_code
+    except CeledgerError as error:
+        complain(str(error))
+        return error.status
+    except KeyboardInterrupt:
+        complain("interrupted; what was measured is in the ledger, the same command goes on")
+        return Status.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except typer.Abort:
+        return Status.INTERRUPTED
+    except Exception as error:
+        if isinstance(error, OSError) and unix.stdout_failed():
+            return Status.FAILED
+        message = getattr(error, "format_message", None)
+        if message is not None:  # what typer (or its click) says of a wrong command line
+            path = getattr(getattr(error, "ctx", None), "command_path", "celedger")
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(message(), file=sys.stderr)
+            else:
+                complain(f"{message()} (see `{path} --help`)")
+            return Status.USAGE
+        return _crashed(error)
+
+
+def _crashed(error: Exception) -> int:
+    """An error nobody expected: one line for the person, the rest in a file to send us."""
+    import tempfile
+    import traceback
+
+    said = f"internal error: {type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="celedger-crash-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n\n")
+            file.write("".join(traceback.format_exception(error)))
+        said += f" (details in {file.name})"
+    except OSError:  # no room for them
+        pass
+    complain(said)
+    return Status.FAILED

@@ -1,0 +1,141 @@
+"""`celedger bisect GOOD..BAD`: the first bad commit, with a confidence."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import note, writing
+from celedger.errors import CeledgerError, Status, UsageError
+
+if TYPE_CHECKING:
+    from celedger.bisection import Step, Symptom
+    from celedger.cli.progress import Progress
+
+
+class Find(StrEnum):
+    REGRESSED = "regressed"
+    IMPROVED = "improved"
+
+
+def bisect(
+    context: typer.Context,
+    commits: Annotated[
+        str, typer.Argument(metavar="GOOD..BAD", help="A good commit and a later bad one.")
+    ],
+    suite: options.Suite = None,
+    task: options.Tasks = None,
+    metric: options.Metric = None,
+    find: Annotated[
+        Find, typer.Option(help="What to search: where it got worse, or better.")
+    ] = Find.REGRESSED,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="How sure to be before naming a commit.")
+    ] = 0.95,
+    budget: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Run at most N trials beyond the ends'.")
+    ] = 200,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Only commits of the main line.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
+    ] = False,
+    output: options.Output = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Find the first commit that made a training worse, or crash.
+
+    Without --task and --metric, what got worst between the two ends is searched. Trials in the
+    ledger count; a search that was killed goes on when typed again. Exits 0 when it named the
+    commit, 125 when it could not.
+    """
+    from celedger import bisection
+    from celedger import suite as suites
+    from celedger.cli.progress import Progress
+    from celedger.model import Why
+    from celedger.trial.workplace import choose_tasks, set_bench
+    from celedger.views import export
+    from celedger.views.bisect import plan_text, report_json, report_text, search_of
+    from celedger.views.picture import check_suffix
+    from celedger.views.posterior import posterior_figure
+
+    if output is not None:
+        check_suffix(output)  # before hours of training, not after
+    old, dots, new = commits.partition("..")
+    if not dots or not old or new.startswith("."):
+        raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
+    with writing(context.obj, suite=suite, device=device) as session:
+        repository, ledger = session.repository, session.ledger
+        good = repository.resolve(old)
+        history = repository.history(old, new or "HEAD", first_parent=first_parent)
+        chosen = suites.load(suites.find(None, session.config, repository.root))
+        tasks = choose_tasks(chosen, task or ())
+        with set_bench(
+            repository, ledger, session.config, chosen, tasks,
+            why=Why.BISECT, label="celedger bisect",
+        ) as bench:  # fmt: skip
+            if dry_run:
+                print(plan_text(bisection.plan(
+                    bench, history, good, tasks, metric, bisection.Limits(confidence, budget),
+                    improved=find is Find.IMPROVED,
+                    seconds=lambda t: options.usual_seconds(ledger, t),
+                )))  # fmt: skip
+                return Status.GOOD
+            with Progress() as progress:
+                bench.listen = progress
+                report = bisection.bisect(
+                    bench, history, good, tasks, metric,
+                    bisection.Limits(confidence, budget),
+                    improved=find is Find.IMPROVED,
+                    seconds=lambda t: options.usual_seconds(ledger, t),
+                    chosen=lambda symptom: _introduce(symptom, len(history.commits), progress),
+                    expected=lambda trials: _warn(trials, budget, progress),
+                    seen=lambda step: _tell(step, len(history.commits), progress),
+                )  # fmt: skip
+        known = {m.name: m for m in ledger.metrics()}
+        picture = output or ledger.folder / ".celedger" / "plots" / f"bisect-{report.id}.png"
+        if json:
+            print(export.dumps(report_json(report)), flush=True)
+        else:
+            print(report_text(report, known.get(report.metric)), flush=True)
+        try:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            posterior_figure(search_of(report, known.get(report.metric)), picture)
+            note(f"plot: {picture}")
+        except (OSError, CeledgerError) as error:
+            note(f"celedger: no plot: {error}")  # the answer stands without it
+    return Status.GOOD if report.named else Status.CANNOT_JUDGE
+
+
+def _introduce(symptom: Symptom, commits: int, progress: Progress) -> None:
+    what = f"the crash of {symptom.task.name} ({symptom.crash})"
+    if symptom.metric is not None:
+        what = f"{symptom.task.name} {symptom.metric.name}"
+    progress.say(f"bisecting {what} over {commits} commits")
+
+
+def _warn(expected: float, budget: int, progress: Progress) -> None:
+    if not math.isfinite(expected):
+        progress.say("the two ends cannot be told apart so far")
+        return
+    trials = math.ceil(expected)
+    progress.say(f"about {trials} trial{'s' * (trials != 1)} to go")
+    if trials > budget:
+        progress.say(f"the budget of {budget} will probably end first: --budget {trials * 2}")
+
+
+def _tell(step: Step, commits: int, progress: Progress) -> None:
+    posterior = step.posterior
+    leader = float(posterior.probability[posterior.leader])
+    left = len(posterior.candidates)
+    line = f"{step.number:3d}  {step.commit.sha[:10]}  {left} of {commits} left"
+    line += f", the leader has {leader:.0%}"
+    if posterior.no_change > 0.05:
+        line += f"; {posterior.no_change:.0%} that nothing changed"
+    progress.say(line)

@@ -1,0 +1,61 @@
+"""`celedger check`: is this commit worse than its baseline?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import writing
+
+
+def check(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(metavar="REV", help="A commit.")] = "HEAD",
+    suite: options.Suite = None,
+    task: options.Tasks = None,
+    budget: Annotated[
+        int, typer.Option(min=0, help="Extra trials a task may take to settle a suspicion.")
+    ] = 6,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
+    ] = False,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Judge a commit against its baseline.
+
+    Trials that the ledger lacks are run first; suspicious values are measured again with fresh
+    seeds, speed in turns with the baseline. Exits 0 when nothing is worse, 1 when something is,
+    125 when it cannot be told: `git bisect run celedger check` works.
+    """
+    from celedger import drift
+    from celedger import suite as suites
+    from celedger.cli.progress import Progress
+    from celedger.model import Why
+    from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+    from celedger.views import export
+    from celedger.views.verdicts import explained_text, verdicts_json, verdicts_text
+
+    with writing(context.obj, suite=suite, device=device) as session:
+        repository, ledger = session.repository, session.ledger
+        commit = repository.resolve(revision)
+        chosen = suites.load(suites.find(None, session.config, repository.root))
+        tasks = choose_tasks(chosen, task or ())
+        with set_bench(
+            repository, ledger, session.config, chosen, tasks,
+            why=Why.CHECK, label="celedger check",
+        ) as bench:  # fmt: skip
+            needs = lacking(bench, [commit], tasks)
+            with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
+                bench.listen = progress
+                run_all(bench, needs)
+                judged = drift.settle(repository, bench, commit, tasks, budget=budget)
+        if json:
+            print(export.dumps(verdicts_json(commit, judged.verdicts)))
+        else:
+            print(verdicts_text(ledger, commit, judged.verdicts, width=options.width()))
+            if explain:
+                print(explained_text(ledger, judged.verdicts))
+    return drift.status(judged.verdicts, gate=True)

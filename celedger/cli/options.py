@@ -1,0 +1,65 @@
+"""Options that several verbs share, and the small looks into the ledger they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from celedger.cli.session import Session
+    from celedger.ledger import Ledger
+    from celedger.model import Commit, Task
+
+Suite = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The suite [default: as configured].")
+]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option("--task", metavar="NAME", help="Only this task; may be repeated."),
+]
+TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task.")]
+Metric = Annotated[str | None, typer.Option(metavar="NAME", help="The metric.")]
+Device = Annotated[
+    str | None, typer.Option(help="auto, cpu or cuda:N [default: as configured, else auto].")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png or .svg file.")
+]
+
+
+def width() -> int:
+    """Columns of the terminal, or of a page where there is none."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def usual_seconds(ledger: Ledger, task: Task) -> float | None:
+    """The median wall time of this recipe's trials, where there are any."""
+    import statistics
+
+    rows = ledger.summaries(task.name, "duration", recipe=task.recipe)
+    seconds = [row.value for row in rows if row.value == row.value]
+    return statistics.median(seconds[-20:]) if seconds else None
+
+
+def measured(session: Session, revision: str) -> list[Commit]:
+    """The measured commits of a range, or of the history of one, oldest first."""
+    from celedger.errors import CeledgerError
+
+    trained = set(session.ledger.commits_with_trials())
+    repository = session.repository
+    if ".." in revision:
+        old = revision.partition("..")[0]
+        commits = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
+    else:
+        commits = repository.log(revision, limit=100_000)[::-1]
+    found = [commit for commit in commits if commit.sha in trained]
+    if not found:
+        raise CeledgerError(
+            f"the ledger holds no trial of {revision}", f"type `celedger run {revision}`"
+        )
+    return found

@@ -1,0 +1,107 @@
+"""`celedger log`, `show`, `diff` and `drift`: what the ledger holds, read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import reading
+from celedger.errors import Status, UsageError
+
+
+def log(
+    context: typer.Context,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="At most so many commits.")
+    ] = 20,
+    json: options.Json = False,
+) -> int:
+    """List the measured commits, newest first."""
+    from celedger.views import export
+    from celedger.views.log import log_json, log_text
+
+    with reading(context.obj) as session:
+        if json:
+            print(export.dumps(log_json(session.ledger, limit=limit)))
+        else:
+            print(log_text(session.ledger, limit=limit, width=options.width()))
+    return Status.GOOD
+
+
+def show(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(metavar="REV", help="A commit.")] = "HEAD",
+    json: options.Json = False,
+) -> int:
+    """Show all that is known of one commit.
+
+    Values with their spread, verdicts, failures and their logs, the environment, and the
+    smallest change that so many trials can tell.
+    """
+    from celedger.views import export
+    from celedger.views.show import show_json, show_text
+
+    with reading(context.obj) as session:
+        sha = session.repository.resolve(revision).sha
+        if json:
+            print(export.dumps(show_json(session.ledger, sha)))
+        else:
+            print(show_text(session.ledger, sha, width=options.width()))
+    return Status.GOOD
+
+
+def diff(
+    context: typer.Context,
+    commits: Annotated[str, typer.Argument(metavar="A..B", help="Two commits.")],
+    json: options.Json = False,
+) -> int:
+    """Compare two commits, metric by metric."""
+    from celedger.views import export
+    from celedger.views.diff import diff_json, diff_text
+
+    old, dots, new = commits.partition("..")
+    if not dots:
+        raise UsageError(f"{commits!r} does not name two commits", "write A..B")
+    with reading(context.obj) as session:
+        a = session.repository.resolve(old or "HEAD").sha
+        b = session.repository.resolve(new.lstrip(".") or "HEAD").sha
+        if json:
+            print(export.dumps(diff_json(session.ledger, a, b)))
+        else:
+            print(diff_text(session.ledger, a, b, width=options.width()))
+    return Status.GOOD
+
+
+def drift(
+    context: typer.Context,
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
+    ] = "HEAD",
+    suite: options.Suite = None,
+    task: options.TaskName = None,
+    metric: options.Metric = None,
+    json: options.Json = False,
+) -> int:
+    """Show where in the history a metric changed.
+
+    Every change comes with its probability and the commits among which it lies with 95 %.
+    A change of environment starts anew and is never one of code.
+    """
+    from celedger.drift import courses
+    from celedger.views import export
+    from celedger.views.history import courses_json, courses_text
+
+    with reading(context.obj) as session:
+        commits = options.measured(session, revision)
+        found = courses(session.ledger, commits, suite=suite, task=task, metric=metric)
+        if not found:
+            raise UsageError(
+                "the ledger holds no such task or metric", "see `celedger show` for those it has"
+            )
+        if json:
+            print(export.dumps(courses_json(found)))
+        else:
+            print(courses_text(found, width=options.width()))
+    return Status.GOOD

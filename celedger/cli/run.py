@@ -1,0 +1,71 @@
+"""`celedger run`: train the suite at one commit or over a range."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import note, writing
+
+
+def run(
+    context: typer.Context,
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | A..B", help="A commit, or a range of them.")
+    ] = "HEAD",
+    suite: options.Suite = None,
+    task: options.Tasks = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Trials of every commit, task and seed.")] = 1,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0, max=2**32 - 1, help="Instead of the task's own seeds; may be repeated."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only N commits, spread over the range.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run what the ledger holds too.")] = False,
+    device: options.Device = None,
+) -> int:
+    """Train the suite at a commit, or at every commit of a range.
+
+    What the ledger already holds is not run again. Exits 1 when the newest commit is worse
+    than its baseline or fails, 125 when it cannot be tested.
+    """
+    from celedger import drift
+    from celedger import suite as suites
+    from celedger.cli.progress import Progress
+    from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+    from celedger.views.show import show_text
+
+    with writing(context.obj, suite=suite, device=device) as session:
+        repository, ledger = session.repository, session.ledger
+        commits = repository.commits(revision)
+        if steps is not None:
+            commits = repository.spread(commits, steps)
+        chosen = suites.load(suites.find(None, session.config, repository.root))
+        for warning in chosen.warnings:
+            note(f"celedger: warning: {warning}")
+        tasks = choose_tasks(chosen, task or ())
+        newest = commits[-1]
+        if repository.is_dirty() and newest == repository.resolve("HEAD"):
+            note("celedger: the working tree has changes; HEAD is measured as committed")
+        with set_bench(
+            repository, ledger, session.config, chosen, tasks, label="celedger run"
+        ) as bench:
+            needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
+            with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
+                bench.listen = progress
+                run_all(bench, needs)
+            if not needs:
+                note("celedger: the ledger holds every trial asked for; --force runs them again")
+            ran = {need.commit.sha for need in needs}
+            ran |= drift.unjudged(ledger, commits, tasks, bench.environments) | {newest.sha}
+            for commit in commits:
+                if commit.sha in ran:
+                    judged = drift.judge(repository, ledger, commit, tasks, bench.environments)
+        print(show_text(ledger, newest.sha, width=options.width()))
+    return drift.status(judged.verdicts, gate=False)

@@ -1,0 +1,116 @@
+"""What every verb needs first: the repository, its configuration and its ledger, opened in
+that order, with the errors a person can act on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celedger.config import Config
+    from celedger.ledger import Ledger
+    from celedger.repo import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What stands before the verb."""
+
+    repository: Path
+    ledger: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    repository: Repository
+    config: Config
+    ledger: Ledger
+
+
+def note(text: str) -> None:
+    """A line for the person, on stderr: stdout is the answer's."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def find(options: Options, **flags: object) -> tuple[Repository, Config]:
+    from celedger import config
+    from celedger.repo import Repository
+
+    repository = Repository.open(options.repository)
+    settings = config.load(
+        repository.root, os.environ, worktree=repository.worktree, ledger=options.ledger, **flags
+    )
+    return repository, settings
+
+
+@contextmanager
+def reading(options: Options) -> Iterator[Session]:
+    """A session that only reads. The ledger must exist."""
+    from celedger.ledger import Ledger
+
+    repository, settings = find(options)
+    _take_in_leftovers(settings.ledger)
+    with Ledger.open(settings.ledger, readonly=True) as ledger:
+        yield Session(repository, settings, ledger)
+
+
+@contextmanager
+def writing(options: Options, **flags: object) -> Iterator[Session]:
+    """A session that appends. The ledger is made where there is none, and kept out of git."""
+    from celedger.ledger import Ledger
+
+    repository, settings = find(options, **flags)
+    keep_out_of_git(repository, settings.ledger)
+    with Ledger.open(settings.ledger, create=True) as ledger:
+        _report_leftovers(ledger)
+        yield Session(repository, settings, ledger)
+
+
+def keep_out_of_git(repository: Repository, ledger: Path) -> None:
+    """Name the ledger and its folder in .git/info/exclude, where they lie inside the tree."""
+    from celedger.errors import RepositoryError
+
+    root = repository.root.resolve()
+    home = ledger.parent.resolve()
+    if home == root or root in home.parents:
+        prefix = "/" + "".join(f"{part}/" for part in home.relative_to(root).parts)
+        name = f"{prefix}{ledger.name}"
+        try:
+            repository.exclude([name, f"{name}-*", f"{name}.before-*", f"{prefix}.celedger/"])
+        except OSError as error:
+            raise RepositoryError(
+                f"{repository.common_dir} cannot be written: {error.strerror}"
+            ) from error
+
+
+def _take_in_leftovers(path: Path) -> None:
+    """A reader too says what became of trials whose runner died, where it may write."""
+    from celedger.errors import CeledgerError
+    from celedger.ledger import Ledger
+
+    journals = path.parent / ".celedger" / "journals"
+    if not all(os.access(place, os.W_OK) for place in (path, path.parent, journals)):
+        return
+    try:
+        if any(journals.iterdir()):
+            with Ledger.open(path) as ledger:
+                _report_leftovers(ledger)
+    except (CeledgerError, OSError):
+        return  # reading goes on, and says what is wrong with the ledger if it must
+
+
+def _report_leftovers(ledger: Ledger) -> None:
+    from celedger.system.process import sweep
+    from celedger.trial.journal import recover
+
+    for record in recover(ledger, now=time.time(), sweep=sweep):
+        note(
+            f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "
+            f"{record.trial.seed}, was interrupted; its {record.epochs} epochs are kept"
+        )

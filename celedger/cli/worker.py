@@ -1,0 +1,90 @@
+"""`celedger worker` and `celedger queue`: run what the hooks queued, and show it."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import Options, find, note, reading, writing
+from celedger.errors import Status
+
+_LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
+
+
+def worker(
+    context: typer.Context,
+    from_hook: Annotated[
+        bool, typer.Option("--from-hook", hidden=True, help="Started by a git hook.")
+    ] = False,
+) -> int:
+    """Run every queued job, then end. One worker at a time; the hook starts it by itself."""
+    from celedger import config
+    from celedger.cli.progress import Progress
+    from celedger.config import Config
+    from celedger.repo import Repository
+    from celedger.service.worker import Worker, detach
+
+    if from_hook:
+        detach()
+    command: Options = context.obj
+
+    def configure(place: Repository) -> Config:
+        return config.load(place.root, os.environ, worktree=place.worktree, ledger=command.ledger)
+
+    with writing(command) as session, Progress() as progress:
+        # The main work tree: a linked one may be removed while a job runs.
+        repository = Repository.open(session.repository.root)
+        log = repository.state_dir / "worker.log"
+
+        def say(text: str) -> None:
+            if not from_hook:
+                progress.say(f"celedger: {text}")
+                return
+            note(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
+            _trim(log)
+
+        done = Worker(repository, session.ledger, configure, say, listen=progress).drain()
+        if done is None:
+            say("another worker is at it, and will run what is queued")
+        elif not from_hook:
+            say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
+    return Status.GOOD
+
+
+def _trim(log: Path) -> None:
+    from celedger.errors import MachineError
+    from celedger.system.output import Output
+
+    with suppress(MachineError), closing(Output(log, _LOG_LIMIT)) as output:
+        output.trim()
+
+
+def queue(
+    context: typer.Context,
+    all_jobs: Annotated[bool, typer.Option("--all", help="Ended jobs too.")] = False,
+    json: options.Json = False,
+) -> int:
+    """Show what waits for the worker, what runs, and how the last jobs ended."""
+    from celedger.service.worker import at_work, queue_folder
+    from celedger.views import export
+    from celedger.views.queue import Queue, queue_json, queue_text
+
+    repository, settings = find(context.obj)
+    notes = len(list(queue_folder(repository).glob("*.moved")))
+    jobs = []
+    if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
+        with reading(context.obj) as session:
+            jobs = session.ledger.jobs()
+    found = Queue(jobs, notes, at_work(settings.ledger))
+    if json:
+        print(export.dumps(queue_json(found)))
+    else:
+        print(queue_text(found, now=time.time(), every=all_jobs))
+    return Status.GOOD

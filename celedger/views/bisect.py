@@ -1,0 +1,184 @@
+"""The answer of a bisect as text to paste, as JSON, and as what the picture is drawn from."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from celedger.bisection import Plan, Report
+from celedger.bisection.report import record
+from celedger.model import Commit, Metric
+from celedger.views import export
+from celedger.views.format import count, duration, iso_date, measure, percent, plain, short
+from celedger.views.posterior import Search
+
+_SHOWN = 12  # members of a set that are listed
+
+
+def report_text(report: Report, metric: Metric | None) -> str:
+    """The paste-ready answer."""
+    what = f"{report.task} {report.metric}" if report.metric else f"{report.task} crash"
+    lines: list[str] = []
+    if report.status == "found":
+        culprit = report.culprits[0]
+        lines += [f"first {report.kind} commit of {what}: {culprit.sha}", *_person(culprit)]
+        lines += _effect(report, metric)
+        lines.append(f"  confidence  {_sure(report.probability)} (asked {report.confidence:.0%})")
+    elif report.status == "set":
+        lines.append(
+            f"the first {report.kind} commit of {what} is one of {len(report.culprits)}: what "
+            "lies between cannot be tested"
+        )
+        lines += [*_members(report), *_effect(report, metric)]
+    elif report.status == "nothing-changed":
+        lines.append(
+            f"nothing changed in {what} between {short(report.good.sha)} and "
+            f"{short(report.bad.sha)} ({_sure(report.probability)} sure)"
+        )
+    else:
+        lines.append(
+            f"undecided after {count(report.trials, 'trial')}: where {what} changed is not sure "
+            f"yet; {_more(report.still)}"
+        )
+        nothing = percent(report.no_change, signed=False)
+        lines.append(f"  {nothing} that nothing changed; if something did:")
+        lines += [*_members(report), *_effect(report, metric)]
+    searched = count(len(report.commits), "commit")
+    ends = f"{short(report.good.sha)}..{short(report.bad.sha)}"
+    spent = f"{count(report.trials, 'trial')}, {count(report.epochs, 'epoch')}"
+    spent += f", {duration(report.seconds)}; {report.stored} were in the ledger"
+    lines.append(f"  searched    {ends}, {searched}, {report.tried} of them measured")
+    lines.append(f"  spent       {spent}")
+    if any(i >= 0 for i in report.untestable):
+        names = ", ".join(
+            short(report.commits[i].sha) for i in report.untestable[:_SHOWN] if i >= 0
+        )
+        lines.append(f"  untestable  {names}")
+    for other in report.others:
+        change = _change(other.effect, report, metric)
+        ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
+        lines.append(f"  also        {change} between {ends} ({_sure(other.probability)} sure)")
+    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(report))]
+    return "\n".join(lines)
+
+
+def _more(trials: float) -> str:
+    if not math.isfinite(trials):
+        return "the two ends cannot be told apart so far"
+    return f"about {count(math.ceil(trials), 'trial')} more, with a larger --budget"
+
+
+def _sure(probability: float) -> str:
+    """A probability never shown as a certainty."""
+    return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
+
+
+def _person(commit: Commit) -> list[str]:
+    return [
+        f"  author      {plain(commit.author)}, {iso_date(commit.author_time)}",
+        f"  subject     {plain(commit.subject)}",
+    ]
+
+
+def _effect(report: Report, metric: Metric | None) -> list[str]:
+    if not report.metric:
+        return [f"  crash       {report.crash}"]
+    unit = metric.unit if metric is not None else ""
+    if not math.isfinite(report.effect):
+        if any(not math.isfinite(value) for _, value in report.readings):
+            return [f"  effect      {report.metric} is not finite any more"]
+        return []
+    now = report.level + report.effect
+    levels = f"{measure(report.level, unit=unit)} → {measure(now, unit=unit)}"
+    line = f"  effect      {report.metric} {levels}"
+    if report.level:
+        scale = abs(report.level)
+        line += f" ({percent(report.effect / scale)}"
+        if math.isfinite(report.low) and math.isfinite(report.high):
+            line += f"; 95 %: {percent(report.low / scale)} … {percent(report.high / scale)}"
+        line += ")"
+    return [line]
+
+
+def _change(effect: float, report: Report, metric: Metric | None) -> str:
+    if report.level:
+        return percent(effect / abs(report.level))
+    return measure(effect, unit=metric.unit if metric is not None else "", signed=True)
+
+
+def _members(report: Report) -> list[str]:
+    chances = dict(zip((c.sha for c in report.commits), report.posterior, strict=True))
+    lines = [
+        f"  {chances[c.sha]:6.1%}  {short(c.sha)}  {plain(c.subject)}"
+        for c in report.culprits[:_SHOWN]
+    ]
+    more = len(report.culprits) - _SHOWN
+    return lines + ([f"          and {more} more"] if more > 0 else [])
+
+
+def _reproduce(report: Report) -> list[str]:
+    what = f" --suite {shlex.quote(report.suite)} --task {shlex.quote(report.task)}"
+    what += f" --metric {shlex.quote(report.metric)}" if report.metric else ""
+    what += " --find improved" if report.improved else ""
+    lines = [f"celedger bisect {report.good.sha[:12]}..{report.bad.sha[:12]}{what}"]
+    if report.status == "found" and report.culprits[0].parents:
+        culprit = report.culprits[0]
+        lines.append(f"celedger diff {culprit.parents[0][:12]}..{culprit.sha[:12]}")
+        lines.append(f"git show {culprit.sha[:12]}")
+    return lines
+
+
+def report_json(report: Report) -> dict[str, export.Json]:
+    """The report as the ledger keeps it."""
+    return export.document(bisect=dict(record(report).report))
+
+
+def search_of(report: Report, metric: Metric | None) -> Search:
+    """What `posterior_figure` draws; there the good end is position 0."""
+    what = report.metric or "crash"
+    levels = None
+    if report.metric and math.isfinite(report.level) and math.isfinite(report.effect):
+        levels = (report.level, report.level + report.effect)
+    places = {c.sha: i + 1 for i, c in enumerate(report.commits)}
+    return Search(
+        title=f"{report.suite}/{report.task} {what}",
+        good=report.good,
+        commits=report.commits,
+        probability=report.posterior,
+        trials=tuple((position + 1, value) for position, value in report.readings),
+        metric=metric if report.metric else None,
+        levels=levels,
+        culprits=tuple(places[c.sha] for c in report.culprits) if report.named else (),
+        bad=_bad_side(report) if report.named else (),
+        untestable=tuple(position + 1 for position in report.untestable),
+        narrowing=tuple((position + 1, chances) for position, chances in report.steps),
+    )
+
+
+def _bad_side(report: Report) -> tuple[bool, ...]:
+    """The good end and then every candidate: does it hold the named commit in its history?"""
+    bad = {report.culprits[0].sha}
+    for commit in report.commits:  # parents before children
+        if bad.intersection(commit.parents):
+            bad.add(commit.sha)
+    return (False, *(commit.sha in bad for commit in report.commits))
+
+
+def plan_text(plan: Plan) -> str:
+    """What `--dry-run` says."""
+    lines = [
+        f"{count(plan.commits, 'commit')} in the range, {plan.stored} trials of it in the ledger",
+        f"the ends still need {count(plan.ends, 'trial')}",
+    ]
+    if plan.symptom:
+        lines.append(f"searched would be {plan.symptom}")
+    about = "at least " if not plan.known else "about "
+    if math.isfinite(plan.trials):
+        lines.append(f"expected: {about}{count(math.ceil(plan.trials), 'trial')}")
+    else:
+        lines.append("expected: unknown, the two ends cannot be told apart so far")
+    if math.isfinite(plan.seconds):
+        lines[-1] += f", {duration(plan.seconds)}"
+    if plan.trials > plan.budget:
+        lines.append(f"the budget of {plan.budget} will probably not be enough")
+    return "\n".join(lines)

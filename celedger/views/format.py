@@ -1,0 +1,226 @@
+"""How a number, a date, a hash or a stranger's text is written for a person.
+
+What lives here turns one value into a few characters. It knows units and significance, not the
+ledger, not columns and not pictures. Dates are UTC, so that the same ledger reads the same
+everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+PLUS_MINUS = "±"
+NONE = "–"  # an absent value: never 0, never an empty cell
+
+_SHORT = 8
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_SI_SMALL = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"), (1e9, "ns"))
+
+
+def short(sha: str) -> str:
+    """The first characters of a hash: enough to type, few enough to read."""
+    return sha[:_SHORT]
+
+
+def iso_date(time: float) -> str:
+    """`2026-03-02`, UTC, of seconds since the epoch."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
+
+
+def iso_time(time: float) -> str:
+    """`2026-03-02 14:10`, UTC, of seconds since the epoch."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def ago(time: float, now: float) -> str:
+    """`5 min ago`; anything in the future (clocks differ) is `just now`."""
+    passed = now - time
+    for seconds, name in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
+        if passed >= seconds:
+            return f"{int(passed // seconds)} {name} ago"
+    return "just now"
+
+
+def duration(seconds: float) -> str:
+    """`840 ms`, `12.3 s`, `3 m 05 s`, `1 h 02 m`, `3 d 04 h`."""
+    if not math.isfinite(seconds):
+        return not_finite(seconds)
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 59.95:
+        return measure(seconds, unit="s", significant=3)
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    # Rounded to the small unit before it is split: 23 h 59.8 m is one day, not 23 h 60 m.
+    minutes = round(whole / 60)
+    if minutes < 1440:
+        return f"{minutes // 60} h {minutes % 60:02d} m"
+    hours = round(whole / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def not_finite(value: float) -> str:
+    """`nan`, `inf` or `-inf`: the spelling used in text and in JSON alike."""
+    if math.isnan(value):
+        return "nan"
+    return "inf" if value > 0 else "-inf"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a stored value is shown: `value / divisor`, in `unit`."""
+
+    divisor: float = 1.0
+    unit: str = ""
+
+    @classmethod
+    def of(cls, unit: str, magnitude: float) -> Scale:
+        """The scale in which a value of this size reads best: bytes as B … TiB, seconds as
+        ns … s; every other unit is shown as stored."""
+        size = abs(magnitude) if math.isfinite(magnitude) else 0.0
+        if unit in ("bytes", "B", "byte"):
+            power = 0
+            while power < len(_BINARY) - 1 and size >= 1024.0 ** (power + 1):
+                power += 1
+            return cls(1024.0**power, _BINARY[power])
+        if unit in ("s", "seconds") and size > 0:
+            for factor, name in _SI_SMALL:
+                if size * factor >= 1.0:
+                    return cls(1.0 / factor, name)
+            return cls(1.0 / _SI_SMALL[-1][0], _SI_SMALL[-1][1])
+        return cls(1.0, "s" if unit == "seconds" else unit)
+
+    def show(self, value: float) -> float:
+        return value / self.divisor
+
+
+def decimals(noise: float, *, most: int = 9) -> int:
+    """Decimals that leave two significant digits of the noise: more would be made up."""
+    if not math.isfinite(noise) or noise <= 0:
+        return most
+    exponent = math.floor(math.log10(noise))
+    # 0.0996 rounds up to 0.10: its second digit is one place further left.
+    if round(noise / 10.0 ** (exponent - 1)) >= 100:
+        exponent += 1
+    return max(0, min(most, 1 - exponent))
+
+
+def number(value: float, noise: float = math.nan, *, significant: int = 4) -> str:
+    """A value with as many digits as its noise leaves; without a noise, `significant` digits."""
+    if not math.isfinite(value):
+        return not_finite(value)
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if noise > 0 and math.isfinite(noise):
+        if 1e-4 <= max(size, noise) < 1e9:
+            return f"{value:.{decimals(noise)}f}"
+        orders = math.floor(math.log10(size)) - math.floor(math.log10(noise))
+        significant = max(2, min(orders + 2, 9))
+    if size >= 1e9 or size < 1e-4:
+        return f"{value:.{significant - 1}e}".replace("e+0", "e").replace("e-0", "e-")
+    if value == round(value) and size < 1e7:
+        return f"{value:.0f}"
+    return f"{value:.{max(0, significant - 1 - math.floor(math.log10(size)))}f}"
+
+
+def measure(
+    value: float,
+    noise: float = math.nan,
+    *,
+    unit: str = "",
+    spread: bool = False,
+    signed: bool = False,
+    like: float | None = None,
+    significant: int = 4,
+) -> str:
+    """`0.4132`, `0.4132 ± 0.0021` (with `spread`), `312.4 ± 0.3 MiB`, `-3.1 ms` (signed: `+3.1`).
+
+    `noise` decides the digits; it is a standard deviation in the value's own unit. A change is
+    shown in the scale of what changed when that is given as `like`."""
+    scale = Scale.of(unit, value if like is None else like)
+    shown, noise = scale.show(value), scale.show(noise)
+    text = number(shown, noise, significant=significant)
+    if signed and shown > 0:
+        text = f"+{text}"
+    if spread and math.isfinite(noise) and math.isfinite(value):
+        text += f" {PLUS_MINUS} {number(noise, noise, significant=2)}"
+    return f"{text} {scale.unit}" if scale.unit else text
+
+
+def change(
+    value: float,
+    noise: float = math.nan,
+    *,
+    unit: str,
+    like: float,
+    signed: bool = True,
+    significant: int = 3,
+) -> str:
+    """A difference, in the scale of the values it lies between: `-0.38 s` of 12 s. Between two
+    percentages it is in points, lest it be read as relative."""
+    text = measure(value, noise, unit=unit, like=like, signed=signed, significant=significant)
+    return f"{text[:-1]}pp" if unit == "%" else text
+
+
+def percent(ratio: float, *, signed: bool = True) -> str:
+    """`+8.1 %` of 0.081: three digits below 1 %, never more than needed above."""
+    if not math.isfinite(ratio):
+        return not_finite(ratio)
+    value = ratio * 100.0
+    size = abs(value)
+    places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
+    text = f"{value:.{places}f}"
+    if float(text) == 0.0:
+        return "0 %"
+    return f"{'+' if signed and value > 0 else ''}{text} %"
+
+
+def probability(p: float) -> str:
+    """`97 %`, `< 1 %`, `> 99 %`: nothing that was estimated is certain."""
+    if not math.isfinite(p):
+        return not_finite(p)
+    if p >= 0.995:
+        return "> 99 %"
+    return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
+
+
+def plain(text: str) -> str:
+    """One line without control or invisible characters: a subject or a message from a stranger
+    must neither move the cursor nor break a column."""
+    spaced = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
+    return " ".join(spaced.split())
+
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def cells(text: str) -> int:
+    """Columns the text takes on a terminal: two for wide letters, none for combining ones."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def clip(text: str, width: int) -> str:
+    """The text in at most `width` columns, its end replaced by `…` where it does not fit."""
+    if cells(text) <= width:
+        return text
+    kept = ""
+    room = max(width, 1) - 1
+    for character in text:
+        room -= cells(character)
+        if room < 0:
+            break
+        kept += character
+    return kept.rstrip() + "…"
+
+
+def count(n: int, noun: str) -> str:
+    """`1 trial`, `3 trials`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

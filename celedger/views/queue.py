@@ -1,0 +1,57 @@
+"""The queue as text and JSON: what waits, what runs, how the last jobs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celedger.model import Job, JobState
+from celedger.views import export
+from celedger.views.format import ago, count, plain, short
+
+_RECENT = 5  # ended jobs shown without being asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    jobs: Sequence[Job]  # the oldest first
+    notes: int  # merges that hooks have noted and no worker has taken in yet
+    worker: bool  # whether a worker lives
+
+
+def _chosen(jobs: Sequence[Job], every: bool) -> list[Job]:
+    ended = [j for j in jobs if j.state not in (JobState.QUEUED, JobState.RUNNING)]
+    hidden = set() if every else {j.id for j in ended[:-_RECENT]}
+    return [j for j in jobs if j.id not in hidden]
+
+
+def queue_text(queue: Queue, *, now: float, every: bool = False) -> str:
+    """One line a job, the oldest first, and what to type where no worker is at it."""
+    lines = []
+    for job in _chosen(queue.jobs, every):
+        when = ago(job.ended or job.created, now)
+        lost = job.state is JobState.RUNNING and not queue.worker
+        state, message = ("lost", "its worker died") if lost else (job.state.value, job.message)
+        lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}".rstrip())
+    if queue.notes:
+        lines.append(f"{count(queue.notes, 'merge')} noted, not yet in the queue")
+    waiting = queue.notes or any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in queue.jobs)
+    if waiting and not queue.worker:
+        lines.append("no worker runs: `celedger worker` goes on")
+    return "\n".join(lines) or "the queue is empty"
+
+
+def queue_json(queue: Queue) -> dict[str, export.Json]:
+    """Every job, with full hashes and times in seconds since the epoch."""
+    return export.document(
+        notes=queue.notes,
+        worker=queue.worker,
+        jobs=[
+            {
+                "id": job.id, "commit": job.commit, "suite": job.suite, "state": job.state.value,
+                "created": job.created, "ended": job.ended, "attempts": job.attempts,
+                "message": job.message, "worktree": job.key,
+            }
+            for job in queue.jobs
+        ],
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""The loop, whole, through the real program on real repositories."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+
+from conftest import Project, git
+
+
+def rows(project: Project, sql: str) -> list[tuple]:
+    with sqlite3.connect(project.root / "ledger.db") as connection:
+        return connection.execute(sql).fetchall()
+
+
+def footprint(root: Path) -> dict[str, str]:
+    """Every file that git or the user owns, hashed: the tree, the index, refs, HEAD, hooks."""
+    seen = {}
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root).as_posix()
+        ours = inside.startswith((".git/celedger", ".celedger", "ledger.db")) or inside in (
+            ".git/info/exclude",
+        )
+        if path.is_file() and not ours:
+            seen[inside] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return seen
+
+
+def test_run_fills_the_ledger_and_a_second_run_trains_nothing(project: Project) -> None:
+    project.history([1.0])
+    first = project.run("run", "HEAD")
+    assert first.status == 0, first.err
+    assert "fit" in first.out
+    trials = rows(project, "SELECT count(*) FROM trials")
+    assert trials == [(2,)]
+    assert rows(project, "SELECT count(*) FROM epoch_metrics WHERE metric = 'val_loss'") == [(6,)]
+    second = project.run("run", "HEAD")
+    assert second.status == 0
+    assert "holds every trial" in second.err
+    assert rows(project, "SELECT count(*) FROM trials") == trials
+
+
+def test_nothing_of_the_users_is_touched(project: Project) -> None:
+    first, *_, last = project.history([1.0, 1.0, 1.5, 1.5])
+    (project.root / "model.py").write_text("LEVEL = 'work in progress'\n")
+    (project.root / "untracked.txt").write_text("mine\n")
+    git(project.root, "status")
+    before, status = footprint(project.root), git(project.root, "status", "--porcelain", "-b")
+    project.run("run", "HEAD")
+    done = project.run("bisect", f"{first}..{last}")
+    assert done.status == 0, done.err + done.out
+    project.run("worker")
+    assert footprint(project.root) == before
+    assert git(project.root, "status", "--porcelain", "-b") == status
+    assert git(project.root, "worktree", "list").count("\n") == 0
+
+
+def test_bisect_names_the_first_bad_commit_and_a_second_one_trains_nothing(
+    project: Project,
+) -> None:
+    shas = project.history([1.0] * 6 + [1.4] * 6)
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert done.status == 0, done.err + done.out
+    assert shas[6] in done.out
+    assert "reproduce with" in done.out
+    trials = rows(project, "SELECT count(*) FROM trials")
+    again = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--json")
+    assert again.status == 0
+    answer = json.loads(again.out)
+    assert answer["schema"] == 1
+    assert answer["bisect"]["culprits"][0] == shas[6]
+    assert answer["bisect"]["trials"] == 0
+    assert rows(project, "SELECT count(*) FROM trials") == trials
+
+
+def test_a_crash_is_bisected_as_a_crash(project: Project) -> None:
+    shas = project.history([1.0] * 5)
+    shas += [project.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})]
+    shas += [project.commit(f"later {i}", {"other.py": f"{i}\n"}) for i in range(4)]
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}")
+    assert done.status == 0, done.err + done.out
+    assert f"first bad commit of fit crash: {shas[5]}" in done.out
+
+
+def test_a_metric_that_is_not_worse_is_said_to_be_so(project: Project) -> None:
+    shas = project.history([1.4, 1.4, 1.0, 1.0])
+    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    assert done.status == 125
+    assert "is not worse than" in done.err
+
+
+def test_a_range_is_run_in_steps(project: Project) -> None:
+    shas = project.history([1.0] * 7)
+    done = project.run("run", f"{shas[0]}..{shas[-1]}", "--steps", "3", "--seed", "5")
+    assert done.status == 0, done.err
+    measured = rows(project, "SELECT DISTINCT sha FROM epoch_metrics")
+    assert len(measured) == 3
+
+
+def test_check_gives_bisect_run_its_statuses(project: Project) -> None:
+    shas = project.history([1.0, 1.0, 1.0, 2.0])
+    assert project.run("run", shas[0]).status == 0
+    good = project.run("check", shas[1])
+    assert good.status == 0, good.out + good.err
+    bad = project.run("check", shas[3])
+    assert bad.status == 1, bad.out + bad.err
+    assert "regressed" in bad.out
+
+
+def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
+    shas = project.history([1.0, 1.2])
+    project.run("run", f"{shas[0]}")
+    project.run("run", f"{shas[1]}")
+    for words in (["log"], ["show", shas[0]], ["diff", f"{shas[0]}..{shas[1]}"]):
+        text = project.run(*words)
+        assert text.status == 0, text.err
+        assert shas[0][:7] in text.out
+        data = project.run(*words, "--json")
+        assert json.loads(data.out)["schema"] == 1
+    for words in (
+        ["plot", "drift", "--metric", "val_loss", "-o", "drift.png"],
+        ["plot", "curves", shas[0], shas[1], "-o", "curves.svg"],
+    ):
+        drawn = project.run(*words)
+        assert drawn.status == 0, drawn.err
+        assert (project.root / words[-1]).stat().st_size > 1000

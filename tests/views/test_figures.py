@@ -1,0 +1,347 @@
+"""The structure of the pictures: what is marked, what is named, and that nothing overlaps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+from celedger.errors import CeledgerError, MachineError, UsageError
+from celedger.model import (
+    BisectRecord,
+    Commit,
+    Direction,
+    Kind,
+    Mark,
+    Metric,
+    OutcomeKind,
+    Verdict,
+    VerdictKind,
+)  # fmt: skip
+from celedger.views import curves, drift, picture, posterior, timeline
+
+Commits = Callable[..., list[Commit]]
+
+
+def text_boxes(figure: Figure) -> list[tuple[str, Any]]:
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    drawn: list[Any] = []
+    ticks: list[Any] = []
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            drawn += [tick.label1 for tick in axis._update_ticks()]  # type: ignore[attr-defined]
+            ticks += axis.get_ticklabels(which="both")
+    # Ticks beyond the limits exist but are never drawn.
+    beyond = {id(label) for label in ticks} - {id(label) for label in drawn}
+    found = []
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and id(text) not in beyond:
+            # An annotation's own extent includes its arrow, which may touch its mark.
+            if isinstance(text, Annotation):
+                text.update_positions(renderer)
+            found.append((text.get_text(), Text.get_window_extent(text, renderer)))
+    return found
+
+
+def assert_readable(figure: Figure) -> None:
+    boxes = text_boxes(figure)
+    assert len(boxes) > 4
+    sheet = figure.bbox.padded(1)
+    for name, box in boxes:
+        assert sheet.x0 <= box.x0 and box.x1 <= sheet.x1, f"{name!r} leaves the sheet"
+        assert sheet.y0 <= box.y0 and box.y1 <= sheet.y1, f"{name!r} leaves the sheet"
+    for (a, one), (b, other) in itertools.combinations(boxes, 2):
+        assert not one.padded(-0.5).overlaps(other.padded(-0.5)), f"{a!r} lies over {b!r}"
+
+
+def lines(axes: Axes, label: str) -> list[Any]:
+    return [line for line in axes.lines if line.get_label() == label]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 12, 13, 24, 60, 500])
+def test_tick_labels_never_overlap(history: Any, make_commits: Commits, n: int) -> None:
+    made = history.commits(make_commits(n))
+    for commit in made[:: max(1, n // 20)]:
+        history.trial(commit, {"val_loss": 0.4})
+    figure = drift.draw(timeline.drift(history.ledger, "mlp_digits", commits=made))
+    assert_readable(figure)
+    ticks = figure.axes[0].get_xticks()
+    assert ticks[0] == 0
+    assert ticks[-1] == n - 1
+
+
+def test_drift_marks_all_there_is_to_know(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(12))
+    history.walk(made, step=7, change=4, failing=(9,), untestable=(2,))
+    history.ledger.record_verdicts(
+        [
+            Verdict(
+                c.sha, "core", "mlp_digits", "val_loss", VerdictKind.REGRESSED, 0.39, 0.44, 0.05
+            )
+            for c in made[7:]
+        ]
+        + [Verdict(made[5].sha, "core", "mlp_digits", "val_loss", VerdictKind.IMPROVED)]
+    )
+    history.ledger.record_bisect(
+        BisectRecord(
+            "01KB", "core", "mlp_digits", "val_loss", made[0].sha, made[11].sha, (made[7].sha,),
+            0.97, "found", 1.0,
+        )
+    )  # fmt: skip
+    figure = drift.draw(timeline.drift(history.ledger, "core/mlp_digits"))
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "← lower is better   ·   val_loss"
+    assert figure.get_suptitle() == "core/mlp_digits · val_loss"
+    (dots,) = axes.collections[:1]
+    assert len(dots.get_offsets()) == 31  # 10 commits × 3 + the trial that ran at the failing one
+    assert [list(line.get_xdata()) for line in lines(axes, "mean")] == [
+        [0, 1, 3], [4, 5, 6, 7, 8, 9, 10, 11],
+    ]  # fmt: skip
+    assert [list(line.get_xdata()) for line in lines(axes, "failed")] == [[9]]
+    assert [list(line.get_xdata()) for line in lines(axes, "untestable")] == [[2]]
+    marks = lines(axes, "mark")
+    assert sorted(float(m.get_xdata()[0]) for m in marks) == [5, 7, 8, 9, 10, 11]
+    assert [m.get_color() for m in marks].count(picture.GREEN) == 1
+    named = [t.get_text() for t in axes.texts]
+    assert f"{made[7].sha[:8]}  first bad (97 %)" in named
+    assert "torch 2.12.0 → 2.13.0" in named
+    assert_readable(figure)
+
+
+def test_a_crowd_of_regressions_stays_readable(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(120))
+    for i, commit in enumerate(made):
+        history.trial(commit, {"val_accuracy": 90.0 - i / 10 + (i % 3)})
+    history.ledger.record_verdicts(
+        Verdict(c.sha, "core", "mlp_digits", "val_accuracy", kind, 90.0, 89.0, -1.0)
+        for c, kind in zip(
+            made[::3], itertools.cycle((VerdictKind.REGRESSED, VerdictKind.IMPROVED)), strict=False
+        )
+    )
+    figure = drift.draw(timeline.drift(history.ledger, "mlp_digits", "val_accuracy"))
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "val_accuracy (%)   ·   higher is better →"
+    assert len(lines(axes, "mark")) == 40
+    assert 3 <= len(axes.texts) <= 12
+    assert_readable(figure)
+
+
+def test_bytes_are_shown_in_mebibytes(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(3))
+    for commit in made:
+        history.trial(commit, {"peak_rss": 300 * 2.0**20})
+    (axes,) = drift.draw(timeline.drift(history.ledger, "mlp_digits", "peak_rss")).axes
+    assert "peak_rss (MiB)" in axes.get_ylabel()
+    assert list(lines(axes, "mean")[0].get_ydata()) == [300, 300, 300]
+
+
+def test_hindered_trials_do_not_count_for_speed(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(2))
+    for commit in made:
+        history.trial(commit, {"duration": 10.0, "val_loss": 1.0})
+    history.trial(made[1], {"duration": 90.0, "val_loss": 1.0}, marks=(Mark.THROTTLED,))
+    shown = timeline.drift(history.ledger, "mlp_digits", "duration")
+    assert shown.stretches[0].values == ((10.0,), (10.0,))
+    assert len(timeline.drift(history.ledger, "mlp_digits", "val_loss").dots) == 3
+
+
+def test_values_that_are_not_finite_stand_with_the_failures(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(2))
+    history.trial(made[0], {"val_loss": math.inf})
+    history.trial(made[1], {}, kind=OutcomeKind.OOM)
+    history.trial(made[1], {}, seed=1, kind=OutcomeKind.INTERRUPTED)
+    shown = timeline.drift(history.ledger, "mlp_digits")
+    assert shown.failed == (0, 1)
+    drift.draw(shown)
+
+
+def test_a_diverged_commit_does_not_flatten_the_rest(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(6))
+    for i, commit in enumerate(made):
+        for seed in range(2):
+            history.trial(commit, {"val_loss": (7e5 if i == 3 else 0.4) + seed / 100}, seed=seed)
+    figure = drift.draw(timeline.drift(history.ledger, "mlp_digits"))
+    assert figure.axes[0].get_yscale() == "log"
+    assert_readable(figure)
+
+
+def test_only_the_newest_recipe_is_one_history(history: Any, make_commits: Commits) -> None:
+    from dataclasses import replace
+
+    made = history.commits(make_commits(3))
+    history.trial(made[0], {"val_loss": 9.0})
+    other = replace(history.task, files="edited")
+    history.ledger.record_task(other)
+    for commit in made:
+        history.trial(commit, {"val_loss": 0.4}, task=other)
+    shown = timeline.drift(history.ledger, "mlp_digits")
+    assert [v for _, v in shown.dots] == [0.4] * 3
+    assert shown.hidden == 1
+    assert "1 trial of an earlier suite left out" in drift.draw(shown).axes[0].get_title("left")
+
+
+def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(5))
+    history.walk(made, step=3)
+    shas = [made[0].sha, made[3].sha]
+    title, shown, note = curves.panels(history.ledger, "mlp_digits", shas)
+    assert (title, note) == ("core/mlp_digits", "")
+    assert [p.metric.name for p in shown] == ["val_loss", "val_accuracy"]
+    assert len(shown[0].curves[0].values[0]) == 3
+    figure = curves.draw(title, shown, note)
+    first, second = figure.axes
+    assert first.get_xlabel() == second.get_xlabel() == "epoch"
+    assert len(lines(first, "mean")) == 2
+    (legend,) = figure.legends
+    assert legend.get_texts()[0].get_text() == f"{made[0].sha[:8]}  {made[0].subject}"
+    assert_readable(figure)
+
+
+def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> None:
+    from dataclasses import replace
+
+    names = [f"{letter * 24}/{letter * 39}" for letter in "abc"]
+    metrics = tuple(Metric(name, "B", Direction.LOWER, Kind.MEMORY) for name in names)
+    task = replace(history.task, name="t" * 60, metrics=metrics)
+    history.ledger.record_task(task)
+    (commit,) = history.commits(
+        [replace(make_commits(1)[0], subject="A subject that goes on and on " * 9)]
+    )
+    series = {name: [3e8, 3.1e8, 3.2e8] for name in names}
+    history.trial(commit, dict.fromkeys(names, 300000000.0), curves=series, task=task)
+    assert_readable(drift.draw(timeline.drift(history.ledger, task.name, names[0])))
+    title, shown, _ = curves.panels(history.ledger, task.name, [commit.sha])
+    assert len(shown) == 3
+    assert_readable(curves.draw(title, shown))
+
+
+def test_a_curve_ends_where_it_stopped_being_finite(history: Any, make_commits: Commits) -> None:
+    (commit,) = history.commits(make_commits(1))
+    series = {"val_loss": [2.0, 1.0, math.nan, math.inf]}
+    history.trial(commit, {}, curves=series, kind=OutcomeKind.FAILED)
+    title, shown, _ = curves.panels(history.ledger, "mlp_digits", [commit.sha])
+    figure = curves.draw(title, shown)
+    (axes,) = figure.axes
+    assert list(lines(axes, "not finite")[0].get_xdata()) == [2, 3]
+    assert "(did not finish)" in figure.legends[0].get_texts()[0].get_text()
+
+
+def test_curves_say_when_they_do_not_compare(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(4))
+    history.walk(made, step=9, change=2)
+    _, _, note = curves.panels(history.ledger, "mlp_digits", [made[0].sha, made[3].sha])
+    assert note == "; not comparable: their environments differ"
+    with pytest.raises(UsageError, match="8 commits are too many"):
+        curves.panels(history.ledger, "mlp_digits", [made[0].sha] * 8)
+    with pytest.raises(CeledgerError, match="metrics with epochs: val_accuracy, val_loss"):
+        curves.panels(history.ledger, "mlp_digits", [made[0].sha], ["duration"])
+
+
+def searched(commits: list[Commit], culprit: int, **more: Any) -> posterior.Search:
+    n = len(commits) - 1
+    sure = tuple(0.97 if p == culprit else 0.03 / (n - 1) for p in range(1, n + 1))
+    trials = ((0, 0.41), (n, 0.46), (culprit, 0.455), (culprit - 1, 0.412), (2, math.nan))
+    flat = (1 / n,) * n
+    values: dict[str, Any] = {
+        "levels": (0.41, 0.457),
+        "culprits": (culprit,),
+        "narrowing": ((0, flat), (n, flat), (culprit, flat), (culprit - 1, sure)),
+    } | more
+    metric = Metric("val_loss", "", Direction.LOWER, Kind.QUALITY)
+    return posterior.Search(
+        "core/mlp_digits · val_loss", commits[0], tuple(commits[1:]), sure, trials, metric, **values
+    )
+
+
+@pytest.mark.parametrize(("n", "culprit"), [(4, 3), (40, 23), (600, 600)])
+def test_the_picture_of_a_bisect_names_the_culprit(
+    make_commits: Commits, n: int, culprit: int
+) -> None:
+    made = make_commits(n + 1)
+    figure = posterior.posterior(searched(made, culprit, untestable=(1,)))
+    values, probability, narrowing = figure.axes
+    bars = probability.patches[:n]
+    assert [bar.get_facecolor()[:3] for bar in bars].count(
+        matplotlib.colors.to_rgb(picture.RED)
+    ) == 1
+    assert any(t.get_text() == f"{made[culprit].sha[:8]}  97 %" for t in probability.texts)
+    assert made[culprit].subject in values.get_title("left")
+    assert narrowing.get_ylabel() == "trial"
+    assert_readable(figure)
+
+
+def test_a_bisect_may_end_in_a_set_or_in_nothing(make_commits: Commits) -> None:
+    made = make_commits(9)
+    figure = posterior.posterior(searched(made, 4, culprits=(4, 5), narrowing=()))
+    assert "one of 2" in figure.axes[0].get_title("left")
+    assert len(figure.axes) == 2
+    figure = posterior.posterior(searched(made, 4, culprits=(), levels=None))
+    assert "no first bad commit" in figure.axes[0].get_title("left")
+
+
+def test_a_crash_is_bisected_without_a_metric(make_commits: Commits) -> None:
+    made = make_commits(9)
+    crash = posterior.Search(
+        "core/mlp_digits · crash", made[0], tuple(made[1:]), (0.02,) * 3 + (0.9,) + (0.01,) * 4,
+        ((0, 0.0), (8, 1.0), (4, 1.0)), culprits=(4,), levels=(0.0, 1.0),
+    )  # fmt: skip
+    figure = posterior.posterior(crash)
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["runs", "crashes"]
+    assert_readable(figure)
+
+
+def test_a_svg_is_the_same_bytes_each_time(
+    history: Any, make_commits: Commits, tmp_path: Path
+) -> None:
+    made = history.commits(make_commits(6))
+    history.walk(made, step=3, change=2)
+    one, two = (
+        drift.drift_figure(history.ledger, "mlp_digits", tmp_path / name).read_bytes()
+        for name in ("a.svg", "b.svg")
+    )
+    assert one == two
+    assert b"<dc:date>" not in one
+
+
+def test_a_picture_leaves_the_users_settings_alone(
+    history: Any, make_commits: Commits, tmp_path: Path
+) -> None:
+    (commit,) = history.commits(make_commits(1))
+    history.trial(commit, {"val_loss": 0.4})
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"font.size": 40.0, "text.usetex": True}):
+        drift.drift_figure(history.ledger, "mlp_digits", tmp_path / "new" / "a.PNG")
+        assert matplotlib.rcParams["font.size"] == 40.0
+    assert dict(matplotlib.rcParams) == before
+    assert (tmp_path / "new" / "a.PNG").read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.PNG"]
+
+
+def test_what_cannot_be_drawn_is_said_in_a_sentence(
+    history: Any, make_commits: Commits, tmp_path: Path
+) -> None:
+    ledger = history.ledger
+    with pytest.raises(UsageError, match=r"PNG or SVG.*a\.png"):
+        drift.drift_figure(ledger, "mlp_digits", tmp_path / "a.jpeg")
+    with pytest.raises(CeledgerError, match="celedger run"):
+        drift.drift_figure(ledger, "mlp_digits", tmp_path / "a.png")
+    (commit,) = history.commits(make_commits(1))
+    with pytest.raises(CeledgerError, match="celedger run"):
+        drift.drift_figure(ledger, "mlp_digits", tmp_path / "a.png")
+    history.trial(commit, {"val_loss": 0.4})
+    with pytest.raises(CeledgerError, match="measured peak_rss"):
+        drift.drift_figure(ledger, "mlp_digits", tmp_path / "a.png", metric="peak_rss")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MachineError, match="cannot write"):
+        drift.drift_figure(ledger, "mlp_digits", tmp_path / "file" / "a.png")

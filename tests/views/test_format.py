@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.model import Direction
+from celedger.views.export import document, dumps, strict
+from celedger.views.format import (
+    Scale,
+    ago,
+    cells,
+    change,
+    clip,
+    duration,
+    iso_date,
+    measure,
+    number,
+    percent,
+    plain,
+    probability,
+    short,
+)  # fmt: skip
+from celedger.views.tables import Column, table
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00042, "420 µs"), (0.84, "840 ms"), (12.34, "12.3 s"), (59.96, "1 m 00 s"),
+        (185, "3 m 05 s"), (3599.8, "1 h 00 m"), (3720, "1 h 02 m"), (86399, "1 d 00 h"),
+        (90000, "1 d 01 h"), (-185, "-3 m 05 s"), (NAN, "nan"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "noise", "text"),
+    [
+        (0.41324, 0.0021, "0.4132"), (0.41324, 0.0996, "0.41"), (1234567.0, 345.0, "1234567"),
+        (1.234e-5, 1e-6, "1.23e-5"), (0.5, 0.0, "0.5000"), (5.0, NAN, "5"), (0.0, NAN, "0"),
+        (123.456, NAN, "123.5"), (NAN, 1.0, "nan"), (-math.inf, NAN, "-inf"),
+    ],
+)  # fmt: skip
+def test_the_noise_decides_the_digits(value: float, noise: float, text: str) -> None:
+    assert number(value, noise) == text
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True), st.floats(min_value=0))
+def test_every_number_can_be_written(value: float, noise: float) -> None:
+    text = number(value, noise)
+    assert text
+    # The very largest numbers round up past what a float can hold.
+    if math.isfinite(value) and abs(value) < 1e308 and not noise > 0:
+        assert math.isclose(float(text), value, rel_tol=1e-3, abs_tol=1e-300)
+
+
+def test_bytes_and_seconds_take_the_unit_that_reads_best() -> None:
+    assert measure(312.4 * 2**20, 0.31 * 2**20, unit="B", spread=True) == "312.40 ± 0.31 MiB"
+    assert measure(1023, unit="B") == "1023 B"
+    assert measure(0.0031, unit="s") == "3.100 ms"
+    assert measure(71.2, unit="%") == "71.20 %"
+    assert Scale.of("B", 5e9).unit == "GiB"
+
+
+def test_a_change_keeps_the_unit_of_what_changed() -> None:
+    assert change(-0.38, 0.1, unit="s", like=12.0) == "-0.38 s"
+    assert change(2.0**19, unit="B", like=2.0**28) == "+0.500 MiB"
+    assert change(0.5, 0.1, unit="%", like=91.0) == "+0.50 pp"
+
+
+def test_ratios_and_probabilities() -> None:
+    assert [percent(x) for x in (0.0812, -0.5, 1.23, 0.004, 1e-6)] == [
+        "+8.1 %", "-50.0 %", "+123 %", "+0.40 %", "0 %",
+    ]  # fmt: skip
+    assert [probability(p) for p in (0.9999, 0.97, 0.001)] == ["> 99 %", "97 %", "< 1 %"]
+
+
+def test_dates_are_utc_and_hashes_short() -> None:
+    assert iso_date(1_772_000_000) == "2026-02-25"
+    assert ago(0, 7200) == "2 h ago"
+    assert ago(10, 0) == "just now"
+    assert short("0123456789abcdef") == "01234567"
+
+
+def test_a_strangers_text_cannot_move_the_cursor() -> None:
+    assert plain("a\x1b[31mred\x07\n\tb\u202ec") == "a [31mred b c"
+
+
+def test_wide_letters_take_two_columns() -> None:
+    assert cells("日本") == 4
+    assert clip("日本語の題", 5) == "日本…"
+    assert clip("short", 5) == "short"
+
+
+def test_columns_line_up_and_only_text_is_cut() -> None:
+    columns = (Column("name", shrink=True), Column("n", right=True), Column("empty"))
+    rows = [("a very long name indeed", "1", ""), ("日本", "1000", "")]
+    lines = table(columns, rows, width=20, indent=1).splitlines()
+    assert lines == [
+        " name              n",
+        " a very long…      1",
+        " 日本           1000",
+    ]
+    assert table(columns, [], width=20) == ""
+
+
+def test_json_is_strict_whatever_was_measured() -> None:
+    answer = document(a=NAN, b=[math.inf, -math.inf, 1.5], c=Direction.LOWER, d={"x": Path("p")})
+    assert answer == {
+        "schema": 1, "a": "nan", "b": ["inf", "-inf", 1.5], "c": "lower", "d": {"x": "p"},
+    }  # fmt: skip
+    assert json.loads(dumps(answer)) == answer
+    with pytest.raises(TypeError):
+        strict(object())
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dumps({"a": NAN})
