@@ -96,9 +96,7 @@ class Bench:
         )
         return [r for r in found if answers(r, task)]
 
-    def run(
-        self, commit: Commit, task: Task, seed: int, *, enough: int | None = 1
-    ) -> TrialRecord:
+    def run(self, commit: Commit, task: Task, seed: int, *, enough: int | None = 1) -> TrialRecord:
         """Run one trial to its end and return it as the ledger has it.
 
         Where the ledger already holds `enough` trials of this question (another celedger may

@@ -1,0 +1,368 @@
+"""Trials and wrong answers of celedger's bisect beside its peers, on simulated histories.
+
+Every cell is (commits, shift in standard deviations of one trial, stored trials at each end,
+noise). All procedures see the same cases. Peers are re-implemented from their documentation:
+
+* `git bisect xK`   the majority of K readings against the true threshold between the levels
+* `git_bayesect`    beta-binomial posterior, least expected entropy; told the true threshold and
+                    the stored readings
+* `Pinpoint`        Mann-Whitney between neighbours, ten more readings while undecided
+* `oracle`          noisy binary search that knows both levels and the noise
+* `limit`           log2(n) over the capacity of the binary-input channel (Gaussian noise only)
+
+    OMP_NUM_THREADS=1 python benchmarks/bisect_simulator.py --cells quick --cases 100 --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.special import betaln
+from scipy.stats import mannwhitneyu
+
+from celedger.stats.choice import choose
+from celedger.stats.firstbad import (
+    Evidence,
+    NoisePrior,
+    Question,
+    Reading,
+    State,
+    posterior,
+)
+from celedger.stats.lineage import GOOD, Lineage
+
+MOST_TRIALS = 4000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table."""
+
+    n: int
+    shift: float
+    stored: int = 10
+    noise: str = "gauss"
+    """gauss, t3 (sd 1), outlier (5 % with ten times the sd), exact (levels jitter by 1e-3)"""
+    untestable: float = 0.0
+    drift: float = 0.0
+    """sd of the small effects of four more commits, in sd of one trial"""
+    own: float = 0.0
+    """sd of every commit's own small effect"""
+    known: float = 0.0
+    """degrees of freedom of the noise the ledger knows"""
+    confidence: float = 0.95
+
+
+@dataclass
+class Case:
+    """One simulated history: levels by position (GOOD is -1), and a stream of noise."""
+
+    cell: Cell
+    first_bad: int
+    levels: np.ndarray
+    broken: frozenset[int]
+    random: np.random.Generator
+    trials: int = 0
+
+    def draw(self) -> float:
+        kind = self.cell.noise
+        if kind == "t3":
+            return float(self.random.standard_t(3) / np.sqrt(3))
+        if kind == "outlier":
+            wide = 10.0 if self.random.random() < 0.05 else 1.0
+            return float(wide * self.random.standard_normal())
+        if kind == "exact":
+            return 0.0
+        return float(self.random.standard_normal())
+
+    def level(self, position: int) -> float:
+        return 0.0 if position == GOOD else float(self.levels[position])
+
+    def read(self, position: int) -> float:
+        """The value of one more trial."""
+        self.trials += 1
+        return self.level(position) + self.draw()
+
+
+def make(cell: Cell, number: int) -> Case:
+    """Case `number` of a cell, the same for every procedure."""
+    random = np.random.default_rng([number, cell.n, int(10 * cell.shift)])
+    n = cell.n
+    first_bad = int(random.integers(n))
+    steps = np.zeros(n)
+    if cell.drift:
+        where = random.choice(n, size=min(4, n), replace=False)
+        steps[where] += cell.drift * random.standard_normal(len(where))
+    if cell.noise == "exact":
+        steps += 1e-3 * cell.shift * random.standard_normal(n)
+    steps[first_bad] = cell.shift
+    levels = np.cumsum(steps) + cell.own * random.standard_normal(n)
+    broken = frozenset(int(i) for i in np.flatnonzero(random.random(n) < cell.untestable))
+    return Case(cell, first_bad, levels, broken - {n - 1}, random)
+
+
+@dataclass(frozen=True)
+class Answer:
+    trials: int
+    right: bool
+    state: str = "found"
+    size: int = 1
+    seconds: float = 0.0
+    sure: float = 1.0
+
+
+def ours(case: Case) -> Answer:
+    cell, n = case.cell, case.cell.n
+    noise = None
+    if cell.known:
+        chi = case.random.chisquare(cell.known) / cell.known
+        noise = NoisePrior(float(np.sqrt(chi)), cell.known)
+    question = Question(Lineage.line(n), cell.confidence, noise)
+    readings = [
+        Reading(p, case.level(p) + case.draw()) for p in (GOOD, n - 1) for _ in range(cell.stored)
+    ]
+    broken: set[int] = set()
+    trials, spent, decisions = 0, 0.0, 0
+    while True:
+        evidence = Evidence(tuple(readings), frozenset(broken))
+        start = time.process_time()
+        belief = posterior(question, evidence)
+        choice = choose(question, evidence, belief)
+        spent += time.process_time() - start
+        decisions += 1
+        if choice is None or trials >= MOST_TRIALS:
+            break
+        trials += 1
+        if choice.position in case.broken:
+            broken.add(choice.position)
+        else:
+            readings.append(Reading(choice.position, case.read(choice.position)))
+    right = belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
+    return Answer(
+        trials,
+        right,
+        belief.state.value,
+        len(belief.candidates),
+        spent / decisions,
+        float(belief.probability[belief.leader]),
+    )
+
+
+def oracle(case: Case) -> Answer:
+    n, d = case.cell.n, case.cell.shift
+    log = np.zeros(n)
+    trials = 0
+    while True:
+        p = np.exp(log - log.max())
+        p /= p.sum()
+        if p.max() >= case.cell.confidence:
+            return Answer(trials, int(p.argmax()) == case.first_bad)
+        c = np.cumsum(p)
+        at = min(int(np.argmin(np.abs(c - 0.5))), n - 2)
+        x = case.read(at)
+        ratio = d * (x - d / 2)
+        log[: at + 1] += ratio
+        trials += 1
+
+
+def git_bisect(repeats: int) -> Callable[[Case], Answer]:
+    def run(case: Case) -> Answer:
+        low, high, trials = GOOD, case.cell.n - 1, 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            trials += repeats
+            votes = sum(case.read(middle) > case.cell.shift / 2 for _ in range(repeats))
+            low, high = (low, middle) if 2 * votes > repeats else (middle, high)
+        return Answer(trials, high == case.first_bad)
+
+    return run
+
+
+def git_bayesect(case: Case) -> Answer:
+    n, threshold = case.cell.n, case.cell.shift / 2
+    a_new, b_new, a_old, b_old = 0.9, 0.1, 0.05, 0.95
+    fails, passes = np.zeros(n + 1), np.zeros(n + 1)
+    for _ in range(case.cell.stored):
+        for p in (GOOD, n - 1):
+            bad = case.level(p) + case.draw() > threshold
+            (fails if bad else passes)[p + 1] += 1
+    trials = 0
+    while True:
+        f_left, p_left = np.cumsum(fails)[:-1], np.cumsum(passes)[:-1]
+        f_right, p_right = fails.sum() - f_left, passes.sum() - p_left
+        log = betaln(a_new + f_right, b_new + p_right) + betaln(a_old + f_left, b_old + p_left)
+        p = np.exp(log - log.max())
+        p /= p.sum()
+        if p.max() >= case.cell.confidence or trials >= MOST_TRIALS:
+            return Answer(trials, int(p.argmax()) == case.first_bad)
+        if_bad = (a_new + f_right) / (a_new + b_new + f_right + p_right)
+        if_good = (a_old + f_left) / (a_old + b_old + f_left + p_left)
+        # expected entropy after a reading at each position, by cumulated sums
+        wb, wg = p * if_bad, p * if_good
+        vb, vg = p - wb, p - wg
+
+        def entropy(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            total = np.cumsum(left) + (right.sum() - np.cumsum(right))
+            plogp = lambda w: w * np.log(np.maximum(w, 1e-300))  # noqa: E731
+            inner = np.cumsum(plogp(left)) + plogp(right).sum() - np.cumsum(plogp(right))
+            return total * np.log(np.maximum(total, 1e-300)) - inner
+
+        expected = entropy(wb, wg) + entropy(vb, vg)
+        at = int(np.argmin(expected))
+        (fails if case.read(at) > threshold else passes)[at + 1] += 1
+        trials += 1
+
+
+def pinpoint(case: Case) -> Answer:
+    n = case.cell.n
+    stored: dict[int, list[float]] = {GOOD: [], n - 1: []}
+    for p in stored:
+        stored[p] = [case.level(p) + case.draw() for _ in range(case.cell.stored)]
+    spent = 0
+
+    def top_up(position: int, size: int) -> None:
+        nonlocal spent
+        values = stored.setdefault(position, [])
+        while len(values) < size:
+            values.append(case.read(position))
+            spent += 1
+
+    def different(a: int, b: int) -> bool:
+        size = 10
+        while True:
+            top_up(a, size)
+            top_up(b, size)
+            p = mannwhitneyu(stored[a], stored[b]).pvalue
+            if p < 0.001:
+                return True
+            # the high threshold falls from 1/3 as readings come in: less is asked to stop
+            if p > 0.33 or size >= 100:
+                return False
+            size += 10
+
+    low, high = GOOD, n - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if different(low, middle):
+            high = middle
+        else:
+            low = middle
+    return Answer(spent, high == case.first_bad)
+
+
+PROCEDURES: dict[str, Callable[[Case], Answer]] = {
+    "ours": ours,
+    "oracle": oracle,
+    "git_bayesect": git_bayesect,
+    "git x5": git_bisect(5),
+    "pinpoint": pinpoint,
+}
+
+
+def capacity(shift: float) -> float:
+    """Bits one reading of a binary input in Gaussian noise can tell, levels `shift` sd apart."""
+    x = np.linspace(-10, 10 + shift, 4001)
+    two = [np.exp(-0.5 * (x - level) ** 2) / np.sqrt(2 * np.pi) for level in (0.0, shift)]
+    mixed = (two[0] + two[1]) / 2
+    entropy = -(mixed * np.log2(np.maximum(mixed, 1e-300))).sum() * (x[1] - x[0])
+    return float(entropy - 0.5 * np.log2(2 * np.pi * np.e))
+
+
+def _block(job: tuple[str, Cell, range]) -> list[Answer]:
+    name, cell, numbers = job
+    return [PROCEDURES[name](make(cell, number)) for number in numbers]
+
+
+def measure(name: str, cell: Cell, cases: int, pool: ProcessPoolExecutor | None) -> list[Answer]:
+    jobs = [(name, cell, range(i, min(i + 10, cases))) for i in range(0, cases, 10)]
+    blocks = pool.map(_block, jobs) if pool else map(_block, jobs)
+    return [answer for block in blocks for answer in block]
+
+
+CELLS: dict[str, list[Cell]] = {
+    "quick": [Cell(64, d) for d in (4.0, 2.0, 1.0)],
+    "targets": [Cell(n, d) for n, d in product((64, 256, 1024, 4096), (4.0, 2.0, 1.0))],
+    "known": [Cell(n, d, known=30) for n, d in product((64, 1024), (4.0, 2.0, 1.0))],
+    "scarce": [Cell(256, d, stored=s) for s, d in product((0, 3), (4.0, 2.0, 1.0))],
+    "rough": [
+        cell
+        for d in (4.0, 2.0, 1.0)
+        for cell in (
+            Cell(256, d, noise="t3"),
+            Cell(256, d, noise="outlier"),
+            Cell(256, d, untestable=0.1),
+            Cell(256, d, drift=0.2),
+            Cell(256, d, own=0.1),
+        )
+    ],
+    "ends": [Cell(n, d) for n, d in product((16, 256), (8.0, 0.5))],
+    "exact": [Cell(n, 4.0, stored=2, noise="exact") for n in (64, 1024)],
+    "calibration": [Cell(64, d, confidence=c) for d in (2.0, 1.0) for c in (0.9, 0.95, 0.99)],
+}
+
+
+def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
+    trials = np.array([a.trials for a in answers], dtype=float)
+    wrong = sum(not a.right for a in answers)
+    row: dict[str, object] = {
+        "n": cell.n,
+        "d": cell.shift,
+        "stored": cell.stored,
+        "noise": cell.noise,
+        "extra": ",".join(
+            f"{key}={getattr(cell, key)}"
+            for key in ("untestable", "drift", "own", "known")
+            if getattr(cell, key)
+        )
+        + (f" conf={cell.confidence}" if cell.confidence != 0.95 else ""),
+        "procedure": name,
+        "cases": len(answers),
+        "trials": round(float(trials.mean()), 1),
+        "se": round(float(trials.std() / np.sqrt(len(trials))), 1),
+        "wrong": f"{wrong / len(answers):.1%}",
+    }
+    if cell.noise in ("gauss",):
+        limit = np.log2(cell.n) / capacity(cell.shift)
+        row["x limit"] = round(float(trials.mean() / limit), 2)
+    if name == "ours":
+        row["ms"] = round(1e3 * float(np.mean([a.seconds for a in answers])), 1)
+        row["size"] = round(float(np.mean([a.size for a in answers])), 2)
+        for state in ("nothing changed", "searching"):
+            row[state] = sum(a.state == state for a in answers)
+        row["sure"] = round(float(np.mean([a.sure for a in answers])), 3)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", default="quick", help=", ".join(CELLS))
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--procedures", default="ours", help="all, or names: " + ", ".join(PROCEDURES)
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    names = list(PROCEDURES) if options.procedures == "all" else options.procedures.split(",")
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for group in options.cells.split(","):
+            for cell in CELLS[group]:
+                for name in names:
+                    row = describe(cell, name, measure(name, cell, options.cases, pool))
+                    if options.json:
+                        print(json.dumps(row))
+                    else:
+                        print("  ".join(f"{key} {value}" for key, value in row.items()))
+                    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

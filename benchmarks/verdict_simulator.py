@@ -1,0 +1,232 @@
+"""Verdicts on simulated runs, commit after commit: delay, false alarms, extra trials, calibration.
+
+    python benchmarks/verdict_simulator.py [--cases 400]
+
+A repository has M metrics (300 by default, each with its own noise) judged at every commit with k
+seeds; suspect metrics are run again with fresh seeds up to a budget, as `celedger check` does. The
+loop here is the caller's: baselines hold the accepted commits and restart after a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from celedger.model import VerdictKind
+from celedger.stats.noise import Noise, pool
+from celedger.stats.verdict import Question, judge, judge_many
+
+CHANGED = (VerdictKind.REGRESSED, VerdictKind.IMPROVED)
+Law = Callable[[np.random.Generator, int], np.ndarray]
+LAWS: dict[str, Law] = {
+    "normal": lambda random, n: random.standard_normal(n),
+    "t3": lambda random, n: random.standard_t(3, n) * 0.882,
+    "skewed": lambda random, n: (np.exp(0.5 * random.standard_normal(n)) - 1) * 1.963,
+    "outliers": lambda random, n: (
+        random.standard_normal(n) + (random.random(n) < 0.03) * random.choice([-12, 12], n)
+    ),
+    "discrete": lambda random, n: np.round(random.standard_normal(n) * 1.5) / 1.5,
+}
+MOST_TRIALS = 12
+
+
+@dataclass
+class Tally:
+    verdicts: int = 0
+    alarms: int = 0
+    undecided: int = 0
+    trials: int = 0
+    extra: int = 0
+
+
+def check(
+    law: Law,
+    random: np.random.Generator,
+    baselines: list[list[list[float]]],
+    seeds: int,
+    commit: int,
+    tally: Tally,
+    *,
+    rerun: bool,
+) -> list[list[float]]:
+    """One HEAD without a change: judged, suspects run again until settled. Its values."""
+    metrics = len(baselines)
+    noises = [pool(b) for b in baselines]
+    values = [law(random, seeds).tolist() for _ in range(metrics)]
+    tally.trials += seeds * metrics
+    look = 0
+    while True:
+        look += 1
+        asked = zip(values, baselines, noises, strict=True)
+        answers = judge_many(
+            [Question(v, b, 1, noise=n) for v, b, n in asked], look=look, seed=commit
+        )
+        suspects = [m for m, a in enumerate(answers) if a.suspect and len(values[m]) < MOST_TRIALS]
+        if not suspects or not rerun:
+            break
+        tally.extra += len(suspects)  # as if every metric were a task of its own
+        for m in suspects:
+            values[m] += law(random, 1).tolist()
+    tally.verdicts += metrics
+    tally.alarms += sum(a.kind in CHANGED for a in answers)
+    tally.undecided += sum(a.kind is VerdictKind.UNDECIDED for a in answers)
+    return values
+
+
+def calm(
+    law: str, seeds: int, commits: range, metrics: int, histories: int, *, rerun: bool = True
+) -> Tally:
+    """Histories without a change, judged at the given commits."""
+    tally = Tally()
+    for h in range(histories):
+        random = np.random.default_rng([1, sum(law.encode()), seeds, h])
+        baselines = [
+            [LAWS[law](random, seeds).tolist() for _ in range(commits.start)]
+            for _ in range(metrics)
+        ]
+        for c in commits:
+            values = check(LAWS[law], random, baselines, seeds, c, tally, rerun=rerun)
+            for baseline, own in zip(baselines, values, strict=True):
+                baseline.append(own)
+    return tally
+
+
+def delay(
+    law: str, seeds: int, shift: float, baseline: int, cases: int, *, rerun: bool, metrics: int
+) -> tuple[float, float, float]:
+    """(mean delay in commits, share told on the very commit, extra trials a commit) of a shift
+    after `baseline` quiet commits, the only one of `metrics` metrics that changed."""
+    delays, extra, commits = [], 0, 0
+    for case in range(cases):
+        random = np.random.default_rng([2, sum(law.encode()), seeds, int(shift * 10), case])
+        history = [LAWS[law](random, seeds).tolist() for _ in range(baseline)]
+        noise = pool(history)
+        for late in range(60):
+            values = (LAWS[law](random, seeds) + shift).tolist()
+            commits += 1
+            look = 0
+            while True:
+                look += 1
+                question = Question(values, history, 1, noise=noise)
+                # Among quiet metrics e-BH asks of the only changed one what alpha / M asks.
+                answer = judge_many([question], alpha=0.05 / metrics, look=look, seed=late)[0]
+                if not rerun or not answer.suspect or len(values) >= MOST_TRIALS:
+                    break
+                values += (LAWS[law](random, 1) + shift).tolist()
+                extra += 1
+            if answer.kind in CHANGED:
+                delays.append(late)
+                break
+            history.append(values)
+        else:
+            delays.append(60)
+    return float(np.mean(delays)), float(np.mean(np.array(delays) == 0)), extra / commits
+
+
+def calibration(cases: int) -> list[list[str]]:
+    """How often an answer given at 90, 95 and 99 % is right: false alarms of a single metric, and
+    the share of intervals that hold the true effect."""
+    rows = []
+    for law in ("normal", "t3", "outliers"):
+        for commits in (1, 3, 6, 30):
+            wrong = dict.fromkeys((0.1, 0.05, 0.01), 0)
+            held = 0
+            for case in range(cases):
+                random = np.random.default_rng([3, sum(law.encode()), commits, case])
+                baseline = LAWS[law](random, commits * 3).reshape(-1, 3).tolist()
+                head = LAWS[law](random, 3)
+                for alpha in wrong:
+                    answer = judge(head.tolist(), baseline, sign=1, alpha=alpha)
+                    wrong[alpha] += answer.kind in CHANGED
+                held += answer.low < 0 < answer.high
+            rows.append(
+                [
+                    law,
+                    str(commits),
+                    *(f"{1 - w / cases:.3f}" for w in wrong.values()),
+                    f"{held / cases:.3f}",
+                ]
+            )
+    return rows
+
+
+def table(title: str, head: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    print(title)
+    for row in [head, *rows]:
+        print("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)))
+    print(flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=400)
+    cases = parser.parse_args().cases
+
+    table(
+        f"share of right answers where nothing changed, {cases} cases (single metric, 3 seeds)",
+        ["noise", "commits", "at 90%", "at 95%", "at 99%", "95% interval"],
+        calibration(cases),
+    )
+    for title, metrics, commits, histories in (
+        ("nothing changes, 10 metrics, commits 2 to 20", 10, range(1, 20), max(4, cases // 10)),
+        (
+            "nothing changes, 300 metrics, commits 41 to 80",
+            300,
+            range(40, 80),
+            max(1, cases // 200),
+        ),
+    ):
+        rows = []
+        for seeds in (1, 3):
+            for law in LAWS:
+                for rerun in (False, True):
+                    tally = calm(law, seeds, commits, metrics, histories, rerun=rerun)
+                    rows.append(
+                        [
+                            str(seeds),
+                            law,
+                            "yes" if rerun else "no",
+                            str(tally.verdicts),
+                            f"{1000 * tally.alarms / tally.verdicts:.3f}",
+                            f"{1000 * tally.undecided / tally.verdicts:.1f}",
+                            f"{tally.extra / tally.trials:.4f}",
+                        ]
+                    )
+        head = ["seeds", "noise", "re-run", "verdicts", "alarms/1000", "undecided/1000"]
+        table(title, [*head, "extra/trial"], rows)
+    rows = []
+    for metrics, seeds, baseline, rerun in (
+        (10, 3, 3, True), (10, 3, 6, True), (10, 3, 60, True),
+        (300, 1, 60, False), (300, 1, 60, True), (300, 3, 60, False), (300, 3, 60, True),
+    ):  # fmt: skip
+        for law in ("normal", "skewed"):
+            row = [str(metrics), str(seeds), str(baseline), "yes" if rerun else "no", law]
+            for shift in (1.0, 2.0, 4.0, 8.0):
+                found = delay(law, seeds, shift, baseline, cases, rerun=rerun, metrics=metrics)
+                row.append(f"{found[0]:.2f} ({found[1]:.2f})")
+            rows.append(row)
+    table(
+        "mean delay in commits (share told on the very commit) of a shift in sd",
+        ["metrics", "seeds", "before", "re-run", "noise", "1", "2", "4", "8"],
+        rows,
+    )
+    random = np.random.default_rng(4)
+    noise = Noise(1.0, 100.0, False, 150)
+    run = [
+        Question(
+            random.normal(size=3).tolist(), random.normal(size=(60, 3)).tolist(), 1, noise=noise
+        )
+        for _ in range(300)
+    ]
+    started = time.process_time()
+    judge_many(run)
+    print(f"300 verdicts from stored noise: {time.process_time() - started:.3f} CPU s")
+
+
+if __name__ == "__main__":
+    main()

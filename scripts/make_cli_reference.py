@@ -1,0 +1,76 @@
+"""Writes docs/cli.md from the program's own `--help`: `make docs`. A test compares the two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+
+HEAD = """\
+# The command line
+
+Made by `make docs` from `celedger --help`. stdout is the answer; progress, warnings and errors go
+to stderr. Every reading verb has `--json`, whose documents carry a `schema` number.
+
+## Exit statuses
+
+| status | meaning |
+|---|---|
+| 0 | good: no drift, or the commit was named |
+| 1 | the question was answered "bad": something is worse, or failed |
+| 125 | cannot be judged: untestable, undecided, no baseline yet |
+| 128 | celedger failed |
+| 129 | the command line, configuration or suite cannot be meant |
+| 130 | interrupted; what was measured is kept |
+| 141 | nobody reads stdout any more |
+
+So `git bisect run celedger check` is right, and a fault of celedger's own aborts it instead of
+blaming a commit.
+
+## Settings
+
+`celedger.toml`, or `[tool.celedger]` in pyproject.toml. A flag outweighs a `CELEDGER_*` variable
+(`CELEDGER_LEDGER`, `CELEDGER_SUITE`, …), which outweighs the file.
+
+| key | meaning | default |
+|---|---|---|
+| `suite` | what is trained when no suite is named | the only suite in `suites/` |
+| `suites` | the folder of suites | `suites` |
+| `ledger` | the SQLite file | `ledger.db` |
+| `device` | `auto`, `cpu` or `cuda:N` | `auto` |
+| `hook_suite` | what a merge trains | `suite` |
+| `bisect_on_regression` | the worker bisects what a merge made worse | `false` |
+"""
+
+VERBS = [
+    ["init"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
+    ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
+    ["plot", "curves"], ["bisect"], ["hook", "install"], ["hook", "uninstall"],
+    ["hook", "status"], ["queue"], ["worker"], ["demo"], ["doctor"],
+]  # fmt: skip
+
+
+def help_of(words: list[str]) -> str:
+    """The help text, 80 columns wide, whatever the terminal."""
+    env = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "celedger", *words, "--help"],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()).replace(
+        "python -m celedger", "celedger"
+    )
+
+
+def reference() -> str:
+    parts = [HEAD, "## celedger\n", f"```text\n{help_of([])}\n```\n"]
+    for words in VERBS:
+        parts += [f"## celedger {' '.join(words)}\n", f"```text\n{help_of(words)}\n```\n"]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference())

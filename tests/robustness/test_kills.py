@@ -1,0 +1,21 @@
+"""kill -9 of training, `celedger run` and worker: the short version of benchmarks/kills.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+
+
+@pytest.mark.parametrize("kind", ["trial", "run", "worker"])
+def test_a_kill_loses_no_epoch_and_leaves_nothing_behind(kind: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--times", "4", "--seed", "7", kind],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed 4 times" in done.stdout
