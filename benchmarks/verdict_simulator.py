@@ -63,7 +63,7 @@ def check(
         look += 1
         asked = zip(values, baselines, noises, strict=True)
         answers = judge_many(
-            [Question(v, b, 1, noise=n) for v, b, n in asked], look=look, seed=commit
+            [Question(v, b, 1, noise=n, look=look) for v, b, n in asked], seed=commit
         )
         suspects = [m for m, a in enumerate(answers) if a.suspect and len(values[m]) < MOST_TRIALS]
         if not suspects or not rerun:
@@ -111,9 +111,9 @@ def delay(
             look = 0
             while True:
                 look += 1
-                question = Question(values, history, 1, noise=noise)
+                question = Question(values, history, 1, noise=noise, look=look)
                 # Among quiet metrics e-BH asks of the only changed one what alpha / M asks.
-                answer = judge_many([question], alpha=0.05 / metrics, look=look, seed=late)[0]
+                answer = judge_many([question], alpha=0.05 / metrics, seed=late)[0]
                 if not rerun or not answer.suspect or len(values) >= MOST_TRIALS:
                     break
                 values += (LAWS[law](random, 1) + shift).tolist()

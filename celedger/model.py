@@ -254,6 +254,7 @@ class TrialRecord:
     outcome: Outcome | None
     summaries: Mapping[str, float] = field(default_factory=dict)  # metric name -> value
     epochs: int = 0
+    rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
 
     @property
     def ok(self) -> bool:

@@ -269,7 +269,7 @@ def _row(record: TrialRecord, metric: Metric) -> SummaryRow | None:
     return SummaryRow(
         trial.commit, trial.ulid, trial.seed, trial.environment, trial.recipe,
         record.summaries[metric.name], trial.started, record.outcome.marks, record.outcome.kind,
-        metric.summary,
+        record.rules.get(metric.name, "last"),
     )  # fmt: skip
 
 

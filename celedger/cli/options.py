@@ -47,17 +47,27 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
 
 
 def measured(session: Session, revision: str) -> list[Commit]:
-    """The measured commits of a range, or of the history of one, oldest first."""
+    """The measured commits of a range, or of the history of one, oldest first: those of its main
+    line, since a series that wanders in and out of merged branches has steps that no commit made.
+    Where only branches were measured, all of them."""
+    from celedger.cli.session import note
     from celedger.errors import CeledgerError
 
     trained = set(session.ledger.commits_with_trials())
     repository = session.repository
     if ".." in revision:
         old = revision.partition("..")[0]
-        commits = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
+        whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
+        line = [whole[0], *repository.commits(revision, first_parent=True)]
     else:
-        commits = repository.log(revision, limit=100_000)[::-1]
-    found = [commit for commit in commits if commit.sha in trained]
+        whole = repository.log(revision, limit=100_000)[::-1]
+        line = repository.log(revision, limit=100_000, first_parent=True)[::-1]
+    every = [commit for commit in whole if commit.sha in trained]
+    main = {commit.sha for commit in line}
+    found = [commit for commit in every if commit.sha in main] or every
+    if len(found) < len(every):
+        aside = len(every) - len(found)
+        note(f"{aside} measured commit{'s' * (aside != 1)} of merged branches left aside")
     if not found:
         raise CeledgerError(
             f"the ledger holds no trial of {revision}", f"type `celedger run {revision}`"

@@ -2,11 +2,11 @@
 keeps the verdict, and runs more trials where they would settle a suspicion."""
 
 from celedger.drift.baseline import Baselines, last_good, noise, unjudged, usable
-from celedger.drift.history import Course, Step, courses
+from celedger.drift.history import Away, Course, Step, courses
 from celedger.drift.judge import Judged, judge, status
 from celedger.drift.settle import fresh_seed, settle
 
 __all__ = [
-    "Baselines", "Course", "Judged", "Step", "courses", "fresh_seed", "judge",
+    "Away", "Baselines", "Course", "Judged", "Step", "courses", "fresh_seed", "judge",
     "last_good", "noise", "settle", "status", "unjudged", "usable",
 ]  # fmt: skip

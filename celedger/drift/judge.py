@@ -4,7 +4,7 @@ metric, asks the statistics, and turns their answers into verdicts. Runs nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from celedger.drift.baseline import HISTORY, Baselines, noise, usable
@@ -60,12 +60,10 @@ def judge(
     tasks: Sequence[Task],
     environments: Mapping[str, Environment],
     *,
-    look: int = 1,
     interleaved: Mapping[str, float] | None = None,
 ) -> Judged:
     """Judge one commit on every task and metric, and store the verdicts in the ledger.
 
-    `look` counts how often this commit was judged in one sitting, re-runs in between.
     `interleaved` gives, for tasks of which this commit and its baseline were run in turns, the
     time at which that began: their speed is judged by those trials alone.
     """
@@ -85,17 +83,22 @@ def judge(
             # The task as a whole had failed here, and now it runs.
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, "it runs"))
         since = (interleaved or {}).get(task.name)
+        before = ledger.judged_before(
+            commit.sha, suite=task.suite, task=task.name, recipe=task.recipe,
+            environment=environment,
+        )  # fmt: skip
         for metric in task.metrics:
             if metric.direction is Direction.INFO:
                 continue
-            found = _cases(ledger, commit, task, metric, environment, baselines, since, order)
+            earlier = before.get(metric.name, set())
+            found = _cases(
+                ledger, commit, task, metric, environment, baselines, since, order, earlier
+            )
             if isinstance(found, Verdict):
                 settled.append(found)
             else:
                 cases += found
-    answers = rules.judge_many(
-        [case.question for case in cases], look=look, seed=int(commit.sha[:8], 16)
-    )
+    answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
     verdicts = (*settled, *_combined(commit, cases, answers))
     ledger.record_verdicts(verdicts)
     suspects: dict[str, bool] = {}
@@ -127,8 +130,10 @@ def _cases(
     baselines: Baselines,
     since: float | None,
     order: Mapping[str, int],
+    before: Collection[tuple[str, ...]],
 ) -> list[_Case] | Verdict:
-    """The questions on one metric; or its verdict, where the environment is new."""
+    """The questions on one metric; or its verdict, where the environment is new. `before`: the
+    sets of trials that HEAD was judged from in earlier looks."""
     rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
     here = [r for r in rows if r.environment == environment and usable(r, metric)]
     head = [r for r in here if r.commit == commit.sha]
@@ -155,11 +160,12 @@ def _cases(
     known = noise([r for r in here if r.commit != commit.sha], order)
     if len(head) > 1 and not known.between:
         known = replace(noise(here, order), between=0.0)
-    question = _question(metric, head, base, known)
+    look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
+    question = _question(metric, head, base, known, look)
     found = [_Case(task, metric, head, base, question, environment, "", accepted)]
     pin = baselines.pinned(metric, here)
     if pin is not None:
-        question = _question(metric, head, pin[1], known)
+        question = _question(metric, head, pin[1], known, look)
         found.append(
             _Case(task, metric, head, pin[1], question, environment, pin[0].commit, accepted)
         )
@@ -193,7 +199,7 @@ def _combined(
     return list(verdicts.values())
 
 
-def _question(metric: Metric, head: Rows, base: Rows, known: Noise) -> rules.Question:
+def _question(metric: Metric, head: Rows, base: Rows, known: Noise, look: int) -> rules.Question:
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in base:
         groups[row.commit].append(row)
@@ -205,6 +211,7 @@ def _question(metric: Metric, head: Rows, base: Rows, known: Noise) -> rules.Que
         noise=known if known.known else None,
         seeds=[r.seed for r in head],
         baseline_seeds=[[r.seed for r in group] for group in groups.values()],
+        look=look,
     )
 
 

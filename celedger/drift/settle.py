@@ -25,11 +25,10 @@ def settle(
     is in question)."""
     extra = dict.fromkeys((task.name for task in tasks), 0)
     interleaved: dict[str, float] = {}
-    look = 1
     while True:
         judged = judge(
             repository, bench.ledger, commit, tasks, bench.environments,
-            look=look, interleaved=interleaved,
+            interleaved=interleaved,
         )  # fmt: skip
         again = [t for t in tasks if t.name in judged.suspects and extra[t.name] < budget]
         if not again:
@@ -45,7 +44,6 @@ def settle(
             else:
                 bench.run(commit, task, fresh_seed(bench.ledger, commit, task))
                 extra[task.name] += 1
-        look += 1
 
 
 def fresh_seed(ledger: Ledger, commit: Commit, task: Task) -> int:

@@ -207,9 +207,11 @@ class Reader(Store):
         where, values = _where({"c.sha = ?": commit, "v.suite = ?": suite, "v.task = ?": task})
         rows = self._rows(
             "SELECT c.sha, v.suite, v.task, v.metric, v.kind, v.level, v.value, v.effect, v.low, "
-            "v.high, v.p_value, v.trials, v.baseline, v.rule, v.note, v.recipe, v.environment, "
+            "v.high, v.p_value, own.ulids, base.ulids, v.rule, v.note, v.recipe, v.environment, "
             "max(v.id) AS latest "
-            f"FROM verdicts v JOIN commits c ON c.id = v.revision {where} "
+            "FROM verdicts v JOIN commits c ON c.id = v.revision "
+            "JOIN trial_sets own ON own.id = v.trials "
+            f"JOIN trial_sets base ON base.id = v.baseline {where} "
             "GROUP BY v.revision, v.suite, v.task, v.metric ORDER BY latest",
             values,
         )
@@ -236,6 +238,20 @@ class Reader(Store):
             (suite, task, recipe, environment),
         )
         return {(sha, metric): VerdictKind(kind) for sha, metric, kind, _ in rows}
+
+    def judged_before(
+        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
+    ) -> dict[str, set[tuple[str, ...]]]:
+        """Metric -> the different sets of this commit's trials that it was ever judged from."""
+        found: dict[str, set[tuple[str, ...]]] = {}
+        for metric, ulids in self._rows(
+            "SELECT DISTINCT v.metric, own.ulids FROM verdicts v "
+            "JOIN commits c ON c.id = v.revision JOIN trial_sets own ON own.id = v.trials WHERE "
+            "(c.sha, v.suite, v.task, v.recipe, v.environment) = (?, ?, ?, ?, ?)",
+            (commit, suite, task, recipe, environment),
+        ):
+            found.setdefault(metric, set()).add(tuple(json.loads(ulids)))
+        return found
 
     def baselines(self, *, suite: str | None = None) -> list[BaselineRecord]:
         """What people pinned and accepted, the oldest first."""
@@ -273,24 +289,32 @@ class Reader(Store):
             values,
         )
         summaries: dict[int, dict[str, float]] = {}
+        rules: dict[int, dict[str, str]] = {}
         # Every metric is looked up for every trial: the key starts with the metric, for drift.
-        for key, name, value in self._rows(
-            f"SELECT r.id, m.name, s.value {_TRIALS} CROSS JOIN metrics m CROSS JOIN summaries s "
-            f"ON s.metric = m.id AND s.task = r.task AND s.trial = r.id {where} "
+        for key, name, value, rule in self._rows(
+            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} CROSS JOIN metrics m "
+            "CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id "
+            f"LEFT JOIN definitions d ON d.id = s.definition {where} "
             "ORDER BY r.id, m.id",
             values,
         ):
             summaries.setdefault(key, {})[name] = _number(value)
-        return [self._trial_record(row, summaries.get(row[0], {})) for row in rows]
+            rules.setdefault(key, {})[name] = rule or "last"
+        return [
+            self._trial_record(row, summaries.get(row[0], {}), rules.get(row[0], {}))
+            for row in rows
+        ]
 
-    def _trial_record(self, row: tuple[Any, ...], summaries: Mapping[str, float]) -> TrialRecord:
+    def _trial_record(
+        self, row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
+    ) -> TrialRecord:
         (_, ulid, sha, recipe, environment, seed, why, started, host, device,
          suite, task, kind, ended, message, returncode, log, marks, epochs) = row  # fmt: skip
         outcome = None
         if kind is not None:
             outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, _marks(marks))
         trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
-        return TrialRecord(trial, suite, task, outcome, summaries, epochs)
+        return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules)
 
     def _commits(self, where: str, values: tuple[object, ...]) -> list[Commit]:
         parents: dict[int, list[str]] = {}

@@ -58,8 +58,8 @@ def first(db: Database) -> None:
     run(db, _TABLES)
     append_only(
         db, "commits", "parents", "tasks", "metrics", "definitions", "environments", "trials",
-        "outcomes", "points", "fingerprints", "summaries", "verdicts", "bisects",
-        "baselines",
+        "outcomes", "points", "fingerprints", "summaries", "trial_sets", "verdicts",
+        "bisects", "baselines",
     )  # fmt: skip
     run(db, _VIEWS)
     db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -157,6 +157,11 @@ CREATE TABLE summaries (         -- keyed for drift: one task's metric is one ra
   definition INTEGER REFERENCES definitions(id),  -- whose rule made it; NULL: the last value
   PRIMARY KEY (metric, task, trial)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE trial_sets (        -- metrics of a task are judged from the same trials: kept once
+  id INTEGER PRIMARY KEY,
+  digest BLOB NOT NULL UNIQUE,   -- SHA-256 of ulids
+  ulids TEXT NOT NULL            -- JSON, in the order in which they were judged
+) STRICT;
 CREATE TABLE verdicts (          -- the latest row of (revision, suite, task, metric) counts
   id INTEGER PRIMARY KEY,
   revision INTEGER NOT NULL REFERENCES commits(id),
@@ -172,8 +177,8 @@ CREATE TABLE verdicts (          -- the latest row of (revision, suite, task, me
   low REAL,
   high REAL,
   p_value REAL,
-  trials TEXT NOT NULL,          -- JSON: ULIDs judged
-  baseline TEXT NOT NULL,        -- JSON: ULIDs judged against
+  trials INTEGER NOT NULL REFERENCES trial_sets(id),    -- judged
+  baseline INTEGER NOT NULL REFERENCES trial_sets(id),  -- judged against
   rule TEXT NOT NULL,
   note TEXT NOT NULL,
   recorded TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))

@@ -6,9 +6,11 @@ Lives here: every INSERT of a fact. It must not know why something ran, nor judg
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
 
 from celedger.errors import LedgerError
 from celedger.ledger.store import Store
@@ -173,8 +175,8 @@ class Writer(Store):
                 said = (
                     v.kind.value,
                     *map(_real, numbers),
-                    _json(list(v.trials)),
-                    _json(list(v.baseline)),
+                    _trial_set(connection, v.trials),
+                    _trial_set(connection, v.baseline),
                     _text(v.rule),
                     _text(v.note),
                     v.recipe,
@@ -326,3 +328,16 @@ def _escaped(text: str) -> bool:
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _trial_set(connection: sqlite3.Connection, ulids: Sequence[str]) -> int:
+    """The row of these trials, made where it is not there."""
+    text = _json(list(ulids))
+    digest = hashlib.sha256(text.encode()).digest()
+    found = connection.execute("SELECT id FROM trial_sets WHERE digest = ?", (digest,))
+    row = found.fetchone()
+    if row is None:
+        row = connection.execute(
+            "INSERT INTO trial_sets (digest, ulids) VALUES (?, ?) RETURNING id", (digest, text)
+        ).fetchone()
+    return int(row[0])

@@ -81,10 +81,13 @@ class Repository:
         """The commit with this hash."""
         return self.resolve(sha)
 
-    def log(self, revision: str = "HEAD", limit: int = 20) -> list[Commit]:
+    def log(
+        self, revision: str = "HEAD", limit: int = 20, *, first_parent: bool = False
+    ) -> list[Commit]:
         """The newest commits reachable from a revision, newest first."""
         sha = self.resolve(revision).sha
-        return parse(tell(self.worktree, *LOG, f"--max-count={limit}", sha, "--").out)
+        line = ("--first-parent",) if first_parent else ()
+        return parse(tell(self.worktree, *LOG, *line, f"--max-count={limit}", sha, "--").out)
 
     def commits(self, spec: str, first_parent: bool = False) -> list[Commit]:
         """`REV`, or `A..B`: the commits reachable from B and not from A, oldest first and parents

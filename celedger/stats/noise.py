@@ -251,7 +251,7 @@ def _within(
     dof = np.array([g.size - 1 for g in groups], dtype=float)
     if not dof.any():
         return math.nan, 0.0, groups
-    squares = np.array([float(((g - g.mean()) ** 2).sum()) for g in groups])
+    squares = np.array([_squares(g) for g in groups])
     keep = np.ones(dof.size, dtype=bool)
     repeated = dof > 0
     if repeated.sum() >= 4:  # with fewer commits nothing says which of them is the odd one
@@ -265,6 +265,13 @@ def _within(
             typical = squares[keep].sum() / dof[keep].sum()
     variance = squares[keep].sum() / dof[keep].sum()
     return math.sqrt(variance), float(dof[keep].sum()), [groups[i] for i in np.flatnonzero(keep)]
+
+
+def _squares(values: NDArray[np.float64]) -> float:
+    """Sum of squares around the mean. From the first value on, because the mean of equal values
+    may differ from them in the last bit, and then an exact metric would have a noise."""
+    rest = values - values[0]
+    return float(((rest - rest.mean()) ** 2).sum())
 
 
 def _between(

@@ -50,6 +50,11 @@ def draw(drift: Drift) -> Figure:
         axes.set_title(_subtitle(drift), loc="left", pad=20 if drift.changes else 8)
         for place, _ in drift.changes:
             axes.axvline(place, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+        for first, last, worse in drift.steps:
+            axes.axvspan(
+                first - 0.5, last + 0.5, color=RED if worse else GREEN, alpha=0.1, linewidth=0,
+                zorder=0.5,
+            )  # fmt: skip
         handles = _legend(drift)
         picture.finish(figure, axes, handles)
         picture.above(axes, drift.changes)
@@ -167,6 +172,9 @@ def _legend(drift: Drift) -> list[Artist]:
     ):
         if places:
             handles.append(Line2D([], [], color=colour, marker="x", label=name, **point))  # type: ignore[arg-type]
+    if drift.steps:
+        label = "changed here (95 %)"
+        handles.append(Patch(color=RED if drift.steps[0][2] else GREEN, alpha=0.1, label=label))
     if drift.changes:
         dashes = (0, (4, 3))
         label = "environment changed"

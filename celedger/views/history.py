@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.drift import Course, Step
+from celedger.drift import Away, Course, Step
 from celedger.views import export
 from celedger.views.format import iso_date, measure, percent, plain, short
 from celedger.views.tables import Column, table
@@ -33,9 +33,26 @@ def courses_text(found: Sequence[Course], *, width: int = 100) -> str:
     metrics = len({(c.suite, c.task, c.metric.name) for c in found})
     verb = "changed" if rows else "nothing changed"
     lines.append(f"{len(rows) or ''} {verb} over {measured} commits, {metrics} metrics".strip())
+    lines += [_away_line(c, c.away) for c in found if c.away is not None]
     if len(names) > 1:
         lines.append(f"{len(names)} environments, each looked at by itself")
     return "\n".join(lines)
+
+
+def _away_line(course: Course, away: Away) -> str:
+    share = [x / abs(away.level) if away.level else float("nan") for x in
+             (away.effect, away.low, away.high)]  # fmt: skip
+    sizes = [percent(x) for x in share]
+    if any(x != x for x in share):
+        sizes = [
+            measure(x, course.sd, unit=course.metric.unit)
+            for x in (away.effect, away.low, away.high)
+        ]
+    way = "better" if away.better else "worse"
+    return (
+        f"{course.suite}/{course.task} {course.metric.name}: by now {sizes[0]} ({way}) from the "
+        f"pinned {short(away.pinned.sha)}, between {sizes[1]} and {sizes[2]}"
+    )
 
 
 def _cells(course: Course, step: Step) -> tuple[str, ...]:
@@ -71,6 +88,10 @@ def courses_json(found: Sequence[Course]) -> dict[str, export.Json]:
                     }
                     for s in c.steps
                 ],
+                "away": c.away and {
+                    "pinned": c.away.pinned.sha, "level": c.away.level, "effect": c.away.effect,
+                    "low": c.away.low, "high": c.away.high, "better": c.away.better,
+                },
             }
             for c in found
         ],

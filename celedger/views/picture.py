@@ -108,6 +108,9 @@ def sheet(title: str, height: float, *, width: float = WIDTH) -> Figure:
     return figure
 
 
+_ONE_ROW = 7  # entries of a legend that fit side by side on the narrowest sheet
+
+
 def finish(
     figure: Figure, axes: Axes, handles: Sequence[Artist], *, columns: int | None = None
 ) -> None:
@@ -116,7 +119,7 @@ def finish(
     legend = figure.legend(
         handles=handles,
         loc="outside lower left",
-        ncols=columns or len(handles),
+        ncols=columns or (len(handles) if len(handles) <= _ONE_ROW else -(-len(handles) // 2)),
         handletextpad=0.6,
         columnspacing=1.6,
         borderaxespad=0,

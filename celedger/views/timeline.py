@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from celedger.drift import Step, courses
 from celedger.errors import CeledgerError
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, OutcomeKind, TrialRecord, VerdictKind
@@ -70,6 +71,7 @@ class Drift:
     untestable: tuple[int, ...]
     marks: tuple[Mark, ...]
     changes: tuple[tuple[float, str], ...]  # (between positions, what changed)
+    steps: tuple[tuple[int, int, bool], ...]  # (first, last of a 95 % set; whether it got worse)
     trials: int
     hidden: int  # trials of the task's older recipes
 
@@ -140,6 +142,11 @@ def drift(
         if environment != own[position]
         for value in found
     ]
+    steps = [
+        step
+        for course in courses(ledger, commits, suite=suite, task=task, metric=metric.name)
+        for step in course.steps
+    ]
     return Drift(
         title,
         metric,
@@ -148,8 +155,9 @@ def drift(
         tuple(strays),
         tuple(sorted(failed)),
         tuple(untestable),
-        _marks(ledger, suite, task, metric, at, own),
+        _marks(ledger, suite, task, metric, at, own, steps),
         tuple(_changes(ledger, stretches)),
+        tuple((at[s.among[0].sha], at[s.among[-1].sha], not s.better) for s in steps),
         len(shown),
         len(records) - len(shown),
     )
@@ -211,6 +219,7 @@ def _marks(
     metric: Metric,
     at: dict[str, int],
     own: dict[int, str],
+    steps: Sequence[Step],
 ) -> tuple[Mark, ...]:
     """Culprits of bisects first: they matter most when labels compete for room."""
     marks: dict[int, Mark] = {}
@@ -238,4 +247,12 @@ def _marks(
             # Of commits in a row that are judged alike, the first one is the news.
             marks.setdefault(position, Mark(position, text, bad, kind is not before))
         before = kind
+    for step in steps:
+        told = [marks[at[c.sha]] for c in step.among if at[c.sha] in marks]
+        if any(mark.bad is not step.better for mark in told):
+            continue  # a bisect or a verdict has said so already
+        share = (step.after - step.before) / abs(step.before) if step.before else math.nan
+        size = f"  {percent(share)}" if math.isfinite(share) else ""
+        text = f"{short(step.commit.sha)}{size} ({probability(step.probability)})"
+        marks[at[step.commit.sha]] = Mark(at[step.commit.sha], text, not step.better, True)
     return tuple(marks.values())

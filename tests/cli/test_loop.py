@@ -126,3 +126,18 @@ def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
         drawn = project.run(*words)
         assert drawn.status == 0, drawn.err
         assert (project.root / words[-1]).stat().st_size > 1000
+
+
+def test_the_drift_of_the_main_line_is_not_that_of_its_branches(project: Project) -> None:
+    first = project.history([1.0])[0]
+    git(project.root, "checkout", "--quiet", "-b", "side")
+    side = project.commit("tried and undone", {"model.py": "LEVEL = 3.0\n"})
+    project.commit("undone", {"model.py": "LEVEL = 1.0  # 0\n"})
+    git(project.root, "checkout", "--quiet", "main")
+    git(project.root, "merge", "--quiet", "--no-ff", "-m", "merged", "side")
+    said = [project.run("run", revision).status for revision in (first, side, "HEAD")]
+    assert said == [0, 1, 0]
+    seen = project.run("drift", "--json")
+    assert seen.status == 0
+    assert "1 measured commit of merged branches left aside" in seen.err
+    assert {c["commits"] for c in json.loads(seen.out)["courses"]} == {2}

@@ -228,6 +228,24 @@ def test_a_verdict_is_added_when_it_says_something_new(ledger: Ledger, facts: Fa
     assert ledger.verdicts(task="other") == []
 
 
+def test_the_trials_of_all_metrics_are_kept_once_and_each_look_is_known(
+    ledger: Ledger, facts: Facts
+) -> None:
+    commit = facts.commit(1)
+    ledger.record_commits([commit])
+    base = tuple(f"01BASE{i}" for i in range(90))
+    for own in (("a",), ("a", "b"), ("a", "b")):
+        ledger.record_verdicts(
+            Verdict(commit.sha, "core", "mlp", metric, VerdictKind.SAME, trials=own, baseline=base)
+            for metric in ("loss", "speed")
+        )
+    assert ledger._rows("SELECT count(*) FROM trial_sets") == [(3,)]
+    key = {"suite": "core", "task": "mlp", "recipe": "", "environment": ""}
+    looks = {("a",), ("a", "b")}
+    assert ledger.judged_before(commit.sha, **key) == {"loss": looks, "speed": looks}
+    assert ledger.judged_before(commit.sha, **{**key, "recipe": "other"}) == {}
+
+
 def test_a_bisect_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
     bisect = BisectRecord(
         "01", "core", "mlp", "loss", "a" * 40, "b" * 40, ("c" * 40, "d" * 40), 0.97, "found", 5.0,
@@ -253,7 +271,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 14
+    assert len(tables) == 15
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from celedger.drift import courses
 from celedger.errors import CeledgerError, UsageError
-from celedger.model import Commit, Mark, Metric, OutcomeKind, Verdict, VerdictKind
+from celedger.model import (
+    BaselineAct,
+    BaselineRecord,
+    Commit,
+    Mark,
+    Metric,
+    OutcomeKind,
+    Verdict,
+    VerdictKind,
+)
 from celedger.views import samples
 from celedger.views.diff import diff_json, diff_text, task_diffs
 from celedger.views.export import dumps
+from celedger.views.history import courses_json, courses_text
 from celedger.views.log import log_json, log_text
 from celedger.views.show import show_json, show_text
 
@@ -215,3 +227,41 @@ def test_what_was_not_judged_has_no_least_change(history: Any, make_commits: Com
     assert (
         samples.main_metric([Metric("surprise"), *history.task.metrics]) is history.task.metrics[0]
     )
+
+
+def test_a_slow_drift_is_told_by_its_distance_from_the_pin(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(12))
+    draw = random.Random(3)
+    for i, commit in enumerate(made):
+        for seed in range(3):
+            history.trial(commit, {"val_loss": draw.gauss(0.4 + 0.004 * i, 0.006)}, seed=seed)
+    history.ledger.record_baseline(
+        BaselineRecord(
+            "01KB", BaselineAct.PIN, made[0].sha, "core", "", "val_loss", "Ada", "v1", 1.0
+        )
+    )
+    (course,) = courses(history.ledger, made, metric="val_loss")
+    assert course.away is not None
+    assert course.away.pinned == made[0]
+    assert not course.away.better
+    assert course.away.low < 0.036 < course.away.high  # the mean of the last five
+    assert f"(worse) from the pinned {made[0].sha[:8]}" in courses_text([course])
+    assert courses_json([course])["courses"][0]["away"]["pinned"] == made[0].sha  # type: ignore
+    (before,) = courses(history.ledger, made[:1], metric="val_loss")
+    assert before.away is None
+
+
+def test_seeds_are_compared_with_their_like_where_the_metric_repeats(
+    history: Any, make_commits: Commits
+) -> None:
+    """A commit with one seed more has another mean, though nothing changed."""
+    made = history.commits(make_commits(10))
+    of_seed = {0: 0.41, 1: 0.47, 2: 0.36}
+    for i, commit in enumerate(made):
+        for seed in (0, 1, 2) if i in (4, 5) else (0, 1):
+            history.trial(commit, {"val_loss": of_seed[seed]}, seed=seed)
+    (course,) = courses(history.ledger, made, metric="val_loss")
+    assert course.steps == ()
+    assert len(course.values[4]) == 2
