@@ -4,8 +4,10 @@ measured environment, so it knows torch and the standard library (Python 3.8 on)
 celedger's parent side.
 
 A `Training` is plain data. `train` is its driver for the record: `prepare`, then `step` after
-`step`. Whoever wants to look closer (traces, probes, profiles) drives the same `Training` by the
-same two functions in a run of its own; the driver for the record stays without hooks.
+`step`. Whoever wants to look closer (traces, watchpoints, profiles) drives the same `Training` by
+the same two functions in a run of its own; the driver for the record stays without hooks. Such a
+run is asked for from outside: CELEDGER_PROBE holds a JSON object whose `kind` names the module of
+`celedger.child` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import importlib
+import json
 import math
 import os
 import random
@@ -103,6 +107,8 @@ def train(**description: Any) -> nn.Module:
     epoch. Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
+    if "CELEDGER_PROBE" in os.environ:
+        return _probed(training, json.loads(os.environ["CELEDGER_PROBE"]))
     where = device()
     model, optimiser, schedule = prepare(training, where)
     for epoch in range(training.epochs):
@@ -128,6 +134,12 @@ def train(**description: Any) -> nn.Module:
         line = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         print(f"epoch {epoch}  {line}  fingerprint {mark[:8]}", flush=True)
     return model
+
+
+def _probed(training: Training, probe: Mapping[str, Any]) -> nn.Module:
+    driver = importlib.import_module(f"celedger.child.{probe['kind']}")
+    trained: nn.Module = driver.drive(training, probe, Path(os.environ["CELEDGER_PROBE_OUT"]))
+    return trained
 
 
 def prepare(

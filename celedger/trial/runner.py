@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
@@ -104,15 +105,19 @@ class Bench:
         None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
         journal keeps the reports.
         """
-
-        def waits(holder: lock.Holder) -> None:
-            self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
-
-        with self.device_lock.hold(waits, stop=self.stop):
+        with self.device_held():
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
                 return held[-1]
             return self._run(commit, task, seed)
+
+    def device_held(self) -> AbstractContextManager[None]:
+        """The device, waited for and held for the body of a `with`."""
+
+        def waits(holder: lock.Holder) -> None:
+            self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
+
+        return self.device_lock.hold(waits, stop=self.stop)
 
     def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
         started = self.now()

@@ -1,0 +1,87 @@
+"""A run outside the record: one training of a task at a commit, to be looked at closely.
+
+Same checkout, build, environment and device lock as a trial, and no journal: `celedger.child.log`
+does nothing in it, and the ledger never hears of it. What the probe inside the training wrote
+(celedger.child.torch says how it gets there) lies in a folder for the caller to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from celedger.errors import CannotJudge
+from celedger.model import Commit, OutcomeKind, Task
+from celedger.suite import command_lines
+from celedger.system import process
+from celedger.trial.ending import classify, explain
+from celedger.trial.runner import Bench
+from celedger.trial.surroundings import variables
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """How the run ended, and where what it left lies: `out` is the probe's folder."""
+
+    out: Path
+    log: Path
+    kind: OutcomeKind
+    message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.kind is OutcomeKind.OK
+
+
+def diagnose(
+    bench: Bench,
+    commit: Commit,
+    task: Task,
+    seed: int,
+    out: Path,
+    probe: Mapping[str, object],
+    *,
+    params: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Diagnostic:
+    """Run all commands of the task once, with a probe inside its trainings.
+
+    `probe` names the module of `celedger.child` that drives them (`kind`) and holds what else it
+    wants to know; `params` and `environment` change the task's parameters and variables. A
+    training that fails is a result. Raises CannotJudge where the commit cannot be built,
+    KeyboardInterrupt when it was stopped.
+    """
+    task = replace(task, params={**task.params, **(params or {})})
+    out.mkdir(parents=True, exist_ok=True)
+    log = out / "log.txt"
+    with bench.device_held():
+        env = variables(
+            bench.base_env, task, tree=bench.tree, child=bench.child,
+            visible_devices=bench.device.visible,
+            extra={
+                "CELEDGER_SEED": str(seed),
+                "CELEDGER_PROBE": json.dumps(dict(probe)),
+                "CELEDGER_PROBE_OUT": str(out),
+                **(environment or {}),
+            },
+        )  # fmt: skip
+        kind, reason = bench.prepare(commit, task, env, log)
+        if kind is not OutcomeKind.OK:
+            raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
+        lines = command_lines(
+            task, python=bench.interpreters[task.name], suite_dir=bench.suite_copy,
+            tree=bench.tree, seed=seed, out=out,
+        )  # fmt: skip
+        for _, argv in lines:
+            end = process.run(
+                argv, cwd=bench.tree, env=env, log=log, timeout=task.timeout,
+                silence=task.silence, memory=task.memory, stop=bench.stop,
+            )  # fmt: skip
+            if end.end is process.End.STOPPED:
+                raise KeyboardInterrupt
+            kind = classify(end, log)
+            if kind is not OutcomeKind.OK:
+                return Diagnostic(out, log, kind, explain(end, log))
+    return Diagnostic(out, log, OutcomeKind.OK)

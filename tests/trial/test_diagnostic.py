@@ -1,0 +1,88 @@
+"""A diagnostic run: the same training, looked at closely, and never in the record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import SUITE, make_project
+
+from celedger import config
+from celedger import suite as suites
+from celedger.errors import CannotJudge
+from celedger.ledger import Ledger
+from celedger.model import Commit, OutcomeKind
+from celedger.repo import Repository
+from celedger.trial.diagnostic import diagnose
+from celedger.trial.runner import Bench
+from celedger.trial.workplace import choose_tasks, set_bench
+
+LOOKS = """\
+import json, os, sys
+from pathlib import Path
+from celedger.child import log
+from model import LEVEL
+log(epoch=0, val_loss=LEVEL)
+probe = json.loads(os.environ["CELEDGER_PROBE"])
+if probe.get("fails"):
+    raise ValueError("as asked")
+seen = {"level": LEVEL, "argv": sys.argv[1:], "more": os.environ.get("MORE")}
+Path(os.environ["CELEDGER_PROBE_OUT"], "seen.json").write_text(json.dumps(seen))
+"""
+TASK = SUITE.replace("--seed {seed}", "--seed {seed} --lr {lr}") + "params = { lr = 0.1 }\n"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[tuple[Bench, Commit]]:
+    project = make_project(tmp_path / "project", TASK, {"fit.py": LOOKS})
+    project.history([1.0, 1.5])
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, os.environ)
+    suite_ = suites.load(suites.find(None, settings, repository.root))
+    tasks = choose_tasks(suite_, ())
+    with (
+        Ledger.open(settings.ledger, create=True) as ledger,
+        set_bench(repository, ledger, settings, suite_, tasks) as bench,
+    ):
+        yield bench, repository.resolve("HEAD~1")
+
+
+def test_it_runs_the_commit_with_the_probe_and_leaves_no_row(
+    bench: tuple[Bench, Commit], tmp_path: Path
+) -> None:
+    table, commit = bench
+    (task,) = choose_tasks(table.suite, ())
+    done = diagnose(
+        table, commit, task, 3, tmp_path / "out", {"kind": "trace"},
+        params={"lr": 0.5}, environment={"MORE": "yes"},
+    )  # fmt: skip
+    assert done.ok
+    seen = json.loads((done.out / "seen.json").read_text())
+    assert seen == {"level": 1.0, "argv": ["--seed", "3", "--lr", "0.5"], "more": "yes"}
+    assert table.ledger.trials() == []
+    assert table.ledger.commits() == []
+    assert table.held(commit.sha, task, 3) == []
+
+
+def test_a_training_that_fails_under_the_probe_is_a_result(
+    bench: tuple[Bench, Commit], tmp_path: Path
+) -> None:
+    table, commit = bench
+    (task,) = choose_tasks(table.suite, ())
+    done = diagnose(table, commit, task, 0, tmp_path / "out", {"kind": "trace", "fails": True})
+    assert (done.ok, done.kind) == (False, OutcomeKind.FAILED)
+    assert "ValueError: as asked" in done.message
+
+
+def test_a_commit_that_does_not_build_cannot_be_diagnosed(
+    bench: tuple[Bench, Commit], tmp_path: Path
+) -> None:
+    table, commit = bench
+    (task,) = choose_tasks(table.suite, ())
+    broken = replace(task, build=(("false",),))
+    with pytest.raises(CannotJudge, match="cannot be built"):
+        diagnose(table, commit, broken, 0, tmp_path / "out", {"kind": "trace"})
