@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from celedger.errors import ConfigError
+from celedger.model import Bytes, parse_size
 
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _YES = frozenset({"1", "true", "yes", "on"})
@@ -28,6 +29,7 @@ class Config:
     device: str = "auto"  # auto, cpu or cuda:N
     bisect_on_regression: bool = False  # the worker bisects what it finds regressed
     hook_suite: str | None = None  # what a merge runs; default: `suite`
+    cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
 
 
 def load(
@@ -137,6 +139,13 @@ def _switch(value: object, base: Path) -> bool:
     return value
 
 
+def _size(value: object, base: Path) -> Bytes:
+    size = parse_size(value)
+    if size is None:
+        raise ValueError('a size such as "20GB"')
+    return size
+
+
 _RULES: dict[str, Callable[[object, Path], object]] = {
     "ledger": _path,
     "suites": _path,
@@ -144,6 +153,7 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "device": _device,
     "bisect_on_regression": _switch,
     "hook_suite": _name,
+    "cache_limit": _size,
 }
 assert list(_RULES) == [field.name for field in fields(Config)]
 

@@ -19,6 +19,22 @@ Seconds = float
 Bytes = int
 
 
+_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_SIZES)})")
+
+
+def parse_size(value: object) -> Bytes | None:
+    """`4000000000`, `"4GB"`, `"512MiB"`; None for what is no size from 1 byte to 1 EiB."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        total: float = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        total = float(match[1]) * _SIZES[match[2]]
+    else:
+        return None
+    return int(total) if 1 <= total <= 2**60 else None
+
+
 class Direction(StrEnum):
     """Which way a metric gets better; `info` is never judged."""
 
@@ -127,6 +143,7 @@ class Task:
     pythonpath: tuple[str, ...] = (".",)
     build: tuple[tuple[str, ...], ...] = ()
     inputs: tuple[str, ...] = ()
+    venv: tuple[str, ...] = ()  # requirement files of the commit that make its interpreter
     threads: int = 1
     timeout: Seconds = 600.0
     silence: Seconds | None = None
@@ -145,6 +162,7 @@ class Task:
             "build": [list(words) for words in self.build],
             "inputs": list(self.inputs),
             "threads": self.threads,
+            **({"venv": list(self.venv)} if self.venv else {}),
         }
 
     @property

@@ -87,6 +87,8 @@ def bisect(
     """
     bad = history.commits[-1]
     must_be_judged(tasks, metric)
+    # One environment for all commits, or what changed in it would be taken for the code's doing.
+    bench.hold_environment(bad.sha, tasks)
     ran = measure_ends(bench, good, bad, tasks, metric)
     symptom = find_symptom(
         bench.ledger, tasks, good, bad, bench.environments, metric, improved=improved

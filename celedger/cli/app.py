@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from celedger import __version__
-from celedger.cli import baseline, bisect, check, demo, hook, init, plot, reading, unix, worker
+from celedger.cli import baseline, bisect, check, demo, doctor, hook, init, plot, reading, unix, worker
 from celedger.cli import run as run_verb
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
@@ -59,7 +59,7 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, worker.queue, worker.worker, demo.demo, init.doctor,
+    bisect.bisect, worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

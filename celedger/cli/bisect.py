@@ -87,6 +87,11 @@ def bisect(
                     seconds=lambda t: options.usual_seconds(ledger, t),
                 )))  # fmt: skip
                 return Status.GOOD
+            if bench.requirements_differ(good.sha, history.commits[-1].sha, tasks):
+                note(
+                    "celedger: the requirements change in this range; every commit runs with "
+                    "those of the bad end, so that it is the code that is compared"
+                )
             with Progress() as progress:
                 bench.listen = progress
                 report = bisection.bisect(

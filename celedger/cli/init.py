@@ -1,4 +1,4 @@
-"""`celedger init` and `celedger doctor`: set up a repository, and say how it stands."""
+"""`celedger init`: set up a repository."""
 
 from __future__ import annotations
 
@@ -60,45 +60,3 @@ def init(
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
     print("To train after every merge by itself: `celedger hook install`.")
     return Status.GOOD
-
-
-def doctor(context: typer.Context) -> int:
-    """Say what celedger sees here: versions, device, ledger, hooks. For bug reports."""
-    import os
-    import platform
-    import sys
-
-    from celedger import __version__, config
-    from celedger import suite as suites
-    from celedger.cli.session import reading
-    from celedger.errors import CeledgerError
-    from celedger.service import hooks
-    from celedger.system import environment, gpu
-
-    print(f"celedger {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    repository, settings = find(context.obj)
-    print(f"repository  {repository.root}")
-    print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
-    worst = Status.GOOD
-    try:
-        device = gpu.resolve(settings.device)
-        print(f"device      {device.key}")
-        suite = suites.load(suites.find(None, settings, repository.root))
-        print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
-        for python in sorted({task.python for task in suite.tasks}):
-            path = environment.resolve_interpreter(python, os.environ.get("PATH", ""))
-            found = environment.describe(path, device=device, threads=1, repo_root=repository.root)
-            print(f"python      {path}, environment {found.fingerprint[:12]}")
-    except CeledgerError as error:
-        print(f"problem     {error}")
-        worst = error.status
-    try:
-        with reading(context.obj) as session:
-            trials = session.ledger.trials()
-            running = [r for r in trials if r.outcome is None]
-            print(f"ledger      {settings.ledger}: {len(trials)} trials, {len(running)} running")
-    except CeledgerError as error:
-        print(f"ledger      {error}")
-    for hook in hooks.status(repository, sys.executable):
-        print(f"hook        {hook.name}: {hook.state}")
-    return worst

@@ -90,6 +90,8 @@ class Progress:
                     self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
             case events.Building(commit, task):
                 self._show(f"building {commit.sha[:SHORT]} for {task.name}")
+            case events.Installing(sha, task):
+                self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
             case events.Started(commit, task, seed):
                 self._what = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
                 self._show(self._what)

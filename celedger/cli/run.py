@@ -38,7 +38,7 @@ def run(
     from celedger import drift
     from celedger import suite as suites
     from celedger.cli.progress import Progress
-    from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+    from celedger.trial.workplace import by_environment, choose_tasks, lacking, run_all, set_bench
     from celedger.views.show import show_text
 
     with writing(context.obj, suite=suite, device=device) as session:
@@ -63,9 +63,12 @@ def run(
             if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
             ran = {need.commit.sha for need in needs}
-            ran |= drift.unjudged(ledger, commits, tasks, bench.environments) | {newest.sha}
+            for environments, alike in by_environment(bench, commits, tasks):
+                ran |= drift.unjudged(ledger, alike, tasks, environments)
+            ran.add(newest.sha)
             for commit in commits:
                 if commit.sha in ran:
-                    judged = drift.judge(repository, ledger, commit, tasks, bench.environments)
+                    environments = bench.environments_at(commit.sha, tasks)
+                    judged = drift.judge(repository, ledger, commit, tasks, environments)
         print(show_text(ledger, newest.sha, width=options.width()))
     return drift.status(judged.verdicts, gate=False)

@@ -27,7 +27,8 @@ def settle(
     interleaved: dict[str, float] = {}
     while True:
         judged = judge(
-            repository, bench.ledger, commit, tasks, bench.environments,
+            repository, bench.ledger, commit, tasks,
+            bench.environments_at(commit.sha, tasks),
             interleaved=interleaved,
         )  # fmt: skip
         again = [t for t in tasks if t.name in judged.suspects and extra[t.name] < budget]
@@ -58,7 +59,7 @@ def _speed_baseline(
     """The newest commit of the rolling baseline of the task's first speed metric."""
     ancestors = [c for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
     places = {c.sha: c for c in ancestors}
-    environment = bench.environments[task.name].fingerprint
+    environment = bench.place(commit.sha, task).environment.fingerprint
     baselines = Baselines(bench.ledger, task, commit.sha, list(places), environment)
     for metric in task.metrics:
         if metric.kind is Kind.SPEED and metric.direction.sign:

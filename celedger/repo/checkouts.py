@@ -13,12 +13,14 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 
 from celedger.errors import RepositoryError
-from celedger.repo.leftovers import Seal, delete, open_folders
+from celedger.repo.folders import Folders
+from celedger.repo.leftovers import Key, delete, key_of, open_folders
 from celedger.repo.plumbing import Answer, ask, tell
 from celedger.repo.repository import Repository
 
@@ -49,6 +51,47 @@ _CONFIG = """
 _ALTERNATES = "../../../../../objects\n"
 _CLEAN = ("clean", "-ffdxq")  # -x: ignored files too; -ff: repositories inside too
 _ORIGINAL = "celedger-config"  # the configuration as made here, under .git
+_INDEX = "celedger-index"  # the index as it was when the tree was sealed, under .git
+_CLOCK = "celedger-clock"  # touched, to read the file system's clock, under .git
+# What git heeds when it writes the tree: where one of these is not as we left it, nothing that we
+# remember of the tree is believed.
+_HEEDED = (
+    "HEAD", "config", "packed-refs", "refs", "shallow", "info", "info/attributes", "info/exclude",
+    "info/grafts", "objects/info/alternates",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How git's own files in the slot looked; None for one that is not there."""
+
+    heeded: tuple[Key | None, ...]
+    index: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a build made, by names relative to the tree. `changed` are the tracked files that it
+    rewrote or deleted; `files`, everything it wrote, and how to see that it is still that."""
+
+    mark: Mark
+    at: Folders
+    changed: frozenset[str]
+    files: dict[str, Key]
+    folders: tuple[str, ...]  # that are not the commit's, parents first
+
+    def undo(self, tree: Path) -> bool:
+        """Delete what was not there. False where something that was there is changed or gone.
+        Tracked files that the build left alone are git's to restore."""
+        gone = self.at.sweep()
+        for name in self.at.known:
+            (tree / name).mkdir(parents=True, exist_ok=True)
+        if any(name == g or name.startswith(f"{g}/") for g in gone for name in self.changed):
+            return False  # deleted by the build, back again
+        try:
+            return all(key_of(tree / name) == key for name, key in self.files.items())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
 
 class Checkouts:
@@ -57,6 +100,30 @@ class Checkouts:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.folder = repository.state_dir / "checkouts"
+
+    def slots(self) -> list[tuple[Path, bool]]:
+        """The slots there are, each with whether somebody holds it."""
+        found = []
+        for path in sorted(self.folder.glob("[0-9]*")):
+            if path.suffix == "" and path.is_dir():
+                handle = _try_lock(path.with_suffix(".lock"))
+                found.append((path, handle is None))
+                if handle is not None:
+                    os.close(handle)
+        return found
+
+    def remove(self, path: Path) -> bool:
+        """Delete a slot, unless somebody holds it: the next to take it makes it anew."""
+        handle = _try_lock(path.with_suffix(".lock"))
+        if handle is None:
+            return False
+        try:
+            delete(path)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
 
     def take(self) -> Checkout:
         """A free slot, held until `close` (or the end of `with`, or of the process)."""
@@ -89,7 +156,9 @@ class Checkout:
         self._repository = repository
         self._handle = handle
         self._git_dir = path / ".git"
+        self._clean: tuple[Folders, Mark] | None = None  # the tree of `commit` and nothing else
         self._seal: Seal | None = None
+        self._fresh = False  # nothing ran in it since git's own files were made right
 
     def __enter__(self) -> Checkout:
         return self
@@ -121,7 +190,8 @@ class Checkout:
         for a commit that is not there."""
         self.commit, self._seal = "", None
         try:
-            self._switch(sha)
+            if not self._step(sha):
+                self._switch(sha)
         except (OSError, RepositoryError):
             self._repository.commit(sha)  # if it is not there, that is the error
             self._attempt(self._rebuild)
@@ -132,23 +202,48 @@ class Checkout:
         """Remember what is there, after a build: `restore` brings this back."""
         self._attempt(self._remember)
 
+    @property
+    def made(self) -> Seal | None:
+        """What lies in the sealed tree beside the commit's; None where it is not known."""
+        return self._seal
+
+    def tracks(self, name: str) -> bool:
+        """Whether the commit has a file or folder of this relative name."""
+        return self._clean is not None and self._clean[0].holds(name)
+
     def restore(self) -> bool:
-        """Undo what a trial did since the seal (without one: since the move): its files are
-        deleted, tracked files are brought back. False where it changed or deleted what the
-        build made, or moved HEAD: then move and build again."""
-        if self._seal is None or self._head() != self.commit:
-            return False
+        """Undo what a trial did since the seal: its files are deleted, tracked files are brought
+        back. False where it changed or deleted what the build made, or moved HEAD: then move
+        and build again."""
         seal = self._seal
-        with suppress(OSError):
-            changed = self._changed()
-            if changed is not None and seal.undo(self.path):
-                lost = [name for name in changed if name not in seal.changed]
-                if lost:
-                    self._tell(
-                        "checkout-index", "--force", "-z", "--stdin",
-                        stdin=b"".join(os.fsencode(name) + b"\0" for name in lost),
-                    )  # fmt: skip
-                return True
+        if seal is None:
+            return False
+        with suppress(OSError, RepositoryError):
+            self._unlock()
+            mark = self._mark()
+            if mark.heeded != seal.mark.heeded:
+                return False
+            if mark.index != seal.mark.index:
+                # A plain `git diff` writes it too. What was staged is a reason to build again,
+                # what was not is put back as it was, with no flag that hides a file.
+                if self._changed() is None:
+                    return False
+                shutil.copy2(self._git_dir / _INDEX, self._git_dir / "index")
+            if not seal.undo(self.path):
+                return False
+            lost = sorted(self._modified() - seal.changed)
+            if lost:
+                self._tell(
+                    "checkout-index", "--force", "-u", "-z", "--stdin",
+                    stdin=b"".join(os.fsencode(name) + b"\0" for name in lost),
+                )  # fmt: skip
+            self._keep_index()
+            mark = self._mark()
+            # What was sealed stays the measure: nothing that came since is taken for it.
+            self._seal = Seal(mark, seal.at, seal.changed, seal.files, seal.folders)
+            if self._clean is not None:
+                self._clean = (self._clean[0], mark)
+            return True
         return False
 
     # --- making
@@ -174,7 +269,7 @@ class Checkout:
         (self._git_dir / "refs").mkdir()
         (self._git_dir / "packed-refs").write_bytes(refs)
         self._tell("rev-parse", "--git-dir")
-        self.commit, self._seal = "", None
+        self.commit, self._seal, self._clean, self._fresh = "", None, None, True
 
     def _rebuild(self) -> None:
         """The slot from nothing. Nothing in it is anybody's."""
@@ -195,20 +290,40 @@ class Checkout:
 
     # --- moving
 
+    def _step(self, sha: str) -> bool:
+        """Move as a plain `git checkout` does, where everything git heeds is as we left it and
+        what a trial left can be told from the commit's own. False: move thoroughly."""
+        clean, self._clean = self._clean, None
+        try:
+            self._unlock()
+            if clean is None or clean[1] != self._mark():
+                return False
+            clean[0].sweep()
+            if self._ask(*_checkout(sha)).status != 0:
+                return False
+            after = clean[0].again(self._clock)
+            if after.attributes != clean[0].attributes:
+                self._empty()
+                return False
+        except OSError:
+            return False
+        self._clean = (after, self._mark())
+        return True
+
     def _switch(self, sha: str) -> None:
-        self._unlock()
+        """Move, whatever lies in the slot."""
+        if not self._fresh:
+            self._refresh()
+        self._fresh = False
         before = self._head()
         if before != sha and self._attributes_differ(before, sha):
             # Attributes decide how unchanged files are written too, and a checkout writes the
             # changed ones only; and it would heed a file of attributes that is to go.
-            (self._git_dir / "index").unlink(missing_ok=True)
-            for entry in self.path.iterdir():
-                if entry != self._git_dir:
-                    delete(entry)
+            self._empty()
         for last in (False, True):
             # Cleaned before, since git heeds a .gitattributes that a trial left; and after, since
             # what a trial staged is no longer known to git then.
-            for words in (_CLEAN, ("checkout", "--detach", "--force", "--quiet", sha), _CLEAN):
+            for words in (_CLEAN, _checkout(sha), _CLEAN):
                 moved = self._ask(*words)
                 if moved.status != 0:
                     break
@@ -220,6 +335,14 @@ class Checkout:
             open_folders(self.path)  # a trial may have left folders nothing can be deleted from
         if (self.path / ".gitmodules").exists():
             self._empty_submodules()
+        self._clean = (Folders.read(self.path, self._clock), self._mark())
+
+    def _empty(self) -> None:
+        """Nothing left of the tree: the next checkout writes every file."""
+        (self._git_dir / "index").unlink(missing_ok=True)
+        for entry in self.path.iterdir():
+            if entry != self._git_dir:
+                delete(entry)
 
     def _attributes_differ(self, before: str, after: str) -> bool:
         if not before:
@@ -249,17 +372,49 @@ class Checkout:
         for lock in self._git_dir.glob("*.lock"):
             lock.unlink(missing_ok=True)
 
+    def _mark(self) -> Mark:
+        return Mark(tuple(map(self._mark_of, _HEEDED)), self._mark_of("index"))
+
+    def _mark_of(self, name: str) -> Key | None:
+        try:
+            return key_of(self._git_dir / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _clock(self) -> int:
+        file = self._git_dir / _CLOCK
+        file.touch()
+        return file.stat().st_ctime_ns
+
     # --- sealing
 
     def _remember(self) -> None:
-        changed = self._changed()
-        if changed is None:
+        clean = self._clean
+        self._seal = None
+        self._unlock()
+        mark = self._mark()
+        if clean is None or mark.heeded != clean[1].heeded:
+            return
+        if mark.index != clean[1].index and self._changed() is None:
             # The build staged or committed something. What it made stays; nothing can be
             # brought back to it, so every trial after the first builds again.
-            self._seal = None
             return
-        tracked = (os.fsdecode(name) for name in self._tell("ls-files", "-z").out.split(b"\0")[:-1])
-        self._seal = Seal.of(self.path, frozenset(tracked), frozenset(changed))
+        changed = frozenset(self._modified())
+        at = clean[0].again(self._clock)
+        folders, new = at.since(clean[0])
+        written = [*new, *(name for name in changed if at.holds(name))]
+        files = {name: key_of(self.path / name) for name in written}
+        self._keep_index()
+        self._clean = (clean[0], mark)
+        self._seal = Seal(mark, at, changed, files, tuple(folders))
+
+    def _keep_index(self) -> None:
+        shutil.copy2(self._git_dir / "index", self._git_dir / _INDEX)
+
+    def _modified(self) -> set[str]:
+        """The tracked files that were written, or deleted, since git wrote them."""
+        out = self._tell("diff-files", "--name-only", "-z", "--ignore-submodules=all").out
+        return {os.fsdecode(name) for name in out.split(b"\0")[:-1]}
 
     def _changed(self) -> list[str] | None:
         """The tracked files that differ from the commit; None where the index does."""
@@ -295,6 +450,10 @@ class Checkout:
             raise RepositoryError(
                 f"the checkout {self.path} cannot be used: {error.strerror}"
             ) from error
+
+
+def _checkout(sha: str) -> tuple[str, ...]:
+    return ("checkout", "--detach", "--force", "--quiet", sha)
 
 
 def _try_lock(path: Path) -> int | None:

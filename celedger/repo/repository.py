@@ -20,6 +20,11 @@ from celedger.repo.history import LOG, History, history, parse
 from celedger.repo.plumbing import ask, tell
 
 _UNSHALLOW = "git fetch --unshallow"
+# The tree without entries, which git knows without storing it, by the length of its hashes.
+_EMPTY_TREE = {
+    40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,28 @@ class Repository:
                 name = part.removeprefix(b"\n") if not found[current] else part
                 found[current].append(os.fsdecode(name))
         return {sha: tuple(paths) for sha, paths in found.items()}
+
+    def matching(self, sha: str, patterns: Iterable[str]) -> dict[str, str]:
+        """The files of a commit (a full hash) that glob patterns match, each with its mode and
+        blob: `{"setup.py": "100644 1f3a…"}`. `*` stays in its folder, `**` does not, and a folder
+        stands for all that is in it."""
+        wanted = [f":(top,glob){pattern}" for pattern in patterns]
+        if not wanted:
+            return {}
+        out = tell(
+            self.worktree, "diff-tree", "-r", "-z", "--no-renames", _EMPTY_TREE[len(sha)], sha,
+            "--", *wanted,
+        ).out  # fmt: skip
+        parts = out.split(b"\0")[:-1]
+        found = {}
+        for fields, name in zip(parts[::2], parts[1::2], strict=True):
+            _, mode, _, blob, _ = fields.decode().split()
+            found[os.fsdecode(name)] = f"{mode} {blob}"
+        return found
+
+    def blob(self, sha: str, name: str) -> bytes:
+        """The content of a file of a commit, as git stores it. Raises RepositoryError."""
+        return tell(self.worktree, "cat-file", "blob", f"{sha}:{name}").out
 
     def is_dirty(self) -> bool:
         """Whether tracked files differ from HEAD: what a person sees is not what HEAD is. Never

@@ -6,6 +6,7 @@ Files only; knows nothing of what suite.toml says.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def snapshot(suite: _Folder, cache: Path) -> Path:
     home = cache / content_hash(folder, training_only=False)
     try:
         if _holds(home, folder):
+            os.utime(home)  # what is long unused may be cleared away
             return home
         cache.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))

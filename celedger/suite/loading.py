@@ -28,7 +28,7 @@ _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
 _MOST_SEEDS = 10_000
 _LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
-_SUITE_KEYS = ("name", "python", "pythonpath", "build", "inputs", *_LIMITS)
+_SUITE_KEYS = ("name", "python", "pythonpath", "build", "inputs", "venv", *_LIMITS)
 _TASK_KEYS = ("name", "command", "commands", "params", "grid", "metrics", *_LIMITS)
 
 _seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
@@ -108,6 +108,7 @@ def load(folder: Path) -> Suite:
             pythonpath=head.read("pythonpath", table.inside, (".",)),
             build=_build(head),
             inputs=head.read("inputs", table.inside, ()),
+            venv=head.read("venv", table.inside, ()),
         ),
     )
     shared = metrics.tables(f"{file}:", top.raw("metrics", {}))

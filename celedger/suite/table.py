@@ -12,15 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, TypeVar
 
 from celedger.errors import SuiteError
+from celedger.model import parse_size
 
 Value = TypeVar("Value")
 _MISSING = object()
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_BYTES)})")
 
 
 class Table:
@@ -123,15 +121,12 @@ def seconds(value: object) -> float:
 
 def size(value: object) -> int:
     """`4000000000`, `"4GB"`, `"512MiB"`."""
+    total = parse_size(value)
+    if total is not None:
+        return total
     if isinstance(value, int) and not isinstance(value, bool):
-        total: float = value
-    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-        total = float(match[1]) * _BYTES[match[2]]
-    else:
-        raise ValueError(f'is {shown(value)}, not a size such as "4GB" or "512MiB"')
-    if not 1 <= total <= 2**60:
         raise ValueError(f"is {shown(value)}, not a size from 1 byte to 1 EiB")
-    return int(total)
+    raise ValueError(f'is {shown(value)}, not a size such as "4GB" or "512MiB"')
 
 
 def shown(value: object) -> str:

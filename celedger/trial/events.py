@@ -25,6 +25,14 @@ class Building:
 
 
 @dataclass(frozen=True, slots=True)
+class Installing:
+    """The virtual environment of a commit (a hash) is being made."""
+
+    commit: str
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     commit: Commit
     task: Task
@@ -43,7 +51,7 @@ class Finished:
     seconds: Seconds
 
 
-Event = Waiting | Building | Started | Epoch | Finished
+Event = Waiting | Building | Installing | Started | Epoch | Finished
 Listener = Callable[[Event], None]
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
 
-from celedger.errors import LedgerError, RepositoryError
+from celedger.errors import CannotJudge, LedgerError, RepositoryError
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
 from celedger.model import (
@@ -31,13 +31,15 @@ from celedger.model import (
     Why,
 )
 from celedger.repo.checkouts import Checkout, Checkouts
-from celedger.suite import Suite, build_lines, command_lines
+from celedger.suite import Suite, command_lines
 from celedger.system import lock, process
 from celedger.system.gpu import Device
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, protocol
+from celedger.trial.builds import Builds
 from celedger.trial.ending import classify, explain, tail
 from celedger.trial.surroundings import variables
+from celedger.trial.venvs import Place, Venvs
 
 # A disk with less room than this cannot take another epoch: its failures are the machine's.
 DISK_FULL = 64 * 1024  # bytes
@@ -60,6 +62,8 @@ class Bench:
     child: Path
     environments: Mapping[str, Environment]  # task name -> where it would run now
     interpreters: Mapping[str, str]  # task name -> path of its interpreter
+    builds: Builds
+    venvs: Venvs
     device: Device
     device_lock: lock.DeviceLock
     base_env: Mapping[str, str]
@@ -71,7 +75,11 @@ class Bench:
     stop: Callable[[], bool] | None = None
     _checkout: Checkout | None = None
     _built: tuple[str, object] | None = None
-    _unbuildable: dict[tuple[str, object], str] = field(default_factory=dict)
+    _began: float = field(default_factory=time.time)
+    _fresh: float = 0.0  # failures of builds remembered from before this time do not count
+    _held_at: str = ""  # the commit whose requirements all trials are run with
+    _bases: dict[str, Place] = field(default_factory=dict)
+    _measuring: bool = False
 
     def __enter__(self) -> Bench:
         return self
@@ -85,6 +93,64 @@ class Bench:
         if self._checkout is not None:
             self._checkout.close()
             self._checkout = None
+        self.venvs.close()
+
+    def place(self, commit: str, task: Task) -> Place:
+        """Where a task runs at a commit (a hash): in the suite's interpreter, or in an environment
+        made from the requirements of that commit (of the held one, after `hold_environment`)."""
+        base = self._base(task)
+        if not task.venv:
+            return base
+        at = self._held_at or commit
+
+        def checkout() -> Checkout:
+            self._built = None
+            self.listen(events.Installing(at, task))
+            return self.checkout
+
+        with ExitStack() as quiet:
+            if not self._measuring and not self.venvs.has(at, task, base):
+                # Making one would disturb whoever measures now.
+                quiet.enter_context(self.device_held())
+            return self.venvs.place(at, task, base, checkout)
+
+    def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
+        """Task name -> the environment in which it runs at this commit."""
+        return {task.name: self.place(commit, task).environment for task in tasks}
+
+    def hold_environment(
+        self, commit: str, tasks: Sequence[Task], *, install: bool = True
+    ) -> None:
+        """From now on run every commit with the requirements of this one, so that trials of
+        different commits may be compared. Without `install` only where nothing must be installed
+        for it. Raises CannotJudge where they cannot be."""
+        for task in tasks:
+            base = self._base(task)
+            if not task.venv or not (install or self.venvs.has(commit, task, base)):
+                continue
+            place = self.place(commit, task)
+            if place.kind is not OutcomeKind.OK:
+                raise CannotJudge(
+                    f"{task.name} has no environment at {commit[:10]}: {place.problem}",
+                    "choose another end",
+                )
+            self._bases[task.name] = base
+            self.environments = {**self.environments, task.name: place.environment}
+        self._held_at = commit
+
+    def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
+        """Whether two commits ask for different environments."""
+        return any(
+            self.venvs.key(commit, task, base) != self.venvs.key(other, task, base)
+            for task in tasks
+            if task.venv and (base := self._base(task))
+        )
+
+    def _base(self, task: Task) -> Place:
+        """The suite's own interpreter, with which environments are made."""
+        return self._bases.get(task.name) or Place(
+            self.environments[task.name], self.interpreters[task.name]
+        )
 
     def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
         """The trials of this question that the ledger already answers: same recipe, seed and
@@ -92,7 +158,7 @@ class Bench:
         found = self.ledger.trials(
             commit=commit,
             recipe=task.recipe,
-            environment=self.environments[task.name].fingerprint,
+            environment=self.place(commit, task).environment.fingerprint,
             seed=seed,
         )
         return [r for r in found if answers(r, task)]
@@ -105,27 +171,35 @@ class Bench:
         None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
         journal keeps the reports.
         """
+        self._fresh = self._began if enough is None else 0.0
         with self.device_held():
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
                 return held[-1]
             return self._run(commit, task, seed)
 
-    def device_held(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def device_held(self) -> Iterator[None]:
         """The device, waited for and held for the body of a `with`."""
 
         def waits(holder: lock.Holder) -> None:
             self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
 
-        return self.device_lock.hold(waits, stop=self.stop)
+        with self.device_lock.hold(waits, stop=self.stop):
+            self._measuring = True
+            try:
+                yield
+            finally:
+                self._measuring = False
 
     def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
         started = self.now()
+        place = self.place(commit.sha, task)
         trial = Trial(
             ulid=ulids.new(started, self.random),
             commit=commit.sha,
             recipe=task.recipe,
-            environment=self.environments[task.name].fingerprint,
+            environment=place.environment.fingerprint,
             seed=seed,
             why=self.why,
             started=started,
@@ -134,8 +208,8 @@ class Bench:
         )
         self.ledger.record_commits([commit])
         self.ledger.record_task(task)
-        self.ledger.record_environment(self.environments[task.name])
-        attempt = _Attempt(self, commit, task, trial)
+        self.ledger.record_environment(place.environment)
+        attempt = _Attempt(self, commit, task, trial, place)
         try:
             attempt.begin()
             record = attempt.finish(attempt.execute())
@@ -148,12 +222,11 @@ class Bench:
         return record
 
     def prepare(
-        self, commit: Commit, task: Task, env: Mapping[str, str], log: Path
+        self, commit: Commit, task: Task, place: Place, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
-        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason. A build
-        that somebody else killed says nothing about the commit."""
+        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason."""
         checkout = self.checkout
-        key = (commit.sha, (task.build, task.python, task.pythonpath))
+        key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
         if self._built != key or not checkout.restore():
             self._built = None
             try:
@@ -163,36 +236,17 @@ class Bench:
                     raise
                 return OutcomeKind.UNTESTABLE, str(error)
             if task.build:
-                if key in self._unbuildable:
-                    return OutcomeKind.UNTESTABLE, self._unbuildable[key]
-                self.listen(events.Building(commit, task))
-                kind, reason = self._build(task, checkout.path, env, log)
-                if kind is OutcomeKind.UNTESTABLE:
-                    self._unbuildable[key] = reason
+                kind, reason = self.builds.provide(
+                    commit, task, checkout, python=place.python,
+                    environment=place.environment.fingerprint, suite_dir=self.suite_copy,
+                    env=env, log=log, now=self.now(), fresh=self._fresh,
+                    building=lambda: self.listen(events.Building(commit, task)), stop=self.stop,
+                )  # fmt: skip
                 if kind is not OutcomeKind.OK:
                     return kind, reason
-            checkout.seal()
+            else:
+                checkout.seal()
             self._built = key
-        return OutcomeKind.OK, ""
-
-    def _build(
-        self, task: Task, tree: Path, env: Mapping[str, str], log: Path
-    ) -> tuple[OutcomeKind, str]:
-        lines = build_lines(
-            task, python=self.interpreters[task.name], suite_dir=self.suite_copy, tree=tree
-        )
-        for line in lines:
-            end = process.run(
-                line, cwd=tree, env=env, log=log, timeout=task.timeout, silence=task.silence,
-                stop=self.stop,
-            )  # fmt: skip
-            if end.end is process.End.STOPPED:
-                raise KeyboardInterrupt
-            kind = classify(end, log)
-            if kind is not OutcomeKind.OK:
-                killed = kind is OutcomeKind.KILLED
-                reason = f"build `{' '.join(line)}`: {explain(end, log)}"
-                return kind if killed else OutcomeKind.UNTESTABLE, reason
         return OutcomeKind.OK, ""
 
     @property
@@ -214,8 +268,11 @@ class _Flooded(Exception):
 class _Attempt:
     """The one trial that is under way: its journal, its log, its process."""
 
-    def __init__(self, bench: Bench, commit: Commit, task: Task, trial: Trial) -> None:
+    def __init__(
+        self, bench: Bench, commit: Commit, task: Task, trial: Trial, place: Place
+    ) -> None:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
+        self.place = place
         ledger = bench.ledger
         self.journal_path = journal.folder(ledger) / f"{trial.ulid}.jsonl"
         self.log = journal.log_path(ledger, trial.ulid)
@@ -256,13 +313,16 @@ class _Attempt:
             bench.base_env, task, tree=bench.tree, child=bench.child,
             visible_devices=bench.device.visible, extra=extra,
         )  # fmt: skip
+        if self.place.kind is not OutcomeKind.OK:
+            self.log.write_text(self.place.log, errors="replace")
+            return self._outcome(self.place.kind, self.place.problem, None)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        ready, reason = bench.prepare(self.commit, task, build_env, self.log)
+        ready, reason = bench.prepare(self.commit, task, self.place, build_env, self.log)
         if ready is not OutcomeKind.OK:
             return self._outcome(ready, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
         lines = command_lines(
-            task, python=bench.interpreters[task.name], suite_dir=bench.suite_copy,
+            task, python=self.place.python, suite_dir=bench.suite_copy,
             tree=bench.tree, seed=self.trial.seed, out=self.out,
         )  # fmt: skip
         spent = 0.0

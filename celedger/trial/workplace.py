@@ -7,18 +7,24 @@ import os
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from celedger import suite as suites
 from celedger.config import Config
 from celedger.errors import MachineError, UsageError
 from celedger.ledger import Ledger
-from celedger.model import Commit, Task, TrialRecord, Why
+from celedger.model import Commit, Environment, Task, TrialRecord, Why
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.system import environment, gpu, lock
+from celedger.system.cache import Cache
 from celedger.trial import events, protocol
+from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy
+from celedger.trial.venvs import Venvs
+
+CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
 
 def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...]:
@@ -65,6 +71,7 @@ def set_bench(
         )
         for task in tasks
     }
+    kept = tuple(Cache(repository.state_dir / name) for name in CACHES)
     return Bench(
         ledger=ledger,
         checkouts=Checkouts(repository),
@@ -73,6 +80,14 @@ def set_bench(
         child=child_copy(repository.state_dir / "child"),
         environments=environments,
         interpreters=interpreters,
+        builds=Builds(repository, kept[0], kept, config.cache_limit),
+        venvs=Venvs(
+            repository, kept[1], kept, config.cache_limit, scrubbed(os.environ),
+            # Nothing of it is the repository's own code: see celedger.trial.venvs.
+            lambda python, threads: environment.describe(
+                python, device=device, threads=threads, repo_root=Path(python).parent
+            ),
+        ),
         device=device,
         device_lock=lock.DeviceLock(
             device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
@@ -117,6 +132,18 @@ def lacking(
                     for number in range(have + 1, repeat + 1)
                 ]
     return needs
+
+
+def by_environment(
+    bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
+) -> list[tuple[dict[str, Environment], list[Commit]]]:
+    """The commits that would run in the same environments, with these (by task name)."""
+    groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
+    for commit in commits:
+        found = bench.environments_at(commit.sha, tasks)
+        key = tuple(environment.fingerprint for environment in found.values())
+        groups.setdefault(key, (found, []))[1].append(commit)
+    return list(groups.values())
 
 
 def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:

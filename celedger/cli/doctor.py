@@ -1,0 +1,110 @@
+"""`celedger doctor`: say how a repository stands and what is kept for it, and tidy up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli.session import find, note
+from celedger.errors import Status
+
+if TYPE_CHECKING:
+    from celedger.service.keeping import Part
+
+
+def doctor(
+    context: typer.Context,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove what can be made again and is not in use."),
+    ] = False,
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="DAYS",
+            help="With --prune: also logs and output folders of trials older than this.",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
+    """Say what celedger sees here: versions, device, ledger, hooks, what it keeps.
+
+    Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
+    removes those that nobody uses, and says what that freed. Logs and output folders are evidence
+    and stay, unless an age is given.
+    """
+    import os
+    import platform
+    import sys
+    import time
+
+    from celedger import __version__, config
+    from celedger import suite as suites
+    from celedger.cli.session import reading
+    from celedger.errors import CeledgerError, UsageError
+    from celedger.service import hooks, keeping
+    from celedger.system import environment, gpu
+    from celedger.views.format import nbytes
+
+    if older_than is not None and not prune:
+        raise UsageError("--older-than says what --prune may remove", "add --prune")
+    print(f"celedger {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    repository, settings = find(context.obj)
+    print(f"repository  {repository.root}")
+    print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
+    worst = Status.GOOD
+    try:
+        device = gpu.resolve(settings.device)
+        print(f"device      {device.key}")
+        suite = suites.load(suites.find(None, settings, repository.root))
+        print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
+        for python in sorted({task.python for task in suite.tasks}):
+            path = environment.resolve_interpreter(python, os.environ.get("PATH", ""))
+            found = environment.describe(path, device=device, threads=1, repo_root=repository.root)
+            print(f"python      {path}, environment {found.fingerprint[:12]}")
+    except CeledgerError as error:
+        print(f"problem     {error}")
+        worst = error.status
+    running: list[str] = []
+    known = False
+    try:
+        with reading(context.obj) as session:
+            trials = session.ledger.trials()
+            running = [r.trial.ulid for r in trials if r.outcome is None]
+            known = True
+            print(f"ledger      {settings.ledger}: {len(trials)} trials, {len(running)} running")
+    except CeledgerError as error:
+        print(f"ledger      {error}")
+    for hook in hooks.status(repository, sys.executable):
+        print(f"hook        {hook.name}: {hook.state}")
+    age = older_than * 86400.0 if older_than is not None and known else None
+    if older_than is not None and not known:
+        note("celedger: without a ledger no log is known to be old: logs are kept")
+    parts = keeping.survey(
+        repository, settings.ledger.parent, now=time.time(), running=running, older_than=age
+    )
+    for part in parts:
+        print(f"kept        {_kept(part)}")
+    if prune:
+        freed = 0
+        for part in parts:
+            number, size = keeping.prune(part)
+            freed += size
+            if number:
+                print(f"removed     {number} of {len(part.items)} {part.name}, {nbytes(size)}")
+        print(f"freed       {nbytes(freed)}")
+    else:
+        spare = sum(item.size for part in parts for item in part.spare)
+        if spare:
+            print(f"to free     {nbytes(spare)} by `celedger doctor --prune`")
+    return worst
+
+
+def _kept(part: Part) -> str:
+    """`3 builds, 1.2 GB; 1 stays: in use`."""
+    from celedger.views.format import nbytes
+
+    reasons = list(dict.fromkeys(item.keep for item in part.items if item.keep))
+    held = len(part.items) - len(part.spare)
+    stays = f"; {held} stay{'s' * (held == 1)}: {', '.join(reasons)}" if held else ""
+    return f"{len(part.items)} {part.name}, {nbytes(part.size)}{stays}"

@@ -1,0 +1,144 @@
+"""What celedger keeps beside a repository and its ledger, how large it is, and what of it may go.
+
+Everything but logs and output folders can be made again, and goes when asked unless somebody uses
+it. Logs and output folders are evidence: they go only past a stated age, once their trial is over.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from celedger.model import Bytes, Seconds
+from celedger.repo import Checkouts, Repository
+from celedger.system.cache import Cache, size_of
+from celedger.trial.workplace import CACHES
+
+STALE = 24 * 3600.0  # seconds since a suite's copy was last used: longer than any trial
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`keep` says why it stays ("" for what may go)."""
+
+    name: str
+    size: Bytes
+    keep: str
+    remove: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """All that is kept of one sort."""
+
+    name: str
+    items: tuple[Item, ...]
+
+    @property
+    def size(self) -> Bytes:
+        return sum(item.size for item in self.items)
+
+    @property
+    def spare(self) -> tuple[Item, ...]:
+        return tuple(item for item in self.items if not item.keep)
+
+
+def survey(
+    repository: Repository,
+    home: Path,
+    *,
+    now: float,
+    running: Collection[str] = (),
+    older_than: Seconds | None = None,
+) -> list[Part]:
+    """What there is. `home` is the ledger's folder, `running` the ulids of trials that are not
+    over; logs and outputs older than `older_than` may go (None: none may)."""
+    parts = [Part(name, _cached(Cache(repository.state_dir / name))) for name in CACHES]
+    slots = Checkouts(repository).slots()
+    parts.append(
+        Part(
+            "checkouts",
+            tuple(
+                Item(path.name, size_of(path), "in use" if busy else "",
+                     partial(Checkouts(repository).remove, path))
+                for path, busy in slots
+            ),
+        )
+    )  # fmt: skip
+    busy = bool(running) or any(used for _, used in slots)
+    copies = [*_below(repository.state_dir / "suites"), *_below(repository.state_dir / "child")]
+    parts.append(
+        Part(
+            "copies of suites",
+            tuple(
+                Item(path.name, size_of(path), _copy_stays(path, now, busy=busy),
+                     partial(_delete, path))
+                for path in copies
+            ),
+        )
+    )  # fmt: skip
+    for name in ("logs", "out"):
+        parts.append(
+            Part(
+                "logs" if name == "logs" else "output folders",
+                tuple(
+                    Item(path.name, size_of(path), _evidence(path, now, running, older_than),
+                         partial(_delete, path))
+                    for path in _below(home / ".celedger" / name)
+                ),
+            )
+        )  # fmt: skip
+    return parts
+
+
+def prune(part: Part) -> tuple[int, Bytes]:
+    """Remove what may go; how many went, and their bytes. What somebody has begun to use since
+    stays."""
+    gone = [item for item in part.spare if item.remove()]
+    return len(gone), sum(item.size for item in gone)
+
+
+def _cached(cache: Cache) -> tuple[Item, ...]:
+    return tuple(
+        Item(entry.path.name, entry.size, "in use" if entry.in_use else "",
+             partial(cache.drop, entry.path.name))
+        for entry in cache.entries()
+    )  # fmt: skip
+
+
+def _copy_stays(path: Path, now: float, *, busy: bool) -> str:
+    if busy:
+        return "a trial runs"
+    return "" if now - path.stat().st_mtime > STALE else "used within a day"
+
+
+def _evidence(
+    path: Path, now: float, running: Collection[str], older_than: Seconds | None
+) -> str:
+    if path.name.removesuffix(".log") in running:
+        return "its trial runs"
+    if older_than is None:
+        return "evidence"
+    return "" if now - path.stat().st_mtime > older_than else "not old enough"
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _delete(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError:
+        return False
+    return True
+

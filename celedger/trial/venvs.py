@@ -1,0 +1,351 @@
+"""Virtual environments made from a commit's own requirements: once for each content of those
+files and interpreter, shared by all commits and commands that have them alike.
+
+What is installed is part of a trial's environment, never of its code: so a package that lies in
+the repository itself is refused here, it belongs on `pythonpath` or in `build`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from celedger.errors import MachineError
+from celedger.model import Bytes, Environment, OutcomeKind, Task
+from celedger.repo import Checkout, Repository
+from celedger.repo.folders import Folders
+from celedger.system import process
+from celedger.system.cache import FACTS, Cache, Held, shrink
+from celedger.trial.ending import classify, explain, tail
+
+TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
+_NO_ROOM = "No space left on device"
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+_FINDS = ("-f", "--find-links")
+_EDITABLE = ("-e", "--editable")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
+# Variables that would make another environment than the one asked for.
+_DROPPED = ("PYTHON", "CELEDGER_", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_PROJECT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a task runs: the interpreter and all that surrounds it. Without one (`kind` is not
+    ok) `problem` says why in one line, and `log` is what was said."""
+
+    environment: Environment
+    python: str
+    kind: OutcomeKind = OutcomeKind.OK
+    problem: str = ""
+    log: str = ""
+
+
+class _Unmade(Exception):
+    def __init__(self, kind: OutcomeKind, problem: str, log: str = "") -> None:
+        super().__init__(problem)
+        self.kind, self.problem, self.log = kind, problem, log
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The requirement files as they are at a commit: those to install, and the mode and blob of
+    everything that they name."""
+
+    install: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@dataclass
+class Venvs:
+    """The virtual environments of one command; those it uses stay held until `close`."""
+
+    repository: Repository
+    cache: Cache
+    caches: tuple[Cache, ...]
+    limit: Bytes
+    base_env: Mapping[str, str]
+    describe: Callable[[str, int], Environment]  # of an interpreter and a number of threads
+    stop: Callable[[], bool] | None = None
+    _wanted: dict[tuple[str, tuple[str, ...]], _Wanted | _Unmade] = field(default_factory=dict)
+    _made: dict[str, tuple[Held, Folders, dict[int, Environment]]] = field(default_factory=dict)
+    _failed: dict[str, _Unmade] = field(default_factory=dict)
+
+    def close(self) -> None:
+        for held, _, _ in self._made.values():
+            held.close()
+        self._made.clear()
+
+    def key(self, commit: str, task: Task, base: Place) -> str:
+        """What tells one environment from another: the files' content and the interpreter.
+        "" where the commit's files cannot be used."""
+        wanted = self._find(commit, task)
+        return "" if isinstance(wanted, _Unmade) else _key(wanted, base)
+
+    def has(self, commit: str, task: Task, base: Place) -> bool:
+        """Whether `place` would have nothing to install."""
+        key = self.key(commit, task, base)
+        return key == "" or key in self._failed or (self.cache.folder / key / FACTS).exists()
+
+    def place(
+        self, commit: str, task: Task, base: Place, checkout: Callable[[], Checkout]
+    ) -> Place:
+        """The environment of a task at a commit, made if it must be. `base` is that of the
+        interpreter it is made with; the checkout is moved to the commit where files of it are
+        needed. Raises MachineError where the machine, not the commit, is what fails."""
+        wanted = self._find(commit, task)
+        if isinstance(wanted, _Unmade):
+            return _without(base, wanted, commit)
+        key = _key(wanted, base)
+        if key in self._failed:
+            return _without(base, self._failed[key], key)
+        try:
+            held, known = self._hold(key, wanted, base, commit, checkout)
+        except _Unmade as unmade:
+            if unmade.kind is OutcomeKind.UNTESTABLE:
+                self._failed[key] = unmade
+            return _without(base, unmade, key)
+        python = str(_python(held.path))
+        if task.threads not in known:
+            known[task.threads] = self.describe(python, task.threads)
+        return Place(known[task.threads], python)
+
+    # --- what is wanted
+
+    def _find(self, commit: str, task: Task) -> _Wanted | _Unmade:
+        name = (commit, task.venv)
+        if name not in self._wanted:
+            try:
+                self._wanted[name] = self._read(commit, task.venv)
+            except _Unmade as unmade:
+                self._wanted[name] = unmade
+        return self._wanted[name]
+
+    def _read(self, sha: str, patterns: Sequence[str]) -> _Wanted:
+        """Follows what the files include. Raises _Unmade where one names the repository's own
+        code."""
+        files = dict(self.repository.matching(sha, patterns))
+        if not files:
+            raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
+        install = tuple(files)
+        pending, seen = list(install), set(install)
+        while pending:
+            name = pending.pop()
+            text = self.repository.blob(sha, name).decode("utf-8", "replace")
+            for kind, value in _lines(text, name):
+                # pip takes what a file includes from beside it, and a path from where it runs.
+                target = _beside("" if kind == "local" else name, value)
+                if target is None:
+                    raise _Unmade(
+                        OutcomeKind.UNTESTABLE,
+                        f"{name} names {value!r}, which is outside the commit's tree",
+                    )
+                found = self.repository.matching(sha, [target])
+                folder = target not in found
+                if kind == "local" and folder:
+                    raise _Unmade(
+                        OutcomeKind.UNTESTABLE,
+                        f"{name} names {value!r}: a package of the repository itself goes on "
+                        "`pythonpath` or into `build`",
+                    )
+                if kind == "find" and not found:
+                    found = self.repository.matching(sha, [_beside("", value) or target])
+                files |= found
+                if kind == "include" and target not in seen:
+                    seen.add(target)
+                    pending += [target] if found else []
+        return _Wanted(install, files)
+
+    # --- what there is
+
+    def _hold(
+        self, key: str, wanted: _Wanted, base: Place, commit: str,
+        checkout: Callable[[], Checkout],
+    ) -> tuple[Held, dict[int, Environment]]:  # fmt: skip
+        """The environment of a key, held, and how it was described for each number of threads."""
+        if key in self._made:
+            held, folders, known = self._made[key]
+            after = folders.again(_clock(held.path))
+            if after.known == folders.known or _listing(held.path) == held.facts["listing"]:
+                return held, known
+            held.close()  # a training installed something
+            del self._made[key]
+        for _ in range(2):
+            held = self.cache.make(
+                key, lambda home: self._fill(home, wanted, base, commit, checkout()),
+                stop=self.stop,
+            )  # fmt: skip
+            if _listing(held.path) == held.facts.get("listing"):
+                break
+            held.close()
+            if not self.cache.drop(key):
+                raise MachineError(
+                    f"a training changed {held.path}, and another celedger is using it",
+                    "wait for that one, then type the command again",
+                )
+        self._made[key] = (held, Folders.read(held.path / "venv", _clock(held.path)), {})
+        shrink(self.caches, self.limit)
+        return held, self._made[key][2]
+
+    def _fill(
+        self, home: Path, wanted: _Wanted, base: Place, commit: str, checkout: Checkout
+    ) -> Mapping[str, object]:
+        checkout.move_to(commit)
+        source = home / "source"
+        source.mkdir()
+        for name in wanted.files:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(checkout.path / name, source / name)
+        env = {k: v for k, v in self.base_env.items() if not k.startswith(_DROPPED)}
+        env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+        log = home / "log"
+        for line in _commands(home, base.python, wanted.install, env):
+            end = process.run(line, cwd=source, env=env, log=log, timeout=TIMEOUT, stop=self.stop)
+            if end.end is process.End.STOPPED:
+                raise KeyboardInterrupt
+            kind = classify(end, log)
+            said = tail(log)
+            if _NO_ROOM in said:
+                raise MachineError(
+                    f"the disk of {home.parent} is full", "free some room: celedger doctor --prune"
+                )
+            if kind is not OutcomeKind.OK:
+                killed = kind is OutcomeKind.KILLED
+                names = ", ".join(wanted.install)
+                raise _Unmade(
+                    kind if killed else OutcomeKind.UNTESTABLE,
+                    f"no environment from {names}: {explain(end, log)}", said,
+                )  # fmt: skip
+        return {"commit": commit, "files": list(wanted.install), "listing": _listing(home)}
+
+
+def _commands(
+    home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
+) -> list[tuple[str, ...]]:
+    wanted = [word for name in files for word in ("-r", name)]
+    python, venv = str(_python(home)), str(home / "venv")
+    uv = shutil.which("uv", path=env.get("PATH", ""))
+    if uv is not None:
+        return [
+            (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
+            (uv, "pip", "install", "--compile-bytecode", "--link-mode", "copy",
+             "--python", python, *wanted),
+        ]  # fmt: skip
+    return [
+        (base, "-m", "venv", venv),
+        (python, "-m", "pip", "install", *wanted),
+    ]
+
+
+def _python(home: Path) -> Path:
+    return home / "venv" / "bin" / "python"
+
+
+def _key(wanted: _Wanted, base: Place) -> str:
+    interpreter = [base.python, base.environment.details["python"]]
+    text = json.dumps([interpreter, wanted.install, dict(wanted.files)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without(base: Place, unmade: _Unmade, key: str) -> Place:
+    """A trial that could not have its environment is kept under one of its own: neither the base
+    interpreter's, in which it never ran, nor that which it will have once this is mended."""
+    details = {**base.environment.details, "venv": f"not made from {key[:12]}"}
+    text = json.dumps([base.environment.fingerprint, details["venv"]])
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    environment = Environment(fingerprint, details)
+    return Place(environment, base.python, unmade.kind, unmade.problem, unmade.log)
+
+
+def _listing(home: Path) -> str:
+    """A hash over what is installed: names, sizes and times. Byte-code does not count."""
+    total = hashlib.sha256()
+    root = home / "venv"
+    for above, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            path = Path(above, name)
+            found = path.lstat()
+            total.update(f"{path.relative_to(root)}\0{found.st_size} {found.st_mtime_ns}\0".encode(
+                errors="surrogateescape"
+            ))  # fmt: skip
+    return total.hexdigest()
+
+
+def _clock(home: Path) -> Callable[[], int]:
+    def now() -> int:
+        file = home / "clock"
+        file.touch()
+        return file.stat().st_ctime_ns
+
+    return now
+
+
+# --- requirement files (pip's "Requirements File Format")
+
+
+def _lines(text: str, name: str) -> list[tuple[str, str]]:
+    """What a requirement file names beside it: `include` for a file of requirements, `find` for a
+    folder of archives, `local` for a package by its path. Raises _Unmade for an editable one."""
+    found = []
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            words = line.split()
+        if not words:
+            continue
+        option, _, value = words[0].partition("=")
+        value = value or (words[1] if len(words) > 1 else "")
+        short = re.match(r"(-[rcfe])(.+)", words[0])
+        if short is not None and not words[0].startswith("--"):
+            option, value = short[1], short[2]
+        if option in _EDITABLE:
+            raise _Unmade(
+                OutcomeKind.UNTESTABLE,
+                f"{name} installs {value!r} in editable form: the repository's own code goes on "
+                "`pythonpath`",
+            )
+        if option in _INCLUDES and "://" not in value:
+            found.append(("include", value))
+        elif option in _FINDS and "://" not in value:
+            found.append(("find", value))
+        elif not option.startswith("-"):
+            local = _local(line)
+            found += [("local", local)] if local else []
+    return found
+
+
+def _local(line: str) -> str:
+    """The path of `./wheels/x.whl`, `x @ file:./x.whl` or `.[extra]`; "" for a name or a URL."""
+    text = line.partition(";")[0].strip()
+    _, at, url = text.partition("@")
+    text = url.strip() if at and ("/" in url or "file:" in url) else text.split(" ")[0]
+    if text.startswith("file:"):
+        return re.sub(r"^file:(//)?", "", text)
+    if "://" in text or text.startswith("git+"):
+        return ""
+    text = re.sub(r"\[[^\]]*\]$", "", text)
+    return text if text.startswith((".", "/")) or "/" in text or text.endswith(_ARCHIVES) else ""
+
+
+def _beside(name: str, value: str) -> str | None:
+    """A path in a requirement file, from the tree's root; None for one outside."""
+    if value.startswith("/"):
+        return None
+    parts = list(PurePosixPath(name).parent.parts)
+    for part in PurePosixPath(value).parts:
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts) or "."
