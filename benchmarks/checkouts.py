@@ -111,8 +111,10 @@ def main() -> None:
                 for number in range(20):
                     litter(checkout.path, number)
                     undone.append(timed(checkout.restore))
-                print(f"{'restore after a littering trial':34s} celedger "
-                      f"{statistics.median(undone) * 1e3:6.1f} ms")
+                print(
+                    f"{'restore after a littering trial':34s} celedger "
+                    f"{statistics.median(undone) * 1e3:6.1f} ms"
+                )
 
 
 if __name__ == "__main__":

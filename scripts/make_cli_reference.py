@@ -43,6 +43,7 @@ blaming a commit.
 | `device` | `auto`, `cpu` or `cuda:N` | `auto` |
 | `hook_suite` | what a merge trains | `suite` |
 | `bisect_on_regression` | the worker bisects what a merge made worse | `false` |
+| `cache_limit` | what kept builds and virtual environments may take on the disk | `20GB` |
 """
 
 VERBS = [

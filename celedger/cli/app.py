@@ -14,7 +14,19 @@ from typing import Annotated
 import typer
 
 from celedger import __version__
-from celedger.cli import baseline, bisect, check, demo, doctor, hook, init, plot, reading, unix, worker
+from celedger.cli import (
+    baseline,
+    bisect,
+    check,
+    demo,
+    doctor,
+    hook,
+    init,
+    plot,
+    reading,
+    unix,
+    worker,
+)
 from celedger.cli import run as run_verb
 from celedger.cli.session import Options
 from celedger.cli.unix import complain

@@ -44,7 +44,7 @@ def doctor(
     from celedger.errors import CeledgerError, UsageError
     from celedger.service import hooks, keeping
     from celedger.system import environment, gpu
-    from celedger.views.format import nbytes
+    from celedger.views.format import size as shown
 
     if older_than is not None and not prune:
         raise UsageError("--older-than says what --prune may remove", "add --prune")
@@ -91,20 +91,20 @@ def doctor(
             number, size = keeping.prune(part)
             freed += size
             if number:
-                print(f"removed     {number} of {len(part.items)} {part.name}, {nbytes(size)}")
-        print(f"freed       {nbytes(freed)}")
+                print(f"removed     {number} of {len(part.items)} {part.name}, {shown(size)}")
+        print(f"freed       {shown(freed)}")
     else:
         spare = sum(item.size for part in parts for item in part.spare)
         if spare:
-            print(f"to free     {nbytes(spare)} by `celedger doctor --prune`")
+            print(f"to free     {shown(spare)} by `celedger doctor --prune`")
     return worst
 
 
 def _kept(part: Part) -> str:
     """`3 builds, 1.2 GB; 1 stays: in use`."""
-    from celedger.views.format import nbytes
+    from celedger.views.format import size as shown
 
     reasons = list(dict.fromkeys(item.keep for item in part.items if item.keep))
     held = len(part.items) - len(part.spare)
     stays = f"; {held} stay{'s' * (held == 1)}: {', '.join(reasons)}" if held else ""
-    return f"{len(part.items)} {part.name}, {nbytes(part.size)}{stays}"
+    return f"{len(part.items)} {part.name}, {shown(part.size)}{stays}"

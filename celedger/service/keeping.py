@@ -80,17 +80,17 @@ def survey(
             ),
         )
     )  # fmt: skip
-    for name in ("logs", "out"):
-        parts.append(
-            Part(
-                "logs" if name == "logs" else "output folders",
-                tuple(
-                    Item(path.name, size_of(path), _evidence(path, now, running, older_than),
-                         partial(_delete, path))
-                    for path in _below(home / ".celedger" / name)
-                ),
-            )
-        )  # fmt: skip
+    parts += [
+        Part(
+            title,
+            tuple(
+                Item(path.name, size_of(path), _evidence(path, now, running, older_than),
+                     partial(_delete, path))
+                for path in _below(home / ".celedger" / name)
+            ),
+        )
+        for name, title in (("logs", "logs"), ("out", "output folders"))
+    ]  # fmt: skip
     return parts
 
 
@@ -115,9 +115,7 @@ def _copy_stays(path: Path, now: float, *, busy: bool) -> str:
     return "" if now - path.stat().st_mtime > STALE else "used within a day"
 
 
-def _evidence(
-    path: Path, now: float, running: Collection[str], older_than: Seconds | None
-) -> str:
+def _evidence(path: Path, now: float, running: Collection[str], older_than: Seconds | None) -> str:
     if path.name.removesuffix(".log") in running:
         return "its trial runs"
     if older_than is None:
@@ -141,4 +139,3 @@ def _delete(path: Path) -> bool:
     except OSError:
         return False
     return True
-

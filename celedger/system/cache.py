@@ -247,7 +247,7 @@ def _empty(path: Path) -> None:
 
 def size_of(folder: Path) -> int:
     """Bytes that a folder takes on the disk; a file with two names counts once."""
-    seen, total = set(), 0
+    seen, total = set(), folder.lstat().st_blocks * 512 if not folder.is_dir() else 0
     for above, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with contextlib.suppress(OSError):

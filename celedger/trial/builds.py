@@ -164,9 +164,7 @@ class Builds:
 
     # --- products
 
-    def _keep(
-        self, key: str, commit: Commit, checkout: Checkout, inputs: frozenset[str]
-    ) -> None:
+    def _keep(self, key: str, commit: Commit, checkout: Checkout, inputs: frozenset[str]) -> None:
         """Copy what the build made. Not where it rewrote files of the commit that are no inputs:
         another commit may have others; nor what is larger than all that may be kept."""
         made = checkout.made

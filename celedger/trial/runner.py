@@ -118,9 +118,7 @@ class Bench:
         """Task name -> the environment in which it runs at this commit."""
         return {task.name: self.place(commit, task).environment for task in tasks}
 
-    def hold_environment(
-        self, commit: str, tasks: Sequence[Task], *, install: bool = True
-    ) -> None:
+    def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
         """From now on run every commit with the requirements of this one, so that trials of
         different commits may be compared. Without `install` only where nothing must be installed
         for it. Raises CannotJudge where they cannot be."""

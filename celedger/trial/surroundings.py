@@ -48,6 +48,8 @@ def variables(
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "CUDA_VISIBLE_DEVICES": visible_devices,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # `git status` of a trial need not write its index: the next move is cheaper.
+        "GIT_OPTIONAL_LOCKS": "0",
         # Git commands of a trial that lost its own .git must not find the user's repository.
         "GIT_CEILING_DIRECTORIES": str(tree.parent),
         **dict.fromkeys(_THREADS, str(task.threads)),

@@ -82,7 +82,11 @@ def set_bench(
         interpreters=interpreters,
         builds=Builds(repository, kept[0], kept, config.cache_limit),
         venvs=Venvs(
-            repository, kept[1], kept, config.cache_limit, scrubbed(os.environ),
+            repository,
+            kept[1],
+            kept,
+            config.cache_limit,
+            scrubbed(os.environ),
             # Nothing of it is the repository's own code: see celedger.trial.venvs.
             lambda python, threads: environment.describe(
                 python, device=device, threads=threads, repo_root=Path(python).parent

@@ -221,6 +221,16 @@ def clip(text: str, width: int) -> str:
     return kept.rstrip() + "…"
 
 
+def size(n: int) -> str:
+    """Bytes for people: `340 MB`."""
+    value, unit = float(n), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}"
+
+
 def count(n: int, noun: str) -> str:
     """`1 trial`, `3 trials`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,34 @@
+"""`celedger doctor` lists what is kept; with --prune it frees what can be made again."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from conftest import SUITE, Project
+
+
+def test_doctor_lists_what_is_kept_and_prunes_what_can_be_made_again(project: Project) -> None:
+    toml = project.root / "suites" / "tiny" / "suite.toml"
+    built = SUITE.replace("[metrics", 'build = ["touch made"]\ninputs = ["model.py"]\n[metrics', 1)
+    toml.write_text(built)
+    project.history([1.0, 1.1])
+    assert project.run("run", "HEAD~1..HEAD").status == 0
+    listed = project.run("doctor")
+    assert "kept        1 builds," in listed.out, listed.out + listed.err
+    assert "1 checkouts" in listed.out
+    assert "2 logs" in listed.out and "2 stay: evidence" in listed.out
+    assert "doctor --prune" in listed.out
+    pruned = project.run("doctor", "--prune")
+    assert "removed     1 of 1 builds" in pruned.out
+    assert "removed     1 of 1 checkouts" in pruned.out
+    logs = project.root / ".celedger" / "logs"
+    assert len(list(logs.iterdir())) == 2
+    old = time.time() - 40 * 86400
+    os.utime(sorted(logs.iterdir())[0], (old, old))
+    aged = project.run("doctor", "--prune", "--older-than", "30")
+    assert "removed     1 of 2 logs" in aged.out
+    assert len(list(logs.iterdir())) == 1
+    again = project.run("run", "HEAD", "--force")
+    assert again.status in (0, 1), again.err
+    assert project.run("doctor", "--older-than", "30").status == 129
