@@ -67,11 +67,14 @@ def diagnose(
                 **(environment or {}),
             },
         )  # fmt: skip
-        kind, reason = bench.prepare(commit, task, env, log)
+        place = bench.place(commit.sha, task)
+        kind, reason = place.kind, place.problem
+        if kind is OutcomeKind.OK:
+            kind, reason = bench.prepare(commit, task, place, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
         lines = command_lines(
-            task, python=bench.interpreters[task.name], suite_dir=bench.suite_copy,
+            task, python=place.python, suite_dir=bench.suite_copy,
             tree=bench.tree, seed=seed, out=out,
         )  # fmt: skip
         for _, argv in lines:
