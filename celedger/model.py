@@ -145,6 +145,10 @@ class Task:
     inputs: tuple[str, ...] = ()
     venv: tuple[str, ...] = ()  # requirement files of the commit that make its interpreter
     threads: int = 1
+    # Modules imported once for many trials. No part of the definition: a trial is the same
+    # started warm or cold, and turning this on must not lose the ledger's trials. What does
+    # differ, its duration, is a metric of another name (`warm_duration`).
+    preload: tuple[str, ...] = ()
     timeout: Seconds = 600.0
     silence: Seconds | None = None
     memory: Bytes | None = None

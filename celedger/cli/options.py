@@ -41,7 +41,12 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     """The median wall time of this recipe's trials, where there are any."""
     import statistics
 
-    rows = ledger.summaries(task.name, "duration", recipe=task.recipe)
+    rows = [
+        row
+        for name in ("duration", "warm_duration")
+        for row in ledger.summaries(task.name, name, recipe=task.recipe)
+    ]
+    rows.sort(key=lambda row: row.started)
     seconds = [row.value for row in rows if row.value == row.value]
     return statistics.median(seconds[-20:]) if seconds else None
 

@@ -28,7 +28,7 @@ _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
 _MOST_SEEDS = 10_000
 _LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
-_SUITE_KEYS = ("name", "python", "pythonpath", "build", "inputs", "venv", *_LIMITS)
+_SUITE_KEYS = ("name", "python", "pythonpath", "preload", "build", "inputs", "venv", *_LIMITS)
 _TASK_KEYS = ("name", "command", "commands", "params", "grid", "metrics", *_LIMITS)
 
 _seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
@@ -106,6 +106,7 @@ def load(folder: Path) -> Suite:
             files=content_hash(folder, training_only=True),
             python=head.read("python", table.string, "python"),
             pythonpath=head.read("pythonpath", table.inside, (".",)),
+            preload=head.read("preload", _modules, ()),
             build=_build(head),
             inputs=head.read("inputs", table.inside, ()),
             venv=head.read("venv", table.inside, ()),
@@ -161,6 +162,15 @@ def _limited(where: Table, task: Task) -> Task:
         threads=where.read("threads", table.integer(1, 1024), task.threads),
         seeds=where.read("seeds", _seeds, task.seeds),
     )
+
+
+def _modules(value: object) -> tuple[str, ...]:
+    """Dotted names, of which none is the standard library's: those are there at once."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
+            raise ValueError(f"has {name!r}, which is no name of a module")
+    return tuple(dict.fromkeys(names))
 
 
 def _seeds(value: object) -> tuple[int, ...]:

@@ -18,12 +18,12 @@ from enum import StrEnum
 from pathlib import Path
 from signal import SIGKILL, Signals
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import psutil
 
 from celedger.errors import MachineError
-from celedger.system import tree
+from celedger.system import oom, tree
 from celedger.system.output import Output
 from celedger.system.tree import Usage
 
@@ -65,10 +65,25 @@ class Exit:
     cpu: float
     oom_killed: bool
     message: str
+    warm: bool = False  # forked by a launcher (system/warm.py), and stayed so
 
     @property
     def ok(self) -> bool:
         return self.end is End.EXITED and self.returncode == 0
+
+
+class Supervisor(Protocol):
+    """What is used of a Popen, and what a supervisor that a launcher forked offers."""
+
+    @property
+    def pid(self) -> int: ...
+    def kill(self) -> None: ...
+    def wait(self) -> object: ...
+
+
+# Starts `argv` in a folder by a supervisor that is given (control, status), the log and the
+# descriptors to pass on; None where it must start cold.
+Fork = Callable[[Sequence[str], Path, Sequence[int], int, Sequence[int]], Supervisor | None]
 
 
 class Running:
@@ -80,8 +95,8 @@ class Running:
         self.pid = 0  # of the command; 0 when it was never started
         self._clock = clock
         self._started = clock()
-        self._oom_kills = _oom_kills()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._oom_kills = oom.kills()
+        self._process: Supervisor | None = None
         self._control = -1
         self._status = -1
         self._buffer = b""
@@ -117,6 +132,7 @@ class Running:
         log_fd: int,
         pass_fds: Sequence[int],
         clock: Callable[[], float],
+        fork: Fork | None = None,
     ) -> Self:
         running = cls(argv, clock)
         problem = "an empty command"
@@ -131,11 +147,14 @@ class Running:
         running._status, status_write = os.pipe()
         os.set_blocking(running._status, False)
         try:
-            running._process = subprocess.Popen(
+            own = (control_read, status_write)
+            running._process = (
+                fork(argv, cwd, own, log_fd, pass_fds) if fork else None
+            ) or subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SUPERVISOR),
                  str(control_read), str(status_write), env.get("LC_CTYPE", ""), program, *argv],
                 cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
-                start_new_session=True, pass_fds=(control_read, status_write, *pass_fds),
+                start_new_session=True, pass_fds=(*own, *pass_fds),
             )  # fmt: skip
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             running._close()
@@ -271,11 +290,11 @@ class Running:
             )
         known = "returncode" in facts
         code = int(facts["returncode"]) if known else -SIGKILL
-        oom = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
-        oom = oom and _oom_kills() > self._oom_kills
+        starved = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
+        starved = starved and oom.kills() > self._oom_kills
         if self._end is not None:
             message = self._why or self._end.value
-        elif oom:
+        elif starved:
             message = "killed by the kernel because memory ran out"
         elif not known:
             message = "killed together with its supervisor"
@@ -289,8 +308,9 @@ class Running:
             facts.get("wall", self._clock() - self._started),
             int(facts.get("max_rss", 0)),
             facts.get("cpu", 0.0),
-            oom,
+            starved,
             message,
+            bool(facts.get("warm", 0)),
         )
 
 
@@ -309,6 +329,7 @@ def run(
     activity: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[], bool] | None = None,
+    fork: Fork | None = None,
 ) -> Exit:
     """Runs a command to its end, or ends it: after `timeout` seconds; after `silence` seconds
     in which neither the log grew nor `activity()` changed; when its tree holds more than
@@ -316,7 +337,7 @@ def run(
     it raises ends the command too and is passed on. Raises MachineError as `Running.start`."""
     with (
         contextlib.closing(Output(log)) as output,
-        Running._start(argv, cwd, env, output.fd, pass_fds, clock) as running,
+        Running._start(argv, cwd, env, output.fd, pass_fds, clock, fork) as running,
     ):
         started = heard = clock()
         sign: object = None
@@ -443,34 +464,3 @@ def _signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory: in our control group where
-    it has a count (v2, then v1), else on the machine. 0 where nothing is counted."""
-    for path, key in _oom_counters():
-        try:
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == key:
-                    return int(value)
-        except (OSError, ValueError):
-            continue
-    return 0
-
-
-def _oom_counters() -> list[tuple[Path, str]]:
-    root = Path("/sys/fs/cgroup")
-    counters = [(Path("/proc/vmstat"), "oom_kill")]
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return counters
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        inside = group.lstrip("/")
-        if controllers == "":
-            counters.insert(0, (root / inside / "memory.events", "oom_kill"))
-        elif "memory" in controllers.split(","):
-            counters.insert(0, (root / "memory" / inside / "memory.oom_control", "oom_kill"))
-    return counters

@@ -1,6 +1,7 @@
 """The small process between celedger and a command it runs. It is run by its path, with
 `python -I -S`, so it must import nothing of celedger and little of the standard library
-(it starts in about 10 ms); `system/process.py` starts it and speaks its protocol.
+(it starts in about 10 ms); `system/process.py` starts it and speaks its protocol. A warm
+launcher (`child/launcher.py`) loads it too and forks instead, in a Python as old as 3.8.
 
 Started as the leader of a session of its own, it becomes the reaper of every descendant
 (so that a double fork or a `setsid` does not escape it), starts the command as the leader
@@ -21,6 +22,10 @@ import _thread
 import os
 import sys
 import time
+
+TYPE_CHECKING = False  # as mypy knows it: importing `typing` would cost as much as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINUX = sys.platform == "linux"
 
@@ -54,33 +59,38 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def _report(status: int, line: str) -> None:
+def report(status: int, line: str) -> None:
     try:
         os.write(status, f"{line}\n".encode())
     except OSError:  # celedger is gone and cannot hear it; the work goes on: killing the tree
         pass
 
 
+def settle(libc: object, parent: int) -> None:
+    """In the forked child: a process group of its own, which dies with its supervisor."""
+    os.setpgid(0, 0)
+    if libc is not None and LINUX:
+        libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)  # type: ignore[attr-defined]
+    if os.getppid() != parent:  # it died before the line above could take effect
+        os._exit(127)
+    if LINUX:  # when memory runs out the kernel shall take the trial, not its measurer
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+                file.write("1000")
+        except OSError:
+            pass
+
+
 def _execute(program: str, argv: list[str], libc: object, parent: int, status: int) -> None:
     """In the forked child: becomes the command, or reports why not. Never returns."""
     try:
-        os.setpgid(0, 0)
+        settle(libc, parent)
         if libc is not None:
             for number in SIGNALS_RESET:
                 libc.signal(number, None)  # type: ignore[attr-defined]
-            if LINUX:
-                libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)  # type: ignore[attr-defined]
-        if os.getppid() != parent:  # it died before the line above could take effect
-            os._exit(127)
-        if LINUX:  # when memory runs out the kernel shall take the trial, not its measurer
-            try:
-                with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
-                    file.write("1000")
-            except OSError:
-                pass
         os.execv(program, argv)
     except OSError as error:
-        _report(status, f'{{"errno": {error.errno or 0}}}')
+        report(status, f'{{"errno": {error.errno or 0}}}')
     finally:
         os._exit(127)
 
@@ -124,6 +134,22 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
         os.environ.pop("LC_CTYPE", None)
     os.set_inheritable(control, False)
     os.set_inheritable(status, False)
+
+    def become(libc: object, me: int) -> None:
+        _execute(program, argv, libc, me, status)
+
+    supervise(control, status, become)
+
+
+def supervise(
+    control: int,
+    status: int,
+    become: Callable[[object, int], None],
+    last_words: Callable[[], str] = str,
+) -> None:
+    """Forks the command and watches it to its end. Returns in the child alone, where `become`
+    (of libc and this process's number) returned; `last_words` (JSON members, each with a comma
+    before it) join the report of how it ended."""
     libc = None
     try:
         import ctypes
@@ -139,12 +165,13 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
     started = time.monotonic()
     command = os.fork()
     if command == 0:
-        _execute(program, argv, libc, me, status)
+        become(libc, me)
+        return
     try:
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
         pass
-    _report(status, f'{{"pid": {command}}}')
+    report(status, f'{{"pid": {command}}}')
     _thread.start_new_thread(_listen, (control, command))
 
     max_rss, cpu = 0, 0.0
@@ -157,12 +184,12 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
         cpu += usage.ru_utime + usage.ru_stime
         if pid == command:
             wall = time.monotonic() - started
-            ended = os.waitstatus_to_exitcode(code)
-            _report(status, f'{{"returncode": {ended}, "wall": {wall:.6f}}}')
+            ended = -os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
+            report(status, f'{{"returncode": {ended}, "wall": {wall:.6f}{last_words()}}}')
             _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
     if sys.platform != "darwin":  # where it is in bytes already
         max_rss *= 1024
-    _report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
+    report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
     os._exit(0)
 
 

@@ -31,6 +31,9 @@ _WORDS = {
 # itself, to give it another floor or direction.
 TELEMETRY: tuple[Metric, ...] = (
     Metric("duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
+    # Of a trial that was forked from a warm launcher: without the seconds of starting Python and
+    # importing, it must not be compared with the other.
+    Metric("warm_duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),

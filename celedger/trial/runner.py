@@ -35,6 +35,7 @@ from celedger.suite import Suite, command_lines
 from celedger.system import lock, process
 from celedger.system.gpu import Device
 from celedger.system.telemetry import Sampler
+from celedger.system.warm import Launchers
 from celedger.trial import events, journal, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.ending import classify, explain, tail
@@ -73,6 +74,7 @@ class Bench:
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
     stop: Callable[[], bool] | None = None
+    launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
     _built: tuple[str, object] | None = None
     _began: float = field(default_factory=time.time)
@@ -90,6 +92,8 @@ class Bench:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.launchers is not None:
+            self.launchers.close()
         if self._checkout is not None:
             self._checkout.close()
             self._checkout = None
@@ -277,6 +281,7 @@ class _Attempt:
         self.out = ledger.folder / ".celedger" / "out" / trial.ulid
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
         self.totals: dict[str, float] = {}
+        self.starts: set[bool] = set()  # of its commands: warm, cold
         self.sampler = Sampler(bench.device.gpu)
         self.channel = -1
         self.lock: lock.Lock | None = None
@@ -331,7 +336,7 @@ class _Attempt:
                 self._follow(patient=True)
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             spent += end.wall
-            self.totals["duration"] = spent
+            self._spent(spent, warm=end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
                 reason = explain(end, self.log)
@@ -348,8 +353,21 @@ class _Attempt:
             )
         return self._outcome(OutcomeKind.OK, "", 0)
 
+    def _spent(self, seconds: float, *, warm: bool) -> None:
+        """What the commands took together. Where some started warm and others cold, it can be
+        compared with nothing."""
+        self.starts.add(warm)
+        for name in ("duration", "warm_duration"):
+            self.totals.pop(name, None)
+        if len(self.starts) == 1:
+            self.totals["warm_duration" if warm else "duration"] = seconds
+
     def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
         bench = self.bench
+        fork = None
+        if bench.launchers is not None:
+            python = bench.interpreters[self.task.name]
+            fork = bench.launchers.forker(argv, python, self.task.preload, env, bench.stop)
 
         def tick(running: process.Running) -> None:
             self.sampler.sample(running.usage)
@@ -361,7 +379,7 @@ class _Attempt:
         end = process.run(
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
             timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
-            on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop,
+            on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop, fork=fork,
         )  # fmt: skip
         if end.end is process.End.STOPPED:
             raise KeyboardInterrupt

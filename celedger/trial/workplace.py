@@ -18,6 +18,7 @@ from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.system import environment, gpu, lock
 from celedger.system.cache import Cache
+from celedger.system.warm import Launchers
 from celedger.trial import events, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
@@ -72,12 +73,14 @@ def set_bench(
         for task in tasks
     }
     kept = tuple(Cache(repository.state_dir / name) for name in CACHES)
+    child = child_copy(repository.state_dir / "child")
     return Bench(
         ledger=ledger,
         checkouts=Checkouts(repository),
         suite=suite,
         suite_copy=suites.snapshot(suite, repository.state_dir / "suites"),
-        child=child_copy(repository.state_dir / "child"),
+        child=child,
+        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
         environments=environments,
         interpreters=interpreters,
         builds=Builds(repository, kept[0], kept, config.cache_limit),

@@ -115,6 +115,15 @@ def test_parameters_of_any_kind_have_a_recipe(tmp_path: Path) -> None:
     assert len(found.tasks[0].recipe) == 64
 
 
+def test_preloading_does_not_make_another_recipe(tmp_path: Path) -> None:
+    """A trial is the same started warm or cold: turning it on must not lose the ledger's."""
+    head = '[suite]\nname = "s"\n'
+    cold = load(suite(tmp_path / "a", head + TASK)).tasks[0]
+    warm = load(suite(tmp_path / "b", head + 'preload = ["torch", "torch"]\n' + TASK)).tasks[0]
+    assert warm.preload == ("torch",)
+    assert warm.recipe == cold.recipe
+
+
 WRONG = [
     ("", "has no task"),
     ("[task]\nname = 't'\ncommand = 'x'\n", "write [[task]]"),
@@ -131,6 +140,9 @@ WRONG = [
     ("[suite]\nseeds = [-1]\n" + TASK, "not from 0"),
     ("[suite]\npythonpath = ['../x']\n" + TASK, "outside"),
     ("[suite]\ninputs = 3\n" + TASK, "list of strings"),
+    ("[suite]\npreload = ['torch', 3]\n" + TASK, "no name of a module"),
+    ("[suite]\npreload = ['a-b']\n" + TASK, "preload has 'a-b'"),
+    ("[suite]\npreload = {}\n" + TASK, "no name of a module"),
     ("[suite]\nbuild = ['{sed}']\n" + TASK, "unknown placeholder"),
     ("[suite]\nbuild = [3]\n" + TASK, "list of strings"),
     ("suite = 3\n" + TASK, "not a table"),

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from celedger.errors import MachineError
-from celedger.system import output, process
+from celedger.system import oom, output
 from celedger.system.process import End, Exit, Running, capture, run, spawn_detached, sweep
 
 PATH = os.environ["PATH"]
@@ -212,7 +212,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_any_other(
     execute: Callable[..., Exit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = iter([4, 5, 5, 6])
-    monkeypatch.setattr(process, "_oom_kills", lambda: next(kills))
+    monkeypatch.setattr(oom, "kills", lambda: next(kills))
     killed = execute("sh", "-c", "kill -KILL $$")
     assert killed.oom_killed
     assert "memory ran out" in killed.message

@@ -1,0 +1,235 @@
+"""Warm starts: launchers that have imported what a suite preloads, and fork its trials. Decides
+whether a command may start from one; what the forked process then does to be like a cold one is
+in `child/launcher.py`, the other end of the socket. Must not know what a trial or a suite is.
+
+A launcher serves one interpreter with one environment, so a task's thread count and device are
+part of its identity. It is started outside of any checkout. Whatever goes wrong with one, the
+command starts cold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from celedger.errors import SuiteError
+from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
+
+_LATE = ("PYTHONPATH", "CELEDGER_")  # variables that a trial gets after the fork
+_TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
+_IMPORTING = 300.0  # seconds for importing, on a cold network file system
+_ANSWER = 30.0  # seconds for a fork on a machine that swaps
+_MOST = 3  # launchers held at once: each keeps the memory of what it imported
+_ORDER = 1 << 20  # bytes of a message
+
+_Key = tuple[str, tuple[str, ...], frozenset[tuple[str, str]]]
+
+
+class _Forked:
+    """A supervisor that a launcher forked: like a Popen of one."""
+
+    def __init__(self, pid: int, launcher: _Launcher) -> None:
+        self.pid = pid
+        self._launcher = launcher
+
+    def kill(self) -> None:
+        if not self._launcher.alive():  # it is reaped, and the number may be another's
+            self.pid = -1
+            return
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> object:
+        self._launcher.tell({"reap": self.pid})
+        return None
+
+
+class _Launcher:
+    """One launcher's process, at our end."""
+
+    def __init__(
+        self, script: Path, python: str, preload: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        self.stamps: tuple[tuple[str, int, int], ...] = ()
+        self.files: dict[str, str] = {}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
+        self._socket = ours
+        with theirs, tempfile.TemporaryFile() as output:
+            self._process = subprocess.Popen(
+                [python, str(script), str(theirs.fileno()), str(SUPERVISOR), json.dumps(preload)],
+                cwd="/", env={**env, TRIAL_VARIABLE: "0" * _TOKEN}, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+
+    def imported(self, stop: Callable[[], bool] | None) -> bool:
+        """Waits for it; False where it is unfit."""
+        said = None
+        deadline = time.monotonic() + _IMPORTING
+        self._socket.settimeout(0.1)
+        while said is None and time.monotonic() < deadline and not (stop and stop()):
+            with contextlib.suppress(TimeoutError):
+                said = self._receive()
+        if not said or "unfit" in said:
+            return False
+        self.files = said["files"]
+        self.stamps = tuple((folder, time, inode) for folder, time, inode in said["stamps"])
+        self._socket.settimeout(_ANSWER)
+        return True
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def outdated(self) -> bool:
+        """Whether something was installed since it started."""
+        for folder, modified, inode in self.stamps:
+            try:
+                state = os.stat(folder)  # noqa: PTH116 (as the launcher asked)
+            except OSError:
+                return True
+            if (state.st_mtime_ns, state.st_ino) != (modified, inode):
+                return True
+        return False
+
+    def fork(self, order: Mapping[str, object], fds: Sequence[int]) -> _Forked | None:
+        try:
+            socket.send_fds(self._socket, [json.dumps(order).encode()], fds)
+            answer = self._receive()
+        except OSError:
+            answer = {}
+        if not answer:
+            self.close()
+            return None
+        return _Forked(answer["pid"], self)
+
+    def tell(self, order: Mapping[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(json.dumps(order).encode())
+
+    def _receive(self) -> dict[str, Any]:
+        """Its next message; empty when it is gone."""
+        try:
+            data = self._socket.recv(_ORDER)
+        except TimeoutError:
+            raise
+        except OSError:
+            return {}
+        return json.loads(data) if data else {}
+
+    def close(self) -> None:
+        self._socket.close()
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Launchers:
+    """The launchers of one celedger command. `script` is `celedger/child/launcher.py`, copied to
+    where no user's edit reaches it; `repository` the one under test."""
+
+    def __init__(self, script: Path, repository: Path) -> None:
+        self._script = script
+        self._repository = repository
+        self._held: dict[_Key, _Launcher | None] = {}  # None: unfit, and will be again
+
+    def close(self) -> None:
+        for launcher in self._held.values():
+            if launcher is not None:
+                launcher.close()
+        self._held.clear()
+
+    def forker(
+        self,
+        argv: Sequence[str],
+        python: str,
+        preload: Sequence[str],
+        env: Mapping[str, str],
+        stop: Callable[[], bool] | None = None,
+    ) -> Fork | None:
+        """How to start a command warm; None where it must start cold. Waits for the imports when
+        it is the first of its kind, unless `stop()`. Raises SuiteError where a preloaded module
+        is the repository's own."""
+        token = env.get(TRIAL_VARIABLE, "")
+        if not preload or not startable(argv, python) or len(token) != _TOKEN:
+            return None
+        early = {k: v for k, v in env.items() if not k.startswith(_LATE)}
+        late = {k: v for k, v in env.items() if k not in early}
+        launcher = self._launcher((python, tuple(preload), frozenset(early.items())), early, stop)
+        if launcher is None:
+            return None
+
+        def fork(
+            argv: Sequence[str], cwd: Path, own: Sequence[int], log: int, passed: Sequence[int]
+        ) -> Supervisor | None:
+            script = argv[1] == "-m" or (cwd / argv[1]).is_file()
+            if not script or not cwd.is_dir():
+                return None
+            order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
+            return launcher.fork(order, [*own, log, *passed])
+
+        return fork
+
+    def _launcher(
+        self, key: _Key, env: Mapping[str, str], stop: Callable[[], bool] | None
+    ) -> _Launcher | None:
+        held = self._held.get(key)
+        if held is None and key in self._held:
+            return None
+        if held is not None and held.alive() and not held.outdated():
+            self._held[key] = self._held.pop(key)  # the newest
+            return held
+        if held is not None:
+            held.close()
+            del self._held[key]
+        while sum(one is not None for one in self._held.values()) >= _MOST:
+            oldest = next(k for k, one in self._held.items() if one is not None)
+            (self._held.pop(oldest) or held).close()  # type: ignore[union-attr]
+        python, preload, _ = key
+        try:
+            launcher = _Launcher(self._script, python, preload, env)
+        except OSError:
+            return None
+        fit = False
+        try:
+            fit = launcher.imported(stop)
+            self._refuse_own(preload, launcher)
+        finally:
+            if not fit:
+                launcher.close()
+        self._held[key] = launcher if fit else None
+        return self._held[key]
+
+    def _refuse_own(self, preload: Sequence[str], launcher: _Launcher) -> None:
+        """A module of the repository under test would come from the user's files, not from the
+        commit's."""
+        for name in preload:
+            folder = Path(launcher.files.get(name.partition(".")[0], "/"))
+            installed = {"site-packages", "dist-packages"}.intersection(folder.parts)
+            if not installed and folder.is_relative_to(self._repository):
+                launcher.close()
+                raise SuiteError(
+                    f"the suite preloads {name}, which is the repository's own ({folder})",
+                    "take it out of `preload`: it has to come from the commit under test",
+                )
+
+
+def startable(argv: Sequence[str], python: str) -> bool:
+    """Whether a command has the form of those that a launcher can fork: the interpreter, without
+    options, and a script or a module."""
+    if sys.platform != "linux" or len(argv) < 2 or argv[0] != python:
+        return False
+    return (argv[1] == "-m" and len(argv) > 2) or (
+        argv[1].endswith(".py") and not argv[1].startswith("-")
+    )

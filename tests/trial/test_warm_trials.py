@@ -1,0 +1,57 @@
+"""Warm trials through the program: what the ledger says of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPT, SUITE, make_project
+
+from celedger.ledger import Ledger
+from celedger.model import OutcomeKind, TrialRecord
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launchers are Linux's")
+
+# `fractions` is small; a commit can replace it like any other module.
+WARM = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreload = "fractions"\n', 1)
+HALF = SCRIPT.replace("import random, sys", "import fractions, random, sys").replace(
+    "LEVEL +", "LEVEL + fractions.Fraction(1, 2) * 0 +"
+)
+MODEL = "LEVEL = 1.0\n"
+
+
+def trials(root: Path) -> list[TrialRecord]:
+    with Ledger.open(root / "ledger.db", readonly=True) as ledger:
+        return ledger.trials()
+
+
+def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", WARM, {"fit.py": HALF})
+    project.commit("plain", {"model.py": MODEL})
+    own = "from decimal import Decimal\nFraction = lambda a, b: a / b\n"
+    shadowing = project.commit("its own fractions", {"fractions.py": own})
+    for commit in ("HEAD~1", "HEAD"):
+        project.run("run", commit)
+    found = trials(project.root)
+    assert len(found) == 4
+    for record in found:
+        assert record.ok and record.epochs == 3
+        cold = record.trial.commit == shadowing
+        assert ("duration" in record.summaries, "warm_duration" in record.summaries) == (
+            cold, not cold,
+        )  # fmt: skip
+    values = {(r.trial.seed, r.summaries["val_loss"]) for r in found}
+    assert len(values) == 2  # one a seed, warm or cold
+
+
+def test_a_failing_warm_trial_says_why(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", WARM, {"fit.py": HALF})
+    project.commit("broken", {"model.py": MODEL + "raise RuntimeError('no model today')\n"})
+    project.run("run", "HEAD")
+    for record in trials(project.root):
+        assert record.outcome is not None and record.outcome.kind is OutcomeKind.FAILED
+        assert record.outcome.message == "exit status 1: RuntimeError: no model today"
+        assert "warm_duration" in record.summaries
+        log = (project.root / record.outcome.log).read_text()
+        assert "launcher" not in log and "starting.py" not in log
