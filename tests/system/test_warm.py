@@ -205,8 +205,8 @@ def test_what_is_random_in_a_cold_start_stays_random(place: Place) -> None:
         {"tree/numpy/__init__.py": "pi = 'mine'"},
         {"suite/numpy.py": "pi = 'mine'"},
         {
-            "tree/datetime.py": "import sys\npi, sys.modules['numpy'] = 'mine', sys.modules[__name__]"
-        },
+            "tree/datetime.py": "import sys\npi = 'mine'\nsys.modules['numpy'] = sys.modules[__name__]"
+        },  # noqa: E501
         {"tree/sitecustomize.py": "import numpy; numpy.pi = 'mine'"},
     ],
     ids=lambda files: next(iter(files)),
