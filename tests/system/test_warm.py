@@ -198,15 +198,16 @@ def test_what_is_random_in_a_cold_start_stays_random(place: Place) -> None:
     assert len(said) == 6
 
 
+REPLACES = "import sys\npi = 'mine'\nsys.modules['numpy'] = sys.modules[__name__]\n"
+
+
 @pytest.mark.parametrize(
     "files",
     [
         {"tree/numpy.py": "pi = 'mine'"},
         {"tree/numpy/__init__.py": "pi = 'mine'"},
         {"suite/numpy.py": "pi = 'mine'"},
-        {
-            "tree/datetime.py": "import sys\npi = 'mine'\nsys.modules['numpy'] = sys.modules[__name__]"
-        },  # noqa: E501
+        {"tree/datetime.py": REPLACES},
         {"tree/sitecustomize.py": "import numpy; numpy.pi = 'mine'"},
     ],
     ids=lambda files: next(iter(files)),
