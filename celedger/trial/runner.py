@@ -366,8 +366,9 @@ class _Attempt:
         bench = self.bench
         fork = None
         if bench.launchers is not None:
-            python = bench.interpreters[self.task.name]
-            fork = bench.launchers.forker(argv, python, self.task.preload, env, bench.stop)
+            fork = bench.launchers.forker(
+                argv, self.place.python, self.task.preload, env, bench.stop
+            )
 
         def tick(running: process.Running) -> None:
             self.sampler.sample(running.usage)
