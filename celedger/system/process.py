@@ -100,13 +100,14 @@ class Running:
         env: Mapping[str, str],
         log: Path,
         pass_fds: Sequence[int] = (),
+        reads: tuple[Path, Path] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """Starts `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
         command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
         MachineError when the log cannot be written or the machine cannot start a process."""
         with contextlib.closing(Output(log)) as output:
-            return cls._start(argv, cwd, env, output.fd, pass_fds, clock)
+            return cls._start(argv, cwd, env, output.fd, pass_fds, reads, clock)
 
     @classmethod
     def _start(
@@ -116,6 +117,7 @@ class Running:
         env: Mapping[str, str],
         log_fd: int,
         pass_fds: Sequence[int],
+        reads: tuple[Path, Path] | None,
         clock: Callable[[], float],
     ) -> Self:
         running = cls(argv, clock)
@@ -133,7 +135,8 @@ class Running:
         try:
             running._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SUPERVISOR),
-                 str(control_read), str(status_write), env.get("LC_CTYPE", ""), program, *argv],
+                 str(control_read), str(status_write), env.get("LC_CTYPE", ""),
+                 *map(str, reads or ("", "")), program, *argv],
                 cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
                 start_new_session=True, pass_fds=(control_read, status_write, *pass_fds),
             )  # fmt: skip
@@ -301,6 +304,7 @@ def run(
     env: Mapping[str, str],
     log: Path,
     pass_fds: Sequence[int] = (),
+    reads: tuple[Path, Path] | None = None,
     timeout: float,
     silence: float | None = None,
     memory: int | None = None,
@@ -310,13 +314,14 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     stop: Callable[[], bool] | None = None,
 ) -> Exit:
-    """Runs a command to its end, or ends it: after `timeout` seconds; after `silence` seconds
+    """Runs a command to its end, or ends it (`reads`: a folder, and a file to which goes what the
+    command named of it, see reads.py): after `timeout` seconds; after `silence` seconds
     in which neither the log grew nor `activity()` changed; when its tree holds more than
     `memory` bytes; when `stop()` says so. `on_tick` is called about every `tick` seconds; what
     it raises ends the command too and is passed on. Raises MachineError as `Running.start`."""
     with (
         contextlib.closing(Output(log)) as output,
-        Running._start(argv, cwd, env, output.fd, pass_fds, clock) as running,
+        Running._start(argv, cwd, env, output.fd, pass_fds, reads, clock) as running,
     ):
         started = heard = clock()
         sign: object = None

@@ -117,7 +117,46 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-def main(control: int, status: int, locale: str, program: str, argv: list[str]) -> None:
+def _fork_watched(tree: str, execute: object) -> tuple[int, object]:
+    """Fork `execute` so that all it reads of `tree` is recorded: its pid, and the record."""
+    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
+    reads = loader("celedger_reads", folder + "/reads.py").load_module()
+    record = reads.Record(tree)
+    installed, forked, never = (_thread.allocate_lock() for _ in range(3))
+    for lock in (installed, forked, never):
+        lock.acquire()
+    found: list[int] = []
+
+    def serve() -> None:
+        installed.acquire()
+        if found[0] >= 0:
+            record.serve(found[0])
+
+    def fork() -> None:
+        # A thread of its own: what is filtered waits for us at every path it names, and Python
+        # now and then opens a file with its lock held. It stays, because the command dies with
+        # the thread that forked it (PR_SET_PDEATHSIG).
+        found.append(reads.install())
+        if found[0] < 0:
+            record.unknown = "this system does not tell what is read"
+        installed.release()
+        pid = os.fork()
+        if pid == 0:
+            execute()  # type: ignore[operator]
+        found.append(pid)
+        forked.release()
+        never.acquire()
+
+    _thread.start_new_thread(serve, ())  # before: a thread inherits the filter
+    _thread.start_new_thread(fork, ())
+    forked.acquire()
+    return found[1], record
+
+
+def main(
+    control: int, status: int, locale: str, tree: str, reads: str, program: str, argv: list[str]
+) -> None:
     if locale:  # Python itself sets LC_CTYPE where the locale is C (PEP 538)
         os.environ["LC_CTYPE"] = locale
     else:
@@ -136,10 +175,18 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
         pass
 
     me = os.getpid()
-    started = time.monotonic()
-    command = os.fork()
-    if command == 0:
+
+    def execute() -> None:
         _execute(program, argv, libc, me, status)
+
+    started = time.monotonic()
+    record: object = None
+    if reads:
+        command, record = _fork_watched(tree, execute)
+    else:
+        command = os.fork()
+        if command == 0:
+            execute()
     try:
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
@@ -162,9 +209,14 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
             _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
     if sys.platform != "darwin":  # where it is in bytes already
         max_rss *= 1024
+    if record is not None:
+        try:
+            record.write(reads)  # type: ignore[attr-defined]
+        except OSError:  # a full disk: nothing is known then
+            pass
     _report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7], sys.argv[7:])
