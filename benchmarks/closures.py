@@ -9,19 +9,17 @@ what its closure said.
 A mutation that changes the fingerprint and would have been reused is a fault; exits 1 then.
 """
 
+# ruff: noqa: E501 (one feature a line)
+
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

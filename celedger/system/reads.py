@@ -10,6 +10,8 @@ not its strings, so a call costs a switch to this thread and back (benchmarks/cl
 Where the record may be incomplete it says so, in `unknown`, and is worth nothing.
 """
 
+# ruff: noqa: PTH (pathlib would cost the supervisor an import, and paths here are bytes)
+
 from __future__ import annotations
 
 import ctypes
@@ -88,7 +90,8 @@ class _Program(ctypes.Structure):
 
 
 def _numbers(column: int) -> tuple[dict[int, str], set[int]]:
-    seen = {row[column]: name for name, row in _PATHS.items() if row[column] >= 0}
+    seen = {(row[0], row[1])[column]: name for name, row in _PATHS.items()}
+    seen.pop(-1, None)
     return seen, {row[column] for row in _BLIND.values()}
 
 
@@ -163,7 +166,7 @@ class Record:
         """As a file: a line with why nothing is known (or an empty one), then the paths."""
         if len(self.paths) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
-        with open(path, "wb") as file:  # noqa: PTH123 (pathlib costs the supervisor an import)
+        with open(path, "wb") as file:
             file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")
             if not self.unknown:
                 file.write(b"\0".join(sorted(self.paths)))
@@ -265,9 +268,9 @@ class Record:
                 break
             words = head[2:].split(b"\n")[0].split()
             if not head.startswith(b"#!") or not words:
-                if head.startswith(b"\x7fELF") and real.startswith(self._inside):
-                    if b"/ld-linux" not in head and b"/ld-musl" not in head:
-                        self.unknown = self.unknown or "it runs a programme with a loader of its own"
+                usual = b"/ld-linux" in head or b"/ld-musl" in head
+                if head.startswith(b"\x7fELF") and real.startswith(self._inside) and not usual:
+                    self.unknown = self.unknown or "it runs a programme with a loader of its own"
                 break
             path = words[0]
             if not path.startswith(b"/"):

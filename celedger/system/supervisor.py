@@ -219,4 +219,5 @@ def main(
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7], sys.argv[7:])
+    _, control, status, locale, tree, reads, program, *argv = sys.argv
+    main(int(control), int(status), locale, tree, reads, program, argv)

@@ -74,22 +74,31 @@ class Closures:
     ) -> dict[str, list[Closure]]:
         """For each commit (by hash) the closures that its tree agrees with: of trials of this
         task and environment, at whatever commit they ran."""
+        return self.compared(commits, task, environment, seed)[0]
+
+    def compared(
+        self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
+    ) -> tuple[dict[str, list[Closure]], list[Mapping[str, str]]]:
+        """`agreeing`, and for each footprint of these trials what each commit has there."""
         found: dict[str, list[Closure]] = {commit.sha: [] for commit in commits}
-        known: dict[int, list[Closure]] = {}
+        known: dict[int, dict[str, list[Closure]]] = {}
         for closure in self._ledger.closures(
             recipe=task.recipe, environment=environment, seed=seed
         ):
-            known.setdefault(closure.footprint, []).append(closure)
-        for number, closures in known.items():
+            by_content = known.setdefault(closure.footprint, {})
+            by_content.setdefault(closure.content, []).append(closure)
+        lying = []
+        for number, by_content in known.items():
             if number not in self._footprints:
                 self._footprints[number] = self._ledger.footprint(number)
             try:
                 contents = self._of(self._footprints[number], commits)
             except RepositoryError:
                 continue  # a clone that lacks objects: nothing is proven
+            lying.append(contents)
             for sha, content in contents.items():
-                found[sha] += [c for c in closures if c.content == content]
-        return found
+                found[sha] += by_content.get(content, ())
+        return found, lying
 
     def evidence(
         self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]

@@ -398,7 +398,8 @@ class _Attempt:
 
         end = process.run(
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
-            reads=(bench.tree, self.reads), timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
+            reads=(bench.tree, self.reads), timeout=max(left, 0.0),
+            silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop,
         )  # fmt: skip
         self.observed.take_in(self.reads)

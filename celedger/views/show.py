@@ -130,7 +130,7 @@ def pooled(values: Values, batch: Batch, metric: Metric, order: Mapping[str, int
     """The noise of the metric over all trials comparable with the batch."""
     groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for row in values.rows(batch, metric):
-        if not samples.hindered(metric, row.marks):
+        if not samples.hindered(metric, row.marks) and not row.derived:
             groups[row.commit].append((row.value, row.seed))
     oldest_first = sorted(groups, key=lambda sha: order[sha])
     return noise.pool(
