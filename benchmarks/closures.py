@@ -3,8 +3,9 @@ training that reads them in a dozen ways; every mutation of one is run for real,
 what its closure said.
 
     python benchmarks/closures.py --mutations 5000
+    python benchmarks/closures.py --demo 0           # what the demo's bisects train
     python benchmarks/closures.py --range 5000       # time and memory of the classes of a range
-    python benchmarks/closures.py --overhead         # what recording costs a trial
+    python benchmarks/closures.py --overhead 5       # what recording costs a trial
 
 A mutation that changes the fingerprint and would have been reused is a fault; exits 1 then.
 """
@@ -14,12 +15,15 @@ A mutation that changes the fingerprint and would have been reused is a fault; e
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +32,7 @@ from pathlib import Path
 from celedger.model import Footprint
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
-from celedger.repo.closures import Contents
+from celedger.repo.closures import Contents, Objects
 from celedger.system import process
 from celedger.trial.closure import Observed
 
@@ -167,7 +171,10 @@ def mutate(tree: Tree, rng: random.Random) -> tuple[str, Tree]:
             target = "../" * path.count("/") + rng.choice(files)
             new[path] = ("120000", target.encode())
         case "retarget":
-            new["current"] = ("120000", rng.choice(["data/extra.csv", "none", "/etc/hostname"]).encode())
+            new["current"] = (
+                "120000",
+                rng.choice(["data/extra.csv", "none", "/etc/hostname"]).encode(),
+            )
         case "folder-link":
             new["latest"] = ("120000", rng.choice(["conf", "none", "docs"]).encode())
         case "swap-links":
@@ -202,10 +209,11 @@ def add(tree: Tree, path: str, content: bytes, mode: str = "100644") -> None:
 def script(rng: random.Random) -> str:
     """A training that does some of the features, in some order."""
     chosen = rng.sample(sorted(FEATURES), rng.randint(2, 8))
-    lines = [HEAD]
-    for name in chosen:
-        lines.append(f"try:\n    {FEATURES[name]}\nexcept Exception as e:\n    mix({name!r}, type(e).__name__)")
-    return "\n".join([*lines, "print(state.hexdigest())\n"])
+    lines = [
+        f"try:\n    {FEATURES[name]}\nexcept Exception as e:\n    mix({name!r}, type(e).__name__)"
+        for name in chosen
+    ]
+    return "\n".join([HEAD, *lines, "print(state.hexdigest())\n"])
 
 
 @dataclass
@@ -222,20 +230,35 @@ def write(repository: Path, trees: list[Tree]) -> list[str]:
     """A commit for each tree; returns their hashes."""
     stream = bytearray()
     for number, tree in enumerate(trees, 1):
-        stream += b"commit refs/heads/c%d\nmark :%d\ncommitter A <a@b> 1700000000 +0000\ndata 1\nx\n" % (number, number)
+        stream += (
+            b"commit refs/heads/c%d\nmark :%d\ncommitter A <a@b> 1700000000 +0000\ndata 1\nx\n"
+            % (number, number)
+        )
         stream += b"deleteall\n"
         for path, (mode, content) in tree.items():
             if mode == "160000":
                 stream += b"M 160000 %s %s\n" % (content, path.encode())
             else:
-                stream += b"M %s inline %s\ndata %d\n%s\n" % (mode.encode(), path.encode(), len(content), content)
-    subprocess.run(["git", "fast-import", "--quiet", "--export-marks=marks"], cwd=repository, input=bytes(stream), check=True)
+                stream += b"M %s inline %s\ndata %d\n%s\n" % (
+                    mode.encode(),
+                    path.encode(),
+                    len(content),
+                    content,
+                )
+    subprocess.run(
+        ["git", "fast-import", "--quiet", "--export-marks=marks"],
+        cwd=repository,
+        input=bytes(stream),
+        check=True,
+    )
     marks = dict(line.split() for line in (repository / "marks").read_text().splitlines())
     return [marks[f":{n}"] for n in range(1, len(trees) + 1)]
 
 
 def run(argv: list[str], tree: Path, env: Mapping[str, str]) -> str:
-    done = subprocess.run(argv, cwd=tree, env=dict(env), capture_output=True, text=True)
+    done = subprocess.run(
+        argv, cwd=tree, env=dict(env), capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() or f"status {done.returncode}"
 
 
@@ -261,12 +284,14 @@ def world(seed: int, mutations: int, place: Path, tally: Tally) -> None:
         checkout.move_to(shas[0])
         log, reads = place / "log", place / "reads"
         log.unlink(missing_ok=True)
-        process.run(argv, cwd=checkout.path, env=env, log=log, reads=(checkout.path, reads), timeout=300)
+        process.run(
+            argv, cwd=checkout.path, env=env, log=log, reads=(checkout.path, reads), timeout=300
+        )
         observed = Observed()
         observed.take_in(reads)
         fingerprint = log.read_text().strip().splitlines()[-1]
         assert not observed.unknown, observed.unknown
-        contents = Contents(opened, Footprint(tuple(sorted(observed.paths))))
+        contents = Contents(Objects(opened), Footprint(tuple(sorted(observed.paths))))
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
         same = contents.of(tree_of.values())
         before = same[tree_of[shas[0]]]
@@ -315,7 +340,9 @@ def soundness(mutations: int, each: int, first: int = 0) -> Tally:
 
 def report(tally: Tally) -> None:
     unneeded = tally.mutations - tally.changed
-    print(f"{tally.mutations} mutations: {tally.changed} change the fingerprint, {len(tally.faults)} of them reused")
+    print(
+        f"{tally.mutations} mutations: {tally.changed} change the fingerprint, {len(tally.faults)} of them reused"
+    )
     print(
         f"{unneeded} change nothing: {unneeded - tally.needless} reused, {tally.needless} trained "
         f"needlessly ({100 * tally.needless / max(unneeded, 1):.0f} %): {dict(tally.needless_kinds.most_common())}"
@@ -324,17 +351,126 @@ def report(tally: Tally) -> None:
         print("FAULT", fault)
 
 
+def demo(seed: int, *, closures: bool) -> dict[str, object]:
+    """The demo's survey and four bisects: commits and trials that were trained in the bisects."""
+    from unittest import mock
+
+    from celedger.demo import play
+    from celedger.ledger import Ledger
+    from celedger.trial import closure, events
+
+    trained: dict[str, set[tuple[str, int]]] = {}
+    derived: Counter[str] = Counter()
+    phase = ["survey"]
+
+    def say(text: str) -> None:
+        phase[0] = text if text.startswith("bisecting") else phase[0]
+
+    def listen(event: events.Event) -> None:
+        if isinstance(event, events.Started):
+            trained.setdefault(phase[0], set()).add((event.commit.sha, event.seed))
+        derived[phase[0]] += isinstance(event, events.Derived)
+
+    blind = mock.patch.object(
+        closure.Closures, "compared", lambda self, commits, *_: ({c.sha: [] for c in commits}, [])
+    )
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        if not closures:
+            stack.enter_context(blind)
+        stage = play.set_stage(Path(place).resolve() / "demo", seed)
+        with Ledger.open(stage.settings.ledger, create=True) as ledger:
+            found = play.play(stage, ledger, play.Watch(listen, say))
+    surveyed = trained.pop("survey", set())
+    return {
+        "survey trials": len(surveyed),
+        "commits": sum(len({sha for sha, _ in pairs}) for pairs in trained.values()),
+        "trials": sum(map(len, trained.values())),
+        "right": sum(f.right for f in found),
+        "each": {k: len({sha for sha, _ in v}) for k, v in trained.items()},
+    }
+
+
+def overlapping(commits: int) -> None:
+    """Time and memory of the classes of a range, in a process of its own."""
+    rng = random.Random(1)
+    with tempfile.TemporaryDirectory() as place:
+        repository = Path(place).resolve() / "long"
+        repository.mkdir()
+        subprocess.run(["git", "init", "-q", "-b", "main"], cwd=repository, check=True)
+        paths = [f"part{i % 20}/sub{i % 7}/file{i}.py" for i in range(2000)]
+        stream = bytearray()
+        for number in range(1, commits + 1):
+            stream += (
+                b"commit refs/heads/main\nmark :%d\ncommitter A <a@b> %d +0000\ndata 1\nx\n"
+                % (number, 1700000000 + number)
+            )
+            for path in paths if number == 1 else rng.sample(paths, 3):
+                text = b"x = %d\n" % number
+                stream += b"M 100644 inline %s\ndata %d\n%s\n" % (path.encode(), len(text), text)
+        subprocess.run(
+            ["git", "fast-import", "--quiet"], cwd=repository, input=bytes(stream), check=True
+        )
+        opened = Repository.open(repository)
+        trees = [c.tree for c in opened.log("main", commits)]
+        read = [p.encode() for p in rng.sample(paths, 150)]
+        for footprints in (1, 5):
+            objects = Objects(opened)
+            began, busy = time.perf_counter(), time.process_time()
+            for extra in range(footprints):
+                footprint = Footprint(tuple(sorted([*read, b"", b"part1", b"none%d" % extra])))
+                contents = Contents(objects, footprint).of(trees)
+            took = time.perf_counter() - began
+            cpu = time.process_time() - busy
+            print(
+                f"{commits} commits of 2,000 files, {footprints} footprints of 150 files: {took:.1f} s "
+                f"({cpu:.1f} s of this process), peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB, "
+                f"{len(set(contents.values()))} contents"
+            )
+
+
+def overhead(repeats: int) -> None:
+    """Wall time of a start of Python, and of an import of torch, with and without the record."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name).resolve()
+        for words in ("pass", "import numpy", "import torch"):
+            walls: dict[bool, list[float]] = {False: [], True: []}
+            for _ in range(repeats):
+                for on in (False, True):
+                    done = process.run(
+                        [sys.executable, "-c", words], cwd=place, env=dict(os.environ),
+                        log=place / "log", timeout=300, reads=(place, place / "reads") if on else None,
+                    )  # fmt: skip
+                    walls[on].append(done.wall)
+            off, on_ = (min(walls[side]) for side in (False, True))
+            print(
+                f"{words}: {1000 * off:.0f} ms, recorded {1000 * on_:.0f} ms (the best of {repeats})"
+            )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=0)
     parser.add_argument("--each", type=int, default=50, help="mutations of one repository")
     parser.add_argument("--first", type=int, default=0, help="seed of the first repository")
+    parser.add_argument("--demo", type=int, nargs="*", metavar="SEED", default=[])
+    parser.add_argument("--range", type=int, default=0, metavar="COMMITS")
+    parser.add_argument("--overhead", type=int, default=0, metavar="REPEATS")
     options = parser.parse_args()
     bad = 0
     if options.mutations:
         tally = soundness(options.mutations, options.each, options.first)
         report(tally)
         bad += len(tally.faults)
+    for seed in options.demo:
+        for closures in (False, True):
+            print(
+                f"demo {seed}, {'with' if closures else 'without'} closures: {demo(seed, closures=closures)}",
+                flush=True,
+            )
+    if options.range:
+        overlapping(options.range)
+    if options.overhead:
+        overhead(options.overhead)
     return 1 if bad else 0
 
 

@@ -91,7 +91,13 @@ def bisect(
     bench.hold_environment(bad.sha, tasks)
     ran = measure_ends(bench, good, bad, tasks, metric)
     symptom = find_symptom(
-        bench.ledger, tasks, good, bad, bench.environments, metric, improved=improved,
+        bench.ledger,
+        tasks,
+        good,
+        bad,
+        bench.environments,
+        metric,
+        improved=improved,
         at=lambda commit, task: trials_of(bench, commit, task),
     )
     chosen(symptom)

@@ -55,7 +55,13 @@ def plan(
     symptom = None
     try:
         symptom = find_symptom(
-            bench.ledger, tasks, good, bad, bench.environments, metric, improved=improved,
+            bench.ledger,
+            tasks,
+            good,
+            bad,
+            bench.environments,
+            metric,
+            improved=improved,
             at=lambda commit, task: trials_of(bench, commit, task),
         )
     except CannotJudge:

@@ -9,6 +9,7 @@ nothing of trials.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -24,6 +25,11 @@ _TREE = b"40000"
 _BLOBS = (b"100644", b"100755")
 _GLOB = frozenset("*?[")
 
+KEPT = 128 << 20
+# A tree object is a row of these and nothing else.
+_ROWS20 = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
+_ROWS32 = re.compile(rb"([0-7]+) ([^\0]+)\0(.{32})", re.DOTALL)
+
 Entry = tuple[bytes, str]  # mode, as in a tree object, and hash
 
 
@@ -36,6 +42,7 @@ class _Node:
     whole: bool = False  # all that is below counts
     globs: list[str] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
+    order: list[bytes] = field(default_factory=list)
 
     def at(self, path: bytes) -> _Node:
         node = self
@@ -79,11 +86,11 @@ class Contents:
 
     def __init__(
         self,
-        repository: Repository,
+        objects: Objects,
         footprint: Footprint,
         code: Callable[[bytes], bytes | None] = lambda _: None,
     ) -> None:
-        self._repository = repository
+        self._objects = objects
         self._root = _plant(footprint)
         self._code = code
         text = b"\0".join((*footprint.paths, b"", *footprint.modules))
@@ -117,8 +124,8 @@ class Contents:
             for node, tree in level.values():
                 by_tree.setdefault(tree, []).append(node)
             level = {}
-            for tree, content in self._objects(by_tree):
-                rows = list(_entries(content, len(tree) // 2))
+            for tree, content in self._objects.read(by_tree):
+                rows = _entries(content, len(tree) // 2)
                 for node in by_tree[tree]:
                     self._found[id(node), tree] = found = _look(node, rows)
                     for name, (mode, sha) in found.entries.items():
@@ -131,7 +138,7 @@ class Contents:
                                 level[key] = (child, sha)
                         elif child.module and mode in _BLOBS and sha not in self._modules:
                             sources.add(sha)
-        for sha, content in self._objects(sources):
+        for sha, content in self._objects.read(sources):
             code = self._code(content)
             self._modules[sha] = b"whole" + bytes.fromhex(sha) if code is None else code
 
@@ -140,7 +147,10 @@ class Contents:
         if key not in self._hashes:
             found = self._found[key]
             total = hashlib.sha256(found.listing)
-            for name in sorted({*node.children, *found.entries}):
+            if len(node.order) != len(node.children):
+                node.order = sorted(node.children)
+            globbed = found.entries.keys() - node.children.keys() if node.globs else ()
+            for name in (*node.order, *sorted(globbed)):
                 value = self._value(node.children.get(name), found.entries.get(name))
                 total.update(b"%d %d " % (len(name), len(value)) + name + value)
             self._hashes[key] = total.digest()
@@ -157,10 +167,25 @@ class Contents:
                 return mode + b" code " + self._modules[sha]
         return mode + b" " + bytes.fromhex(sha)
 
-    def _objects(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        names = list(names)
-        for start in range(0, len(names), _BATCH):
-            asked = names[start : start + _BATCH]
+
+class Objects:
+    """Objects of one repository, read in bulk and kept for the next footprint up to KEPT bytes."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._kept: dict[str, bytes] = {}
+        self._size = 0
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Each name once, with its content. Raises RepositoryError where one is missing."""
+        missing = []
+        for name in names:
+            if name in self._kept:
+                yield name, self._kept[name]
+            else:
+                missing.append(name)
+        for start in range(0, len(missing), _BATCH):
+            asked = missing[start : start + _BATCH]
             out = tell(
                 self._repository.worktree, "cat-file", "--batch", "--buffer",
                 stdin="".join(f"{name}\n" for name in asked).encode(),
@@ -174,27 +199,26 @@ class Contents:
                         f"{self._repository.root} lacks the object {name}", "git fsck"
                     )
                 at = end + 1 + int(words[2]) + 1
-                yield name, out[end + 1 : at - 1]
+                content = out[end + 1 : at - 1]
+                if self._size < KEPT:
+                    self._kept[name] = content
+                    self._size += len(content)
+                yield name, content
 
 
-def _entries(content: bytes, size: int) -> Iterator[tuple[bytes, bytes, str]]:
-    """(mode, name, hash) of a tree object with hashes of `size` bytes."""
-    at = 0
-    while at < len(content):
-        end = content.index(b"\0", at)
-        mode, _, name = content[at:end].partition(b" ")
-        at = end + 1 + size
-        yield mode, name, content[end + 1 : at].hex()
+def _entries(content: bytes, size: int) -> list[tuple[bytes, bytes, bytes]]:
+    """(mode, name, raw hash) of a tree object with hashes of `size` bytes."""
+    return (_ROWS20 if size == 20 else _ROWS32).findall(content)
 
 
-def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, str]]) -> _Found:
-    entries = {
-        name: (mode, sha)
-        for mode, name, sha in rows
-        if name in node.children
-        or any(fnmatchcase(name.decode(errors="surrogateescape"), g) for g in node.globs)
-    }
+def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
+    children = node.children
+    entries = {name: (mode, sha.hex()) for mode, name, sha in rows if name in children}
+    for glob in node.globs:
+        for mode, name, sha in rows:
+            if fnmatchcase(name.decode(errors="surrogateescape"), glob):
+                entries[name] = (mode, sha.hex())
     listing = b""
     if node.named:
-        listing = hashlib.sha256(b"\0".join(b"%s %s" % row[:2] for row in rows)).digest()
+        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in rows])).digest()
     return _Found(entries, listing)

@@ -211,7 +211,8 @@ class Worker:
             judged = drift.settle(place, bench, commit, tasks, budget=RERUNS)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
-                mute = [v for v in judged.verdicts if v.metric == "" and v.kind is not VerdictKind.SAME]
+                whole = [v for v in judged.verdicts if v.metric == ""]
+                mute = [v for v in whole if v.kind is not VerdictKind.SAME]
                 words = [f"{v.task} not judged: {v.note}" for v in mute]
                 return "; ".join(words) or "nothing regressed"
             words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]

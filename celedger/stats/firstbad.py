@@ -84,7 +84,6 @@ class Question:
             if (weights < 0).any() or weights.sum() <= 0:
                 raise ValueError("the prior's weights must not be negative, nor all zero")
 
-
     def tested(self, evidence: Evidence) -> set[int]:
         """The positions with a reading, their own or of one that cannot differ."""
         places = {reading.position for reading in evidence.readings}

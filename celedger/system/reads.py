@@ -10,7 +10,8 @@ not its strings, so a call costs a switch to this thread and back (benchmarks/cl
 Where the record may be incomplete it says so, in `unknown`, and is worth nothing.
 """
 
-# ruff: noqa: PTH (pathlib would cost the supervisor an import, and paths here are bytes)
+# Pathlib would cost the supervisor an import, and paths here are bytes.
+# ruff: noqa: PTH115, PTH123
 
 from __future__ import annotations
 

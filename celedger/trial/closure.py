@@ -17,7 +17,7 @@ from celedger.errors import RepositoryError
 from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Repository
-from celedger.repo.closures import Contents
+from celedger.repo.closures import Contents, Objects
 from celedger.trial import protocol
 
 
@@ -47,7 +47,7 @@ class Closures:
     """The closures of one ledger, held against the trees of one repository."""
 
     def __init__(self, ledger: Ledger, repository: Repository) -> None:
-        self._ledger, self._repository = ledger, repository
+        self._ledger, self._objects = ledger, Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
         self._footprints: dict[int, Footprint] = {}
 
@@ -111,7 +111,7 @@ class Closures:
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit]) -> Mapping[str, str]:
         if footprint not in self._contents:
-            self._contents[footprint] = Contents(self._repository, footprint)
+            self._contents[footprint] = Contents(self._objects, footprint)
         by_tree = self._contents[footprint].of(commit.tree for commit in commits)
         return {commit.sha: by_tree[commit.tree] for commit in commits}
 
