@@ -335,6 +335,9 @@ def soundness(mutations: int, each: int, first: int = 0) -> Tally:
     with tempfile.TemporaryDirectory() as place:
         for seed in range(first, first + -(-mutations // each)):
             world(seed, min(each, mutations - tally.mutations), Path(place).resolve(), tally)
+            if seed % 4 == 3:
+                report(tally)
+                print(end="", flush=True)
     return tally
 
 

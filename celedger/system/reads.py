@@ -15,6 +15,7 @@ Where the record may be incomplete it says so, in `unknown`, and is worth nothin
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import fcntl
@@ -158,13 +159,16 @@ class Record:
         self._seen: set[bytes] = set()
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
+        self._busy = _thread.allocate_lock()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._text = ctypes.create_string_buffer(2 * _PATH_MAX)
         self._local = _Vector(ctypes.addressof(self._text), 2 * _PATH_MAX)
         self._remote = (_Vector * 2)()
 
     def write(self, path: str) -> None:
-        """As a file: a line with why nothing is known (or an empty one), then the paths."""
+        """As a file: a line with why nothing is known (or an empty one), then the paths. To be
+        called when nobody is filtered any more; waits until the last call's paths are noted."""
+        self._busy.acquire()
         if len(self.paths) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
         with open(path, "wb") as file:
@@ -184,21 +188,25 @@ class Record:
                 if error.errno == errno.ENOENT:  # the caller was killed in that moment
                     continue
                 return
-            answer = struct.pack("<QqiI", row[0], 0, 0, _CONTINUE)
-            try:
-                named = self._named(row)
-                if self._remember:
-                    # The caller may go on already: what changes the meaning of a path comes by
-                    # here too, and waits.
-                    self._send(fd, answer)
-                    answer = b""
-                for path in named:
-                    self._note(path, row[1])
-            except Exception as error:
-                self.unknown = self.unknown or f"a system call was not understood: {error!r}"
-            finally:
-                if answer:
-                    self._send(fd, answer)
+            with self._busy:
+                self._take(fd, row)
+
+    def _take(self, fd: int, row: tuple[int, ...]) -> None:
+        answer = struct.pack("<QqiI", row[0], 0, 0, _CONTINUE)
+        try:
+            named = self._named(row)
+            if self._remember:
+                # The caller may go on already: what changes the meaning of a path comes by here
+                # too, and waits.
+                self._send(fd, answer)
+                answer = b""
+            for path in named:
+                self._note(path, row[1])
+        except Exception as error:
+            self.unknown = self.unknown or f"a system call was not understood: {error!r}"
+        finally:
+            if answer:
+                self._send(fd, answer)
 
     @staticmethod
     def _send(fd: int, answer: bytes) -> None:
