@@ -159,8 +159,8 @@ class _Reader:
             environment=self._environment,
         )  # fmt: skip
         found += filter(None, map(self._ledger.trial, self.classes.trials))
-        ran = {r.trial.ulid for r in found if not r.derived}
-        return [r for r in found if r.derived not in ran]
+        ran = {(r.trial.ulid, self.position(r)) for r in found if not r.derived}
+        return [r for r in found if (r.derived, self.position(r)) not in ran]
 
     def position(self, record: TrialRecord) -> int:
         """Where a trial counts."""
@@ -196,6 +196,8 @@ class _Reader:
             if value is not None:
                 draw = self._bits.draw(record) if self._symptom.bits_decide else None
                 readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+                continue
+            if record.derived:  # it says nothing of a clock, and one that runs here may
                 continue
             # A trial that was killed, or whose speed was disturbed, may be tried again; one
             # that ended without a value will not give one the next time either.
