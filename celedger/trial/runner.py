@@ -167,14 +167,9 @@ class Bench:
         return closure.Closures(self.ledger, self.checkouts.repository)
 
     def run(
-        self,
-        commit: Commit,
-        task: Task,
-        seed: int,
-        *,
-        enough: int | None = 1,
-        derive: bool = True,
-    ) -> TrialRecord:
+        self, commit: Commit, task: Task, seed: int, *,
+        enough: int | None = 1, derive: bool = True,
+    ) -> TrialRecord:  # fmt: skip
         """Run one trial to its end and return it as the ledger has it. One whose result another
         commit's trial proves is derived from that one instead, unless `derive` is false.
 
