@@ -277,10 +277,33 @@ class TrialRecord:
     summaries: Mapping[str, float] = field(default_factory=dict)  # metric name -> value
     epochs: int = 0
     rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
+    derived: str = ""  # the ulid of the trial that ran, where this one was proven to repeat it
 
     @property
     def ok(self) -> bool:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a trial named of its commit's tree: paths relative to it as git has them ("" is the
+    tree itself), of files and folders, there or not. `modules` are those of `paths` of which only
+    the code counts, and `inputs` the patterns of what its build depends on."""
+
+    paths: tuple[bytes, ...]
+    modules: tuple[bytes, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """A trial's footprint (by its number in the ledger) and the hash of what lay there."""
+
+    ulid: str
+    commit: str
+    seed: int
+    footprint: int
+    content: str
 
 
 class VerdictKind(StrEnum):
@@ -351,6 +374,7 @@ class SummaryRow:
     marks: tuple[Mark, ...]
     outcome: OutcomeKind
     summary: str = "last"
+    derived: str = ""  # as in TrialRecord: no value of its own, so no repeat
 
 
 @dataclass(frozen=True, slots=True)

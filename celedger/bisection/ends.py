@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from celedger.bisection.classes import trials_of
 from celedger.bisection.report import Report
 from celedger.bisection.search import Limits, Step, next_seed, search
 from celedger.bisection.symptom import CHOOSING, Symptom, find_symptom, must_be_judged
@@ -35,10 +36,7 @@ def lacking_ends(
     lack = []
     for task in tasks:
         for end, number in zip((good, bad), wanted, strict=True):
-            held = bench.ledger.trials(
-                commit=end.sha, recipe=task.recipe,
-                environment=bench.environments[task.name].fingerprint,
-            )  # fmt: skip
+            held = trials_of(bench, end, task)
             final = [r for r in held if r.outcome is not None and r.outcome.kind.final]
             # An end that does not run at all tells so with its first trial.
             if final and not any(r.ok for r in final):
@@ -56,7 +54,9 @@ def measure_ends(
     killed = 0
     while lack := lacking_ends(bench, good, bad, tasks, metric):
         end = lack[0]
-        record = bench.run(end.commit, end.task, next_seed(bench, end.commit, end.task))
+        # Derived, it would be held already.
+        seed = next_seed(bench, end.commit, end.task)
+        record = bench.run(end.commit, end.task, seed, derive=False)
         ran.append(record)
         if record.outcome is not None and not record.outcome.kind.final:
             killed += 1
@@ -91,7 +91,14 @@ def bisect(
     bench.hold_environment(bad.sha, tasks)
     ran = measure_ends(bench, good, bad, tasks, metric)
     symptom = find_symptom(
-        bench.ledger, tasks, good, bad, bench.environments, metric, improved=improved
+        bench.ledger,
+        tasks,
+        good,
+        bad,
+        bench.environments,
+        metric,
+        improved=improved,
+        at=lambda commit, task: trials_of(bench, commit, task),
     )
     chosen(symptom)
     return search(

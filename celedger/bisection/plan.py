@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from celedger.bisection.classes import classify, trials_of
 from celedger.bisection.ends import lacking_ends
 from celedger.bisection.search import Limits, read
 from celedger.bisection.symptom import find_symptom
@@ -25,6 +26,7 @@ class Plan:
     (`known` false) it is the least a search without noise can take."""
 
     commits: int
+    classes: int  # that could have done it, as far as stored trials prove
     stored: int
     ends: int
     symptom: str
@@ -53,12 +55,20 @@ def plan(
     symptom = None
     try:
         symptom = find_symptom(
-            bench.ledger, tasks, good, bad, bench.environments, metric, improved=improved
+            bench.ledger,
+            tasks,
+            good,
+            bad,
+            bench.environments,
+            metric,
+            improved=improved,
+            at=lambda commit, task: trials_of(bench, commit, task),
         )
     except CannotJudge:
         if not ends:
             raise
-    least = math.log2(len(commits)) + _CONFIRMING
+    classes = min(classify(bench, history, good, task).left for task in tasks)
+    least = math.log2(classes) + _CONFIRMING
     trials, known, name, stored = least + len(ends), False, "", 0
     timed = [seconds(task) for task in tasks]
     if symptom is not None:
@@ -66,6 +76,7 @@ def plan(
         posterior = firstbad.posterior(question, evidence)
         name = f"{symptom.task.name} {symptom.name}"
         timed = [seconds(symptom.task)]
+        classes = classify(bench, history, good, symptom.task).left
         stored = len(evidence.readings)
         known = not ends
         if known:
@@ -73,6 +84,7 @@ def plan(
     each = [s for s in timed if s is not None]
     return Plan(
         commits=len(commits),
+        classes=classes,
         stored=stored,
         ends=len(ends),
         symptom=name,

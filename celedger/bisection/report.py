@@ -141,7 +141,7 @@ def conclude(
         effect=effect,
         low=low,
         high=high,
-        trials=len(spent),
+        trials=sum(not record.derived for record in spent),
         stored=free,
         epochs=sum(record.epochs for record in spent),
         tried=len({r.position for r in evidence.readings}),

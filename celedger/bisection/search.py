@@ -14,6 +14,7 @@ import numpy as np
 
 from celedger import drift
 from celedger.bisection.bits import Bits
+from celedger.bisection.classes import classify, trials_of
 from celedger.bisection.report import Report, conclude
 from celedger.bisection.symptom import Symptom
 from celedger.ledger import ulid as ulids
@@ -83,7 +84,7 @@ def search(
         expected(choice.expected_trials(question, evidence, posterior))
     while len(spent) < budget:
         if posterior.state is firstbad.State.SEARCHING:
-            built = frozenset(reader.places[r.trial.commit] for r in records)
+            built = frozenset(map(reader.position, records))
             cost = choice.Cost(seconds=seconds, build=0.0, built=built)
             pick = choice.choose(question, evidence, posterior, cost)
             position = pick.position if pick is not None else None
@@ -91,8 +92,12 @@ def search(
             position = _thin_side(question, evidence, posterior)
         if position is None:
             break
+        position = reader.classes.at(position)
         commit = good if position == GOOD else commits[position]
-        record = bench.run(commit, symptom.task, next_seed(bench, commit, symptom.task))
+        record = bench.run(
+            commit, symptom.task, next_seed(bench, commit, symptom.task),
+            derive=symptom.metric is None or symptom.bits_decide,
+        )  # fmt: skip
         spent.append(record)
         records.append(record)
         question, evidence = reader.ask(records, limits)
@@ -143,19 +148,32 @@ class _Reader:
         self._environment = bench.environments[symptom.task.name].fingerprint
         self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
         self._bits = Bits(bench.ledger, symptom)
+        self._good = good
+        self.classes = classify(bench, history, good, symptom.task)
 
     def stored(self) -> list[TrialRecord]:
-        """The trials of the range that the ledger already holds."""
-        return self._ledger.trials(
+        """The trials that the ledger already holds: of the range, and of commits elsewhere that
+        cannot differ from one in it. What is derived is left to its evidence."""
+        found = self._ledger.trials(
             commits=list(self.places), recipe=self._symptom.task.recipe,
             environment=self._environment,
         )  # fmt: skip
+        found += filter(None, map(self._ledger.trial, self.classes.trials))
+        ran = {(r.trial.ulid, self.position(r)) for r in found if not r.derived}
+        return [r for r in found if (r.derived, self.position(r)) not in ran]
+
+    def position(self, record: TrialRecord) -> int:
+        """Where a trial counts."""
+        elsewhere = self.classes.trials.get(record.trial.ulid)
+        at = self.places[record.trial.commit] if elsewhere is None else elsewhere
+        return self.classes.at(at)
 
     def ask(
         self, records: list[TrialRecord], limits: Limits
     ) -> tuple[firstbad.Question, firstbad.Evidence]:
         """What the statistics are asked, by all that the ledger knows now: the noise, too, is
         what a second asking of the same question would find."""
+        self.classes = classify(self._bench, self._history, self._good, self._symptom.task)
         evidence = self.evidence(records)
         question = firstbad.Question(
             lineage=Lineage(self._history.parents),
@@ -163,19 +181,23 @@ class _Reader:
             noise=_noise(self._bench, self._symptom, self._environment, self.places),
             binary=self._symptom.metric is None,
             floor=_floor(self._symptom, evidence),
+            prior=self.classes.weights,
+            place=self.classes.place,
         )
         return question, evidence
 
     def evidence(self, records: list[TrialRecord]) -> firstbad.Evidence:
         readings, mute = [], dict[int, int]()
         for record in records:
-            position = self.places[record.trial.commit]
+            position = self.position(record)
             if record.outcome is None or record.outcome.kind is OutcomeKind.INTERRUPTED:
                 continue
             value = self._symptom.reads(record)
             if value is not None:
                 draw = self._bits.draw(record) if self._symptom.bits_decide else None
                 readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+                continue
+            if record.derived:  # it says nothing of a clock, and one that runs here may
                 continue
             # A trial that was killed, or whose speed was disturbed, may be tried again; one
             # that ended without a value will not give one the next time either.
@@ -186,7 +208,7 @@ class _Reader:
         untestable = frozenset(p for p, n in mute.items() if n >= MAX_KILLED and p not in heard)
         sides: dict[int, str] = {}
         if self._symptom.bits_decide:
-            placed = [(self.places[r.trial.commit], r) for r in records]
+            placed = [(self.position(r), r) for r in records]
             sides = self._bits.sides(placed, GOOD, len(self._history.commits) - 1)
         return firstbad.Evidence(tuple(readings), untestable, sides)
 
@@ -202,10 +224,7 @@ def read(
 def next_seed(bench: Bench, commit: Commit, task: Task) -> int:
     """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
     seeds at different commits pair their noise."""
-    records = bench.ledger.trials(
-        commit=commit.sha, recipe=task.recipe,
-        environment=bench.environments[task.name].fingerprint,
-    )  # fmt: skip
+    records = trials_of(bench, commit, task)
     tried = {r.trial.seed for r in records if r.outcome is not None and r.outcome.kind.final}
     later = itertools.count(max(task.seeds) + 1)
     return next(s for s in itertools.chain(task.seeds, later) if s not in tried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger import drift
@@ -108,11 +108,13 @@ def find_symptom(
     metric: str | None,
     *,
     improved: bool = False,
+    at: Callable[[Commit, Task], list[TrialRecord]] | None = None,
 ) -> Symptom:
     """What is worst at BAD against GOOD, among the given tasks and (if named) the one metric.
 
-    Raises CannotJudge where an end is not what it is said to be, with the sentence that says
-    so; UsageError for an unknown metric.
+    `at` gives the trials that tell of a commit (by default those that ran there). Raises
+    CannotJudge where an end is not what it is said to be, with the sentence that says so;
+    UsageError for an unknown metric.
     """
     must_be_judged(tasks, metric)
     asked: list[_Asked] = []
@@ -121,19 +123,18 @@ def find_symptom(
     for task in tasks:
         if metric is not None and task.metric(metric) is None:
             continue
-        at = {
-            end.sha: _first(
-                ledger.trials(
-                    commit=end.sha,
-                    recipe=task.recipe,
-                    environment=environments[task.name].fingerprint,
-                )
+        here = environments[task.name].fingerprint
+        at_good, at_bad = (
+            _first(
+                at(end, task)
+                if at is not None
+                else ledger.trials(commit=end.sha, recipe=task.recipe, environment=here)
             )
             for end in (good, bad)
-        }
-        silent = silent and not all(at.values())
+        )
+        silent = silent and not (at_good and at_bad)
         try:
-            crash = _crash(task, good, bad, at[good.sha], at[bad.sha])
+            crash = _crash(task, good, bad, at_good, at_bad)
         except CannotJudge as error:
             refused = refused or error  # another task may still tell
             continue
@@ -144,7 +145,7 @@ def find_symptom(
                 continue
             if improved:
                 known = replace(known, direction=known.direction.opposite)
-            question = _question(ledger, task, known, at[good.sha], at[bad.sha])
+            question = _question(ledger, task, known, at_good, at_bad)
             if question is not None:
                 asked.append(_Asked(Symptom(task, known, improved=improved), question))
     # One budget over all that is compared: of a dozen metrics one always looks worse.

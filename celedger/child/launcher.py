@@ -9,10 +9,10 @@ what it imported, and refuses to serve when importing left threads, processes, o
 device is one) or another `sys.path` behind.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…}, "stamps":
-[…]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […], "fds": [N, …]}`
-with the descriptors control, status, log, and those the trial knows as N; the answer is
-`{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is nobody else's,
-until `{"reap": N}`. The end of the socket is the end of the launcher.
+[…]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […], "fds": [N, …],
+"reads": [TREE, FILE]}` with the descriptors control, status, log, and those the trial knows as N;
+the answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is nobody
+else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
 """
 
 from __future__ import annotations
@@ -141,16 +141,20 @@ def _fork(
     warm[0] = 1
     control, status, *passed = fds
 
-    def become(libc: Any, parent: int) -> None:
+    def become(libc: Any, parent: int, watched: Any) -> None:
         try:
             supervisor.settle(libc, parent)
             os.chdir(order["cwd"])
+            watched()
             starting.hand_over(passed, order["fds"])
         except OSError as error:
             supervisor.report(status, json.dumps({"errno": error.errno or 0}))
             os._exit(127)
 
-    supervisor.supervise(control, status, become, lambda: f', "warm": {warm[0]}')
+    tree, reads = order["reads"]
+    supervisor.supervise(
+        control, status, become, lambda: f', "warm": {warm[0]}', tree=tree, reads=reads
+    )
     return order, warm
 
 

@@ -37,6 +37,12 @@ def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
     return text
 
 
+def derived_line(sha: str, record: TrialRecord) -> str:
+    kind = record.outcome.kind if record.outcome else ""
+    what = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
+    return f"{what}, derived: it reads nothing that differs from trial {record.derived}"
+
+
 class Progress:
     """A listener for the runner's events. `guess` gives the seconds a task took before."""
 
@@ -105,6 +111,10 @@ class Progress:
                 if self._bar is None or crashed:
                     self.say(count + trial_line(commit.sha, record, seconds))
                 self._show(self._what)
+            case events.Derived(commit, record):
+                self._done += 1
+                count = f"[{self._done}/{self._total}] " if self._total else ""
+                self.say(f"{count}{derived_line(commit.sha, record)}")
 
     def _show(self, text: str) -> None:
         if self._bar is not None:

@@ -49,7 +49,8 @@ def noise(rows: Sequence[SummaryRow], order: Mapping[str, int]) -> noises.Noise:
     Commits it does not name come last; of a long history the newest POOLED count."""
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in rows:
-        groups[row.commit].append(row)
+        if not row.derived:  # it repeats a value and no measurement
+            groups[row.commit].append(row)
     far = len(order)
     line = sorted(groups, key=lambda sha: order.get(sha, far))[-POOLED:]
     return noises.pool(
@@ -84,7 +85,8 @@ class Baselines:
         """The rows of the rolling baseline, the oldest commit first."""
         by_commit: dict[str, list[SummaryRow]] = defaultdict(list)
         for row in rows:
-            by_commit[row.commit].append(row)
+            if not row.derived:
+                by_commit[row.commit].append(row)
         accepted = {r.commit for r in self._of(BaselineAct.ACCEPT, metric)}
         chosen: list[list[SummaryRow]] = []
         for sha in self._ancestors:

@@ -94,7 +94,7 @@ def _of(
     rows = ledger.summaries(record.name, metric.name, suite=record.suite, recipe=record.recipe)
     values: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in rows:
-        if usable(row, metric):
+        if usable(row, metric) and not row.derived:
             of_commit = values.setdefault(row.environment, {}).setdefault(row.commit, [])
             of_commit.append((row.seed, row.value))
     found = []

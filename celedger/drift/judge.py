@@ -83,6 +83,7 @@ def judge(
             # The task as a whole had failed here, and now it runs.
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, "it runs"))
         since = (interleaved or {}).get(task.name)
+        judged = len(settled) + len(cases)
         before = ledger.judged_before(
             commit.sha, suite=task.suite, task=task.name, recipe=task.recipe,
             environment=environment,
@@ -98,6 +99,11 @@ def judge(
                 settled.append(found)
             else:
                 cases += found
+        sources = {r.derived for r in records} - {""}
+        if sources and len(settled) + len(cases) == judged:
+            # A task that is all clock and memory: nothing was measured, nothing can differ.
+            why = f"derived from trial {min(sources)}: it reads nothing that differs"
+            settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, why))
     answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
     verdicts = (*settled, *_combined(commit, cases, answers))
     ledger.record_verdicts(verdicts)
@@ -146,6 +152,13 @@ def _cases(
             why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
         return _verdict(commit, task, metric.name, environment, VerdictKind.UNDECIDED, why)
     base = baselines.rolling(metric, here)
+    if base and all(r.derived for r in head):
+        proven = {r.derived for r in head}
+        base = [r for r in base if r.ulid not in proven]
+        if not base:
+            why = "derived from its baseline: it reads nothing that differs"
+            same = VerdictKind.SAME
+            return _verdict(commit, task, metric.name, environment, same, why, head)
     if not base and any(r.environment != environment for r in rows):
         why = "measured before only in another environment; this starts a new baseline"
         kind = VerdictKind.ENVIRONMENT_CHANGED

@@ -40,7 +40,8 @@ def settle(
                 interleaved.setdefault(task.name, bench.now())
                 for head in _ABBA:
                     place = commit if head else base
-                    bench.run(place, task, fresh_seed(bench.ledger, place, task))
+                    seed = fresh_seed(bench.ledger, place, task)
+                    bench.run(place, task, seed, derive=False)
                 extra[task.name] += 2
             else:
                 bench.run(commit, task, fresh_seed(bench.ledger, commit, task))

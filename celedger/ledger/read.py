@@ -41,6 +41,8 @@ JOIN commits c ON c.id = r.revision
 JOIN tasks t ON t.id = r.task
 JOIN environments e ON e.id = r.environment
 LEFT JOIN outcomes o ON o.trial = r.id
+LEFT JOIN derived d ON d.trial = r.id
+LEFT JOIN trials v ON v.id = d.evidence
 """
 
 
@@ -82,11 +84,13 @@ class Reader(Store):
         return found[0] if start and len(found) == 1 else None
 
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
-        """Metric -> its (epoch, value) in the order of epochs. Empty for an unknown trial."""
+        """Metric -> its (epoch, value) in the order of epochs. Empty for an unknown trial; for a
+        derived one, what its evidence reported."""
         where, values = _where({"r.ulid = ?": ulid, "m.name = ?": metric})
         found: dict[str, list[tuple[int, float]]] = {}
         for name, epoch, value in self._rows(
-            "SELECT m.name, p.epoch, p.value FROM points p JOIN trials r ON r.id = p.trial "
+            "SELECT m.name, p.epoch, p.value FROM trials r LEFT JOIN derived d ON d.trial = r.id "
+            "JOIN points p ON p.trial = coalesce(d.evidence, r.id) "
             f"JOIN metrics m ON m.id = p.metric {where} ORDER BY p.epoch, p.metric",
             values,
         ):
@@ -97,7 +101,8 @@ class Reader(Store):
         """Epoch -> fingerprint of the model's parameters at its end."""
         return dict(
             self._rows(
-                "SELECT f.epoch, f.value FROM fingerprints f JOIN trials r ON r.id = f.trial "
+                "SELECT f.epoch, f.value FROM trials r LEFT JOIN derived d ON d.trial = r.id "
+                "JOIN fingerprints f ON f.trial = coalesce(d.evidence, r.id) "
                 "WHERE r.ulid = ? ORDER BY f.epoch",
                 (ulid,),
             )
@@ -118,6 +123,9 @@ class Reader(Store):
         recipes = dict(self._rows(f"SELECT id, recipe FROM tasks {tasks}", of_task))
         environments = dict(self._rows("SELECT id, fingerprint FROM environments"))
         rules = dict(self._rows("SELECT id, summary FROM definitions"))
+        sources = dict(
+            self._rows("SELECT d.trial, r.ulid FROM derived d JOIN trials r ON r.id = d.evidence")
+        )
         where, values = _where(
             {
                 f"s.task IN ({', '.join(map(str, recipes))}) AND m.name = ?": metric,
@@ -126,7 +134,7 @@ class Reader(Store):
         )
         rows = self._rows(
             "SELECT c.sha, r.ulid, r.seed, r.environment, s.task, s.value, r.started, o.marks, "
-            "o.kind, s.definition "
+            "o.kind, s.definition, s.trial "
             "FROM metrics m CROSS JOIN summaries s ON s.metric = m.id "
             "JOIN trials r ON r.id = s.trial JOIN outcomes o ON o.trial = s.trial "
             f"JOIN commits c ON c.id = r.revision {where} ORDER BY s.trial",
@@ -137,8 +145,9 @@ class Reader(Store):
                 sha, ulid, seed, environments[env], recipes[key],
                 math.nan if value is None else value, started,
                 _marks(marks) if marks else (), _OUTCOMES[kind], rules.get(rule, "last"),
+                sources.get(trial, ""),
             )
-            for sha, ulid, seed, env, key, value, started, marks, kind, rule in rows
+            for sha, ulid, seed, env, key, value, started, marks, kind, rule, trial in rows
         ]  # fmt: skip
 
     def commits(self) -> list[Commit]:
@@ -284,6 +293,7 @@ class Reader(Store):
         rows = self._rows(
             "SELECT r.id, r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host,"
             " r.device, t.suite, t.name, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
+            "coalesce(v.ulid, ''), "
             "coalesce(o.epochs, (SELECT count(DISTINCT epoch) FROM points WHERE trial = r.id)) "
             f"{_TRIALS} {where} ORDER BY r.id",
             values,
@@ -308,13 +318,13 @@ class Reader(Store):
     def _trial_record(
         self, row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
     ) -> TrialRecord:
-        (_, ulid, sha, recipe, environment, seed, why, started, host, device,
-         suite, task, kind, ended, message, returncode, log, marks, epochs) = row  # fmt: skip
+        (_, ulid, sha, recipe, environment, seed, why, started, host, device, suite, task,
+         kind, ended, message, returncode, log, marks, derived, epochs) = row  # fmt: skip
         outcome = None
         if kind is not None:
             outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, _marks(marks))
         trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
-        return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules)
+        return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules, derived)
 
     def _commits(self, where: str, values: tuple[object, ...]) -> list[Commit]:
         parents: dict[int, list[str]] = {}

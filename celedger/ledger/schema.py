@@ -59,7 +59,7 @@ def first(db: Database) -> None:
     append_only(
         db, "commits", "parents", "tasks", "metrics", "definitions", "environments", "trials",
         "outcomes", "points", "fingerprints", "summaries", "trial_sets", "verdicts",
-        "bisects", "baselines",
+        "bisects", "baselines", "footprints", "closures", "derived",
     )  # fmt: skip
     run(db, _VIEWS)
     db.conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -209,6 +209,23 @@ CREATE TABLE baselines (         -- which level a person declared right, and why
   who TEXT NOT NULL,
   why TEXT NOT NULL,
   at REAL NOT NULL               -- seconds since the epoch, UTC
+) STRICT;
+CREATE TABLE footprints (        -- what trials named of their commit's tree, each set once
+  id INTEGER PRIMARY KEY,
+  digest TEXT NOT NULL UNIQUE,   -- SHA-256 of paths, modules and inputs
+  paths BLOB NOT NULL,           -- zlib of the paths with NUL between, sorted; '' is the tree
+  modules BLOB NOT NULL,         -- zlib: those compared by their code alone
+  inputs TEXT NOT NULL           -- JSON: patterns of what the build depends on
+) STRICT;
+CREATE TABLE closures (
+  trial INTEGER PRIMARY KEY REFERENCES trials(id),
+  footprint INTEGER REFERENCES footprints(id),  -- NULL: unknown
+  content TEXT NOT NULL,         -- SHA-256 over mode and git hash of all that lay there
+  unknown TEXT NOT NULL          -- why it is not known, '' where it is
+) STRICT;
+CREATE TABLE derived (           -- trials that did not run: another one proves their result
+  trial INTEGER PRIMARY KEY REFERENCES trials(id),
+  evidence INTEGER NOT NULL REFERENCES trials(id)
 ) STRICT;
 CREATE TABLE jobs (              -- the queue: the one table whose rows change
   id INTEGER PRIMARY KEY,

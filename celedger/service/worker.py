@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from celedger.config import Config
 from celedger.errors import CeledgerError, LedgerError
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, NewJob, Task, Verdict, Why
+from celedger.model import Job, JobState, NewJob, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.system import lock
 from celedger.trial import events
@@ -211,7 +211,8 @@ class Worker:
             judged = drift.settle(place, bench, commit, tasks, budget=RERUNS)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
-                mute = [v for v in judged.verdicts if v.metric == "" and v.note != "it runs"]
+                whole = [v for v in judged.verdicts if v.metric == ""]
+                mute = [v for v in whole if v.kind is not VerdictKind.SAME]
                 words = [f"{v.task} not judged: {v.note}" for v in mute]
                 return "; ".join(words) or "nothing regressed"
             words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]

@@ -81,7 +81,7 @@ def choose(
         return Choice(bad, 0.0, "the bad end first")
     if posterior.state is not State.SEARCHING:
         return None
-    tested = set(places)
+    tested = question.tested(evidence)
     hidden = evidence.untestable - tested
     belief = posterior.belief
     if belief is None:  # every reading is the same so far

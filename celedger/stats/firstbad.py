@@ -71,6 +71,8 @@ class Question:
     """Values are 0 (ran) or 1 (crashed); how often either lies is learned."""
     floor: float = 0.0
     """The smallest shift worth naming, in the values' unit."""
+    place: Sequence[int] | None = None
+    """Where the readings of each candidate are put: those that cannot differ share a place."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -81,6 +83,11 @@ class Question:
                 raise ValueError("the prior needs one finite weight for every candidate")
             if (weights < 0).any() or weights.sum() <= 0:
                 raise ValueError("the prior's weights must not be negative, nor all zero")
+
+    def tested(self, evidence: Evidence) -> set[int]:
+        """The positions with a reading, their own or of one that cannot differ."""
+        places = {reading.position for reading in evidence.readings}
+        return places | {p for p, at in enumerate(self.place or ()) if at in places}
 
 
 @dataclass(frozen=True)
@@ -334,7 +341,7 @@ def _answer(
     data: _Data,
 ) -> Posterior:
     """Name the leader, the credible set and the state."""
-    tested = {reading.position for reading in evidence.readings}
+    tested = question.tested(evidence)
     hidden = evidence.untestable - tested
     classes = inseparable(question.lineage, hidden)
     mass = np.bincount(classes, weights=probability)

@@ -81,9 +81,12 @@ class Supervisor(Protocol):
     def wait(self) -> object: ...
 
 
-# Starts `argv` in a folder by a supervisor that is given (control, status), the log and the
-# descriptors to pass on; None where it must start cold.
-Fork = Callable[[Sequence[str], Path, Sequence[int], int, Sequence[int]], Supervisor | None]
+Reads = tuple[Path, Path]  # a folder, and the file for what is named of it: see reads.py
+# Starts `argv` in a folder by a supervisor that is given (control, status), the log, the
+# descriptors to pass on and what to record; None where it must start cold.
+Fork = Callable[
+    [Sequence[str], Path, Sequence[int], int, Sequence[int], Reads | None], Supervisor | None
+]
 
 
 class Running:
@@ -115,13 +118,14 @@ class Running:
         env: Mapping[str, str],
         log: Path,
         pass_fds: Sequence[int] = (),
+        reads: Reads | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """Starts `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
         command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
         MachineError when the log cannot be written or the machine cannot start a process."""
         with contextlib.closing(Output(log)) as output:
-            return cls._start(argv, cwd, env, output.fd, pass_fds, clock)
+            return cls._start(argv, cwd, env, output.fd, pass_fds, reads, clock)
 
     @classmethod
     def _start(
@@ -131,6 +135,7 @@ class Running:
         env: Mapping[str, str],
         log_fd: int,
         pass_fds: Sequence[int],
+        reads: Reads | None,
         clock: Callable[[], float],
         fork: Fork | None = None,
     ) -> Self:
@@ -149,10 +154,11 @@ class Running:
         try:
             own = (control_read, status_write)
             running._process = (
-                fork(argv, cwd, own, log_fd, pass_fds) if fork else None
+                fork(argv, cwd, own, log_fd, pass_fds, reads) if fork else None
             ) or subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SUPERVISOR),
-                 str(control_read), str(status_write), env.get("LC_CTYPE", ""), program, *argv],
+                 str(control_read), str(status_write), env.get("LC_CTYPE", ""),
+                 *map(str, reads or ("", "")), program, *argv],
                 cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
                 start_new_session=True, pass_fds=(*own, *pass_fds),
             )  # fmt: skip
@@ -321,6 +327,7 @@ def run(
     env: Mapping[str, str],
     log: Path,
     pass_fds: Sequence[int] = (),
+    reads: Reads | None = None,
     timeout: float,
     silence: float | None = None,
     memory: int | None = None,
@@ -331,13 +338,14 @@ def run(
     stop: Callable[[], bool] | None = None,
     fork: Fork | None = None,
 ) -> Exit:
-    """Runs a command to its end, or ends it: after `timeout` seconds; after `silence` seconds
+    """Runs a command to its end, or ends it (`reads`: a folder, and a file to which goes what the
+    command named of it, see reads.py): after `timeout` seconds; after `silence` seconds
     in which neither the log grew nor `activity()` changed; when its tree holds more than
     `memory` bytes; when `stop()` says so. `on_tick` is called about every `tick` seconds; what
     it raises ends the command too and is passed on. Raises MachineError as `Running.start`."""
     with (
         contextlib.closing(Output(log)) as output,
-        Running._start(argv, cwd, env, output.fd, pass_fds, clock, fork) as running,
+        Running._start(argv, cwd, env, output.fd, pass_fds, reads, clock, fork) as running,
     ):
         started = heard = clock()
         sign: object = None

@@ -81,13 +81,21 @@ def settle(libc: object, parent: int) -> None:
             pass
 
 
-def _execute(program: str, argv: list[str], libc: object, parent: int, status: int) -> None:
+def _execute(
+    program: str,
+    argv: list[str],
+    libc: object,
+    parent: int,
+    status: int,
+    watched: Callable[[], None],
+) -> None:
     """In the forked child: becomes the command, or reports why not. Never returns."""
     try:
         settle(libc, parent)
         if libc is not None:
             for number in SIGNALS_RESET:
                 libc.signal(number, None)  # type: ignore[attr-defined]
+        watched()
         os.execv(program, argv)
     except OSError as error:
         report(status, f'{{"errno": {error.errno or 0}}}')
@@ -127,7 +135,16 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-def main(control: int, status: int, locale: str, program: str, argv: list[str]) -> None:
+def _watch(tree: str) -> object:
+    """What records all that the command will read of `tree`; see reads.py."""
+    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
+    return loader("celedger_reads", folder + "/reads.py").load_module().Watch(tree)
+
+
+def main(
+    control: int, status: int, locale: str, tree: str, reads: str, program: str, argv: list[str]
+) -> None:
     if locale:  # Python itself sets LC_CTYPE where the locale is C (PEP 538)
         os.environ["LC_CTYPE"] = locale
     else:
@@ -135,21 +152,24 @@ def main(control: int, status: int, locale: str, program: str, argv: list[str]) 
     os.set_inheritable(control, False)
     os.set_inheritable(status, False)
 
-    def become(libc: object, me: int) -> None:
-        _execute(program, argv, libc, me, status)
+    def become(libc: object, me: int, watched: Callable[[], None]) -> None:
+        _execute(program, argv, libc, me, status, watched)
 
-    supervise(control, status, become)
+    supervise(control, status, become, tree=tree, reads=reads)
 
 
 def supervise(
     control: int,
     status: int,
-    become: Callable[[object, int], None],
+    become: Callable[[object, int, Callable[[], None]], None],
     last_words: Callable[[], str] = str,
+    tree: str = "",
+    reads: str = "",
 ) -> None:
     """Forks the command and watches it to its end. Returns in the child alone, where `become`
-    (of libc and this process's number) returned; `last_words` (JSON members, each with a comma
-    before it) join the report of how it ended."""
+    (of libc, this process's number, and what begins the record of its reads) returned;
+    `last_words` (JSON members, each with a comma before it) join the report of how it ended.
+    What it names of the folder `tree` goes into the file `reads`, where one is given."""
     libc = None
     try:
         import ctypes
@@ -162,11 +182,14 @@ def supervise(
         pass
 
     me = os.getpid()
+    watch = _watch(tree) if reads else None
     started = time.monotonic()
     command = os.fork()
     if command == 0:
-        become(libc, me)
+        become(libc, me, watch.begin if watch else lambda: None)  # type: ignore[attr-defined]
         return
+    if watch is not None:
+        _thread.start_new_thread(watch.serve, ())  # type: ignore[attr-defined]
     try:
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
@@ -189,9 +212,15 @@ def supervise(
             _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
     if sys.platform != "darwin":  # where it is in bytes already
         max_rss *= 1024
+    if watch is not None:
+        try:
+            watch.record.write(reads)  # type: ignore[attr-defined]
+        except OSError:  # a full disk: nothing is known then
+            pass
     report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
+    _, control, status, locale, tree, reads, program, *argv = sys.argv
+    main(int(control), int(status), locale, tree, reads, program, argv)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
-from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
+from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
 
 _LATE = ("PYTHONPATH", "CELEDGER_")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
@@ -171,12 +171,18 @@ class Launchers:
             return None
 
         def fork(
-            argv: Sequence[str], cwd: Path, own: Sequence[int], log: int, passed: Sequence[int]
+            argv: Sequence[str],
+            cwd: Path,
+            own: Sequence[int],
+            log: int,
+            passed: Sequence[int],
+            reads: Reads | None,
         ) -> Supervisor | None:
             script = argv[1] == "-m" or (cwd / argv[1]).is_file()
             if not script or not cwd.is_dir():
                 return None
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
+            order["reads"] = list(map(str, reads or ("", "")))
             return launcher.fork(order, [*own, log, *passed])
 
         return fork

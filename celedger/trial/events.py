@@ -51,7 +51,15 @@ class Finished:
     seconds: Seconds
 
 
-Event = Waiting | Building | Installing | Started | Epoch | Finished
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """It did not run: `record.derived` proves how it would have ended."""
+
+    commit: Commit
+    record: TrialRecord
+
+
+Event = Waiting | Building | Installing | Started | Epoch | Finished | Derived
 Listener = Callable[[Event], None]
 
 

@@ -148,7 +148,7 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         if handle is not None:
             path.unlink(missing_ok=True)
             handle.close()
-    for path in here.glob("*.new"):
+    for path in (*here.glob("*.new"), *here.glob("*.reads")):
         with suppress(FileNotFoundError):
             if now - path.stat().st_mtime > _ABANDONED:
                 path.unlink()

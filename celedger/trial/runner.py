@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
@@ -36,7 +37,7 @@ from celedger.system import lock, process
 from celedger.system.gpu import Device
 from celedger.system.telemetry import Sampler
 from celedger.system.warm import Launchers
-from celedger.trial import events, journal, protocol
+from celedger.trial import closure, events, journal, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.ending import classify, explain, tail
 from celedger.trial.surroundings import variables
@@ -165,8 +166,16 @@ class Bench:
         )
         return [r for r in found if answers(r, task)]
 
-    def run(self, commit: Commit, task: Task, seed: int, *, enough: int | None = 1) -> TrialRecord:
-        """Run one trial to its end and return it as the ledger has it.
+    @cached_property
+    def closures(self) -> closure.Closures:
+        return closure.Closures(self.ledger, self.checkouts.repository)
+
+    def run(
+        self, commit: Commit, task: Task, seed: int, *,
+        enough: int | None = 1, derive: bool = True,
+    ) -> TrialRecord:  # fmt: skip
+        """Run one trial to its end and return it as the ledger has it. One whose result another
+        commit's trial proves is derived from that one instead, unless `derive` is false.
 
         Where the ledger already holds `enough` trials of this question (another celedger may
         have run them while this one waited for the device), the newest of them is returned;
@@ -174,6 +183,14 @@ class Bench:
         journal keeps the reports.
         """
         self._fresh = self._began if enough is None else 0.0
+        if enough is not None and derive:
+            held = self.held(commit.sha, task, seed)
+            if len(held) >= enough:
+                return held[-1]
+            fingerprint = self.place(commit.sha, task).environment.fingerprint
+            evidence = self.closures.evidence(commit, task, fingerprint, seed, held)
+            if evidence is not None:
+                return self._derive(commit, task, seed, evidence)
         with self.device_held():
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
@@ -194,7 +211,16 @@ class Bench:
             finally:
                 self._measuring = False
 
-    def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
+    def _derive(self, commit: Commit, task: Task, seed: int, evidence: str) -> TrialRecord:
+        trial = self._begin(commit, task, seed)
+        self.ledger.derive_trial(trial, evidence, closure.measured(task))
+        record = self.ledger.trial(trial.ulid)
+        assert record is not None
+        self.listen(events.Derived(commit, record))
+        return record
+
+    def _begin(self, commit: Commit, task: Task, seed: int) -> Trial:
+        """The trial as it will stand in the ledger, and all that it refers to."""
         started = self.now()
         place = self.place(commit.sha, task)
         trial = Trial(
@@ -211,6 +237,11 @@ class Bench:
         self.ledger.record_commits([commit])
         self.ledger.record_task(task)
         self.ledger.record_environment(place.environment)
+        return trial
+
+    def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
+        place = self.place(commit.sha, task)
+        trial = self._begin(commit, task, seed)
         attempt = _Attempt(self, commit, task, trial, place)
         try:
             attempt.begin()
@@ -220,7 +251,7 @@ class Bench:
             raise
         finally:
             attempt.close()  # last: who finds the journal unlocked takes its runner for dead
-        self.listen(events.Finished(commit, record, self.now() - started))
+        self.listen(events.Finished(commit, record, self.now() - trial.started))
         return record
 
     def prepare(
@@ -282,6 +313,8 @@ class _Attempt:
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
         self.totals: dict[str, float] = {}
         self.starts: set[bool] = set()  # of its commands: warm, cold
+        self.observed = closure.Observed()
+        self.reads = self.journal_path.with_suffix(".reads")
         self.sampler = Sampler(bench.device.gpu)
         self.channel = -1
         self.lock: lock.Lock | None = None
@@ -379,9 +412,11 @@ class _Attempt:
 
         end = process.run(
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
-            timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
+            reads=(bench.tree, self.reads), timeout=max(left, 0.0),
+            silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop, fork=fork,
         )  # fmt: skip
+        self.observed.take_in(self.reads)
         if end.end is process.End.STOPPED:
             raise KeyboardInterrupt
         self._must_end()
@@ -429,6 +464,8 @@ class _Attempt:
         found = protocol.summaries(self.task.metrics, ledger.series(ulid))
         found |= self.totals
         ledger.finish_trial(ulid, outcome, found)
+        if self.observed.began:
+            self.bench.closures.keep(self.commit, self.task, ulid, self.observed)
         self.journal_path.unlink(missing_ok=True)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()

@@ -168,6 +168,7 @@ def plan_text(plan: Plan) -> str:
     """What `--dry-run` says."""
     lines = [
         f"{count(plan.commits, 'commit')} in the range, {plan.stored} trials of it in the ledger",
+        f"{plan.classes} left that could have done it: the others read nothing that they changed",
         f"the ends still need {count(plan.ends, 'trial')}",
     ]
     if plan.symptom:

@@ -130,7 +130,7 @@ def pooled(values: Values, batch: Batch, metric: Metric, order: Mapping[str, int
     """The noise of the metric over all trials comparable with the batch."""
     groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for row in values.rows(batch, metric):
-        if not samples.hindered(metric, row.marks):
+        if not samples.hindered(metric, row.marks) and not row.derived:
             groups[row.commit].append((row.value, row.seed))
     oldest_first = sorted(groups, key=lambda sha: order[sha])
     return noise.pool(
@@ -191,6 +191,11 @@ def _batch_lines(rows: BatchRows, width: int) -> list[str]:
             lines.append(clip(f"  seed {record.trial.seed} {outcome.kind.value}{said}", width))
             if outcome.log:  # never cut: it is there to be opened
                 lines.append(f"    log {outcome.log}")
+    lines += [
+        f"  seed {record.trial.seed} derived from {record.derived}: it reads nothing that differs"
+        for record in batch.records
+        if record.derived
+    ]
     for record in batch.records:
         if record.outcome and record.outcome.marks:
             marks = ", ".join(record.outcome.marks)
@@ -276,6 +281,7 @@ def _trials_json(batch: Batch) -> list[dict[str, object]]:
                 "started": trial.started,
                 "host": trial.host,
                 "device": trial.device,
+                "derived": record.derived or None,
                 "epochs": record.epochs,
                 "summaries": dict(record.summaries),
                 "outcome": None

@@ -1,0 +1,124 @@
+"""Commits of a range that cannot differ, found before anything runs: by the closures of stored
+trials, held against the trees of the range. A class is one candidate, and trials anywhere in it,
+or of any commit that agrees with it, count for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from celedger.errors import CannotJudge
+from celedger.model import Closure, Commit, Task, TrialRecord
+from celedger.repo import History
+from celedger.stats.lineage import GOOD
+from celedger.trial.runner import Bench
+
+# Prior weight of a commit that touches nothing any trial of the task was seen to read, where no
+# trial proves that it changes nothing. It can be the first bad one only if a commit since then
+# made the training read what it touches, and did no harm in doing so: as many chances as one in
+# fifty ordinary commits, so that a long row of documentation weighs as little as one of those.
+UNTOUCHED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """`place` maps each position to the one where its readings count: of its class the first, or
+    the end it equals. `weights` are 0 for commits that cannot be the first bad one. `trials` are
+    the stored trials that count somewhere, by ulid."""
+
+    place: tuple[int, ...]
+    weights: tuple[float, ...]
+    trials: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """How many classes could have done it."""
+        return sum(weight > 0 for weight in self.weights)
+
+    def at(self, position: int) -> int:
+        return position if position == GOOD else self.place[position]
+
+
+def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classes:
+    """The classes of a range, as far as the ledger's trials of the task prove them.
+
+    Raises CannotJudge where they prove that nothing in the range can have changed the task.
+    """
+    commits = history.commits
+    outside = _outside(bench, history, good)
+    wanted = {c.sha: c for c in (good, *outside.values(), *commits)}
+    environment = bench.environments[task.name].fingerprint
+    agreeing, contents = bench.closures.compared(list(wanted.values()), task, environment)
+    if not contents:
+        return Classes(tuple(range(len(commits))), (1.0,) * len(commits))
+    proof = {sha: frozenset(c.content for c in found) for sha, found in agreeing.items()}
+    seen = {sha: tuple(by_sha[sha] for by_sha in contents) for sha in wanted}
+
+    def same(one: str, other: str) -> bool:
+        return bool(proof[one]) and proof[one] == proof[other]
+
+    place: list[int] = []
+    weights: list[float] = []
+    for position, commit in enumerate(commits):
+        inside = history.parents[position]
+        parents = [commits[p].sha for p in inside]
+        if not parents and position in outside:
+            parents = [outside[position].sha]
+        at = position
+        if len(inside) == 1 and same(commit.sha, parents[0]):
+            at = place[inside[0]]
+        elif not inside and same(commit.sha, good.sha):
+            at = GOOD
+        place.append(at)
+        if at == GOOD or any(same(commit.sha, parent) for parent in parents):
+            weights.append(0.0)
+        elif any(seen[commit.sha] == seen[parent] for parent in parents):
+            weights.append(UNTOUCHED)
+        else:
+            weights.append(1.0)
+    if not any(weights) or same(commits[-1].sha, good.sha):
+        raise CannotJudge(
+            f"nothing that {task.name} reads differs between {good.sha[:10]} and "
+            f"{commits[-1].sha[:10]}, so no commit of the range can have changed it",
+            "choose other ends",
+        )
+    last = place[-1]
+    place = [len(commits) - 1 if at == last else at for at in place]
+    return Classes(tuple(place), tuple(weights), _trials(agreeing, commits, good))
+
+
+def trials_of(bench: Bench, commit: Commit, task: Task) -> list[TrialRecord]:
+    """The trials that tell of a commit: its own, and those that ran where the training cannot
+    have met anything else. A derived one tells what its evidence does."""
+    environment = bench.environments[task.name].fingerprint
+    own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
+    agreeing = bench.closures.agreeing([commit], task, environment)[commit.sha]
+    known = {r.trial.ulid for r in own} | {""}
+    others = [bench.ledger.trial(c.ulid) for c in agreeing if c.ulid not in known]
+    found = [*own, *(r for r in others if r is not None)]
+    ran = {r.trial.ulid for r in found if not r.derived}
+    return sorted((r for r in found if r.derived not in ran), key=lambda r: r.trial.started)
+
+
+def _trials(
+    agreeing: dict[str, list[Closure]], commits: Sequence[Commit], good: Commit
+) -> dict[str, int]:
+    """Where the trials count that ran elsewhere: at the first commit that agrees, once."""
+    found: dict[str, int] = {}
+    here = {commit.sha for commit in (good, *commits)}
+    for position, commit in enumerate((good, *commits), GOOD):
+        for closure in agreeing[commit.sha]:
+            if closure.commit not in here:
+                found.setdefault(closure.ulid, position)
+    return found
+
+
+def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:
+    """The first parents of the candidates that have none among the candidates."""
+    repository = bench.checkouts.repository
+    found = {}
+    for position, commit in enumerate(history.commits):
+        if not history.parents[position] and commit.parents:
+            sha = commit.parents[0]
+            found[position] = good if sha == good.sha else repository.commit(sha)
+    return found

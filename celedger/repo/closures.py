@@ -1,0 +1,224 @@
+"""What lay where a trial looked, as one hash: footprints held against trees.
+
+Equal hashes mean that everything a trial named (files with their modes, links, folders with their
+listings, what was not there) is the same, so that it cannot tell the two trees apart. Trees are
+read in bulk, a level of folders at a time, and what two commits share is hashed once. Knows
+nothing of trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from celedger.errors import RepositoryError
+from celedger.model import Footprint
+from celedger.repo.plumbing import tell
+from celedger.repo.repository import Repository
+
+_BATCH = 1000  # trees read by one git command: bounds what is held of its answer
+_ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
+_TREE = b"40000"
+_BLOBS = (b"100644", b"100755")
+_GLOB = frozenset("*?[")
+
+KEPT = 128 << 20
+# A tree object is a row of these and nothing else.
+_ROWS20 = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
+_ROWS32 = re.compile(rb"([0-7]+) ([^\0]+)\0(.{32})", re.DOTALL)
+
+Entry = tuple[bytes, str]  # mode, as in a tree object, and hash
+
+
+@dataclass
+class _Node:
+    """A folder or file of a footprint. `named`: a trial named it, and not only what is below."""
+
+    named: bool = False
+    module: bool = False
+    whole: bool = False  # all that is below counts
+    globs: list[str] = field(default_factory=list)
+    children: dict[bytes, _Node] = field(default_factory=dict)
+    order: list[bytes] = field(default_factory=list)
+
+    def at(self, path: bytes) -> _Node:
+        node = self
+        for part in path.split(b"/") if path else ():
+            node = node.children.setdefault(part, _Node())
+        return node
+
+
+def _plant(footprint: Footprint) -> _Node:
+    root = _Node()
+    for path in footprint.paths:
+        root.at(path).named = True
+        parts = path.split(b"/")
+        for i in range(len(parts)):
+            root.at(b"/".join((*parts[:i], _ATTRIBUTES))).named = True
+    for path in footprint.modules:
+        root.at(path).module = True
+    for pattern in footprint.inputs:
+        node = root
+        for part in filter(lambda p: p not in ("", "."), pattern.split("/")):
+            if _GLOB.intersection(part):
+                node.globs.append(part)
+                break
+            node = node.children.setdefault(part.encode(errors="surrogateescape"), _Node())
+        else:
+            node.whole = True
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a folder holds of a node's interest."""
+
+    entries: dict[bytes, Entry]
+    listing: bytes
+
+
+class Contents:
+    """The contents of one footprint in many trees. `code` reduces a module's source to what
+    counts of it (None: it cannot tell, and every byte counts)."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        footprint: Footprint,
+        code: Callable[[bytes], bytes | None] = lambda _: None,
+    ) -> None:
+        self._objects = objects
+        self._root = _plant(footprint)
+        self._code = code
+        text = b"\0".join((*footprint.paths, b"", *footprint.modules))
+        self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
+        self._found: dict[tuple[int, str], _Found] = {}
+        self._hashes: dict[tuple[int, str], bytes] = {}
+        self._modules: dict[str, bytes] = {}
+
+    def of(self, trees: Iterable[str]) -> dict[str, str]:
+        """The hash (64 hex digits) for each tree, given by its own. Raises RepositoryError where
+        an object is missing."""
+        trees = list(dict.fromkeys(trees))
+        fresh = [t for t in trees if (id(self._root), t) not in self._hashes]
+        for start in range(0, len(fresh), _BATCH):
+            part = fresh[start : start + _BATCH]
+            self._read(part)
+            for tree in part:
+                self._hash(self._root, tree)
+            self._found.clear()
+        return {
+            tree: hashlib.sha256(self._name + self._hashes[id(self._root), tree]).hexdigest()
+            for tree in trees
+        }
+
+    def _read(self, trees: Sequence[str]) -> None:
+        """Take in all folders that the hashes of `trees` will ask for."""
+        level = {(id(self._root), tree): (self._root, tree) for tree in trees}
+        sources: set[str] = set()
+        while level:
+            by_tree: dict[str, list[_Node]] = {}
+            for node, tree in level.values():
+                by_tree.setdefault(tree, []).append(node)
+            level = {}
+            for tree, content in self._objects.read(by_tree):
+                rows = _entries(content, len(tree) // 2)
+                for node in by_tree[tree]:
+                    self._found[id(node), tree] = found = _look(node, rows)
+                    for name, (mode, sha) in found.entries.items():
+                        child = node.children.get(name)
+                        if child is None:
+                            continue
+                        key = (id(child), sha)
+                        if mode == _TREE and not child.whole:
+                            if key not in self._hashes and key not in self._found:
+                                level[key] = (child, sha)
+                        elif child.module and mode in _BLOBS and sha not in self._modules:
+                            sources.add(sha)
+        for sha, content in self._objects.read(sources):
+            code = self._code(content)
+            self._modules[sha] = b"whole" + bytes.fromhex(sha) if code is None else code
+
+    def _hash(self, node: _Node, tree: str) -> bytes:
+        key = (id(node), tree)
+        if key not in self._hashes:
+            found = self._found[key]
+            total = hashlib.sha256(found.listing)
+            if len(node.order) != len(node.children):
+                node.order = sorted(node.children)
+            globbed = found.entries.keys() - node.children.keys() if node.globs else ()
+            for name in (*node.order, *sorted(globbed)):
+                value = self._value(node.children.get(name), found.entries.get(name))
+                total.update(b"%d %d " % (len(name), len(value)) + name + value)
+            self._hashes[key] = total.digest()
+        return self._hashes[key]
+
+    def _value(self, node: _Node | None, entry: Entry | None) -> bytes:
+        if entry is None:
+            return b"-"
+        mode, sha = entry
+        if node is not None and not node.whole:
+            if mode == _TREE:
+                return b"tree" + self._hash(node, sha)
+            if node.module and mode in _BLOBS:
+                return mode + b" code " + self._modules[sha]
+        return mode + b" " + bytes.fromhex(sha)
+
+
+class Objects:
+    """Objects of one repository, read in bulk and kept for the next footprint up to KEPT bytes."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._kept: dict[str, bytes] = {}
+        self._size = 0
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Each name once, with its content. Raises RepositoryError where one is missing."""
+        missing = []
+        for name in names:
+            if name in self._kept:
+                yield name, self._kept[name]
+            else:
+                missing.append(name)
+        for start in range(0, len(missing), _BATCH):
+            asked = missing[start : start + _BATCH]
+            out = tell(
+                self._repository.worktree, "cat-file", "--batch", "--buffer",
+                stdin="".join(f"{name}\n" for name in asked).encode(),
+            ).out  # fmt: skip
+            at = 0
+            for name in asked:
+                end = out.index(b"\n", at)
+                words = out[at:end].split()
+                if len(words) != 3:
+                    raise RepositoryError(
+                        f"{self._repository.root} lacks the object {name}", "git fsck"
+                    )
+                at = end + 1 + int(words[2]) + 1
+                content = out[end + 1 : at - 1]
+                if self._size < KEPT:
+                    self._kept[name] = content
+                    self._size += len(content)
+                yield name, content
+
+
+def _entries(content: bytes, size: int) -> list[tuple[bytes, bytes, bytes]]:
+    """(mode, name, raw hash) of a tree object with hashes of `size` bytes."""
+    return (_ROWS20 if size == 20 else _ROWS32).findall(content)
+
+
+def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
+    children = node.children
+    entries = {name: (mode, sha.hex()) for mode, name, sha in rows if name in children}
+    for glob in node.globs:
+        for mode, name, sha in rows:
+            if fnmatchcase(name.decode(errors="surrogateescape"), glob):
+                entries[name] = (mode, sha.hex())
+    listing = b""
+    if node.named:
+        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in rows])).digest()
+    return _Found(entries, listing)

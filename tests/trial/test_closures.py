@@ -1,0 +1,275 @@
+"""Closures: what a trial is seen to read, when it may stand for another, and what then differs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sqlite3
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from celedger.model import Footprint
+from celedger.repo import Repository
+from celedger.repo.closures import Contents, Objects
+from celedger.system import process
+from celedger.trial.closure import Observed
+from tests.conftest import SUITE, Project, git, make_project
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
+
+
+def observe(tree: Path, code: str) -> Observed:
+    """What a Python programme names of a folder it runs in."""
+    log, reads = tree.parent / "log", tree.parent / "reads"
+    done = process.run(
+        [sys.executable, "-S", "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
+        reads=(tree, reads), timeout=120,
+    )  # fmt: skip
+    assert done.ok, log.read_text()
+    observed = Observed()
+    observed.take_in(reads)
+    return observed
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    (tree / "data").mkdir(parents=True)
+    (tree / "data" / "a.txt").write_text("a")
+    (tree / "data" / "b.txt").write_text("b")
+    (tree / "link").symlink_to("data/a.txt")
+    (tree / "latest").symlink_to("data")
+    return tree
+
+
+@linux
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("open('data/a.txt').read()", {b"data/a.txt"}),
+        ("import os; os.path.exists('conf/no/such')", {b"conf"}),
+        ("import os; os.stat('data/b.txt')", {b"data/b.txt"}),
+        ("open('link').read()", {b"link", b"data/a.txt"}),
+        ("import os; os.readlink('link')", {b"link"}),
+        ("open('latest/../data/./b.txt').read()", {b"latest", b"data/b.txt"}),
+        ("import os; os.listdir('data')", {b"data"}),
+        ("import os; os.system('cat < data/b.txt; test -e flag')", {b"data/b.txt", b"flag"}),
+        ("import os; os.chdir('data'); open('b.txt').read()", {b"data", b"data/b.txt"}),
+        ("open('/proc/self/cwd/data/b.txt').read()", {b"data/b.txt"}),
+        ("import os; os.rename('data/a.txt', 'c'); open('c').read()", {b"data/a.txt", b"c"}),
+        ("import os; os.symlink('data', 'd'); open('d/b.txt').read()", {b"d", b"data/b.txt"}),
+        (
+            "import os; f = os.open('data', os.O_PATH); os.stat('b.txt', dir_fd=f)",
+            {b"data", b"data/b.txt"},
+        ),
+        (
+            "import threading as t; x = t.Thread(target=open, args=('data/b.txt',)); x.start()",
+            {b"data/b.txt"},
+        ),
+    ],
+)
+def test_every_path_that_a_training_names_is_seen(tree: Path, code: str, named: set[bytes]) -> None:
+    observed = observe(tree, code)
+    assert not observed.unknown
+    assert named <= observed.paths
+    # A link is followed even where the call does not: in doubt something was read.
+    untouched = {b"data/b.txt"} - named
+    assert not untouched & observed.paths
+
+
+@linux
+def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) -> None:
+    (tree / "tool").write_text("#!./sh\ncat data/b.txt\n")
+    (tree / "tool").chmod(0o755)
+    (tree / "sh").symlink_to("/bin/sh")
+    observed = observe(tree, "import subprocess; subprocess.run(['./tool'], check=True)")
+    assert {b"tool", b"sh", b"data/b.txt"} <= observed.paths
+
+
+@linux
+def test_what_reads_the_history_has_an_unknown_closure(tree: Path) -> None:
+    git(tree, "init", "--quiet")
+    git(tree, "add", "-A")
+    git(tree, "commit", "--quiet", "-m", "one")
+    assert ".git" in observe(tree, "import os; os.system('git describe --always')").unknown
+    assert not observe(tree, "import os; os.path.isdir('.git')").unknown
+
+
+def test_a_record_that_was_lost_makes_the_closure_unknown(tmp_path: Path) -> None:
+    observed = Observed()
+    observed.take_in(tmp_path / "none")
+    assert observed.unknown
+
+
+def contents(project: Project, paths: tuple[bytes, ...], inputs: tuple[str, ...] = ()) -> str:
+    repository = Repository.open(project.root)
+    tree = repository.resolve("HEAD").tree
+    return Contents(Objects(repository), Footprint(paths, inputs=inputs)).of([tree])[tree]
+
+
+def test_contents_change_with_what_lay_there_and_with_nothing_else(project: Project) -> None:
+    paths = (b"", b"pkg/a.py", b"pkg/none.py", b"data")
+    files = {"pkg/a.py": "a", "pkg/b.py": "b", "data/x": "1", "docs/d": "d"}
+    project.commit("start", files)
+    before = contents(project, paths)
+    project.commit("unread", {"pkg/b.py": "other", "docs/new": "x", "data/x": "2"})
+    assert contents(project, paths) == before  # the folder `data` was listed, not its file read
+    seen = {before}
+    attributes = (".gitattributes", "pkg/.gitattributes")
+    for name in ("pkg/a.py", "pkg/none.py", "data/y", "top", *attributes):
+        project.commit(name, {name: f"changed {name}"})
+        seen.add(contents(project, paths))
+    (project.root / "pkg" / "a.py").chmod(0o755)
+    project.commit("mode")
+    seen.add(contents(project, paths))
+    assert len(seen) == 8
+
+
+def test_the_inputs_of_a_build_count_whole(project: Project) -> None:
+    inputs = ("requirements*.txt", "native", "src/*.c")
+    project.commit("start", {"requirements-dev.txt": "a", "native/deep/x.c": "b", "src/a.c": "c"})
+    seen = {contents(project, (), inputs)}
+    project.commit("unread", {"other.txt": "x", "src/a.h": "x"})
+    assert contents(project, (), inputs) in seen
+    for name in ("requirements-dev.txt", "requirements.txt", "native/deep/x.c", "src/b.c"):
+        project.commit(name, {name: f"changed {name}"})
+        seen.add(contents(project, (), inputs))
+    assert len(seen) == 5
+
+
+@linux
+def test_adversarial_mutations_are_never_reused(tmp_path: Path) -> None:
+    """As benchmarks/closures.py does it five thousand times."""
+    adversary = _benchmark()
+    tally = adversary.Tally()
+    for seed in range(4):
+        adversary.world(seed, 25, tmp_path, tally)
+    assert tally.faults == []
+    assert tally.changed > 10
+    assert tally.reused > 10
+
+
+def _benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("closures_benchmark", BENCHMARKS / "closures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- through the whole
+
+
+def trained(project: Project) -> int:
+    """Trials that really ran."""
+    with sqlite3.connect(project.root / "ledger.db") as ledger:
+        ((count,),) = ledger.execute(
+            "SELECT count(*) FROM trials WHERE id NOT IN (SELECT trial FROM derived)"
+        )
+    return int(count)
+
+
+@linux
+def test_a_commit_that_touches_nothing_read_is_derived_and_says_so(project: Project) -> None:
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+    assert project.run("run", "HEAD").status == 0
+    project.commit("words", {"README": "b"})
+    said = project.run("run", "HEAD")
+    assert said.status == 0, said.err
+    assert "derived" in said.err
+    assert trained(project) == 2
+    shown = json.loads(project.run("show", "HEAD", "--json").out)
+    (task,) = shown["tasks"]
+    assert all(t["derived"] for t in task["trials"])
+    assert {m["metric"] for m in task["metrics"]}.isdisjoint({"duration", "peak_rss"})
+    assert "derived" in project.run("show", "HEAD").out
+    assert "derived" in project.run("log").out
+    assert project.run("run", "HEAD", "--force").status == 0
+    assert trained(project) == 4
+
+
+@linux
+def test_a_commit_that_changes_what_is_read_is_trained(project: Project) -> None:
+    project.history([1.0, 2.0])
+    for revision in ("HEAD~1", "HEAD"):
+        project.run("run", revision)
+    assert trained(project) == 4
+
+
+@linux
+def test_a_crash_by_an_exception_is_taken_over_and_a_killed_trial_is_not(tmp_path: Path) -> None:
+    script = "import os, signal\nfrom model import HOW\n"
+    script += "raise ValueError('x') if HOW == 'raise' else os.kill(os.getpid(), 9)\n"
+    project = make_project(tmp_path / "p", SUITE.replace("seeds = [0, 1]", ""), {"fit.py": script})
+    for how, ran in (("raise", 1), ("kill", 3)):
+        project.commit(how, {"model.py": f"HOW = {how!r}\n", "README": how})
+        project.run("run", "HEAD")
+        project.commit("words", {"README": f"{how} again"})
+        project.run("run", "HEAD")
+        assert trained(project) == ran
+
+
+@linux
+def test_a_build_without_inputs_is_never_reused(tmp_path: Path) -> None:
+    head = 'name = "tiny"\nbuild = ["true"]\n'
+    for inputs, ran in (("", 4), ('inputs = ["setup.py"]\n', 2)):
+        suite = SUITE.replace('name = "tiny"\n', head + inputs)
+        project = make_project(tmp_path / f"p{ran}", suite)
+        project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+        project.run("run", "HEAD")
+        project.commit("words", {"README": "b"})
+        project.run("run", "HEAD")
+        assert trained(project) == ran
+
+
+@linux
+def test_bisect_trains_nothing_twice_after_messages_were_rewritten(project: Project) -> None:
+    for i in range(6):
+        level = 1.0 if i < 3 else 2.0
+        project.commit(f"step {i}", {"model.py": f"LEVEL = {level}  # {i}\n"})
+        project.commit(f"words {i}", {f"docs/{i}": "words\n"})
+    first = git(project.root, "rev-list", "--max-parents=0", "HEAD")
+    found = project.run("bisect", f"{first}..HEAD", "--metric", "val_loss", "--json")
+    assert found.status == 0, found.err
+    report = json.loads(found.out)["bisect"]
+    culprit = git(project.root, "log", "-1", "--format=%s", report["culprits"][0])
+    assert culprit == "step 3"
+    ran = trained(project)
+    again = project.run("bisect", f"{first}..HEAD~1", "--metric", "val_loss", "--json")
+    assert json.loads(again.out)["bisect"]["trials"] == 0
+    git(
+        project.root, "filter-branch", "--force", "--msg-filter", "sed s/step/reworded/",
+        "HEAD", env={"FILTER_BRANCH_SQUELCH_WARNING": "1"},
+    )  # fmt: skip
+    other = git(project.root, "rev-list", "--max-parents=0", "HEAD")
+    assert other != first
+    rewritten = project.run("bisect", f"{other}..HEAD", "--metric", "val_loss", "--json")
+    assert rewritten.status == 0, rewritten.err
+    report = json.loads(rewritten.out)["bisect"]
+    assert git(project.root, "log", "-1", "--format=%s", report["culprits"][0]) == "reworded 3"
+    assert report["trials"] == 0
+    assert trained(project) == ran
+    planned = project.run("bisect", f"{other}..HEAD", "--metric", "val_loss", "--dry-run")
+    assert "11 commits in the range" in planned.out
+    left = int(planned.out.splitlines()[1].split()[0])
+    assert 1 <= left < 11  # each step has another comment, so it takes trials to prove more
+
+
+@linux
+def test_a_range_in_which_nothing_read_differs_is_not_searched(project: Project) -> None:
+    project.commit("one", {"model.py": "LEVEL = 1.0\n"})
+    project.run("run", "HEAD")
+    project.commit("words", {"docs/a": "b"})
+    project.commit("words", {"docs/a": "c"})
+    said = project.run("bisect", "HEAD~2..HEAD", "--metric", "val_loss")
+    assert said.status == 125
+    assert "differs between" in said.err
+    assert trained(project) == 2
