@@ -53,6 +53,8 @@ class Finished:
 
 Event = Waiting | Building | Installing | Started | Epoch | Finished
 Listener = Callable[[Event], None]
+Until = Callable[[str], str]
+"""Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""
 
 
 def ignore(event: Event) -> None:
