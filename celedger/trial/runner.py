@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -359,7 +358,7 @@ class _Attempt:
                 self._follow(patient=True)
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             if end.end is process.End.STOPPED:
-                return self._outcome(OutcomeKind.OK, self.enough, None, {Mark.EARLY_STOPPED})
+                return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
             spent += end.wall
             self._spent(spent, warm=end.warm)
             kind = classify(end, self.log)
@@ -434,11 +433,7 @@ class _Attempt:
         self.journal.follow(self.sampler.take, seen, patient=patient)
 
     def _outcome(
-        self,
-        kind: OutcomeKind,
-        message: str,
-        returncode: int | None,
-        marks: AbstractSet[Mark] = frozenset(),
+        self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
     ) -> Outcome:
         ledger = self.bench.ledger
         return Outcome(
@@ -447,7 +442,7 @@ class _Attempt:
             message=message,
             returncode=returncode,
             log=os.path.relpath(self.log, ledger.folder) if self.log.exists() else "",
-            marks=tuple(sorted(self.sampler.marks() | self.journal.marks | marks)),
+            marks=tuple(sorted(self.sampler.marks() | self.journal.marks | {*marks})),
         )
 
     def finish(self, outcome: Outcome) -> TrialRecord:
