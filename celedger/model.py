@@ -230,6 +230,7 @@ class Mark(StrEnum):
     THROTTLED = "throttled"  # the device slowed itself: speed and power not judged
     RUBBISH = "rubbish"  # lines on the channel that were no reports
     REPEATED = "repeated"  # an epoch's metric reported twice: the first was kept
+    EARLY_STOPPED = "early-stopped"  # ended once its epochs had told enough: no summaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,11 @@ class TrialRecord:
     @property
     def ok(self) -> bool:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
+
+    @property
+    def early_stopped(self) -> bool:
+        """It ran well as far as it was let, and answers nothing that its last epoch would."""
+        return self.outcome is not None and Mark.EARLY_STOPPED in self.outcome.marks
 
 
 @dataclass(frozen=True, slots=True)

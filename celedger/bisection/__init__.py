@@ -4,13 +4,14 @@ The statistics are `stats.firstbad` and `stats.choice`; a trial is `trial.runner
 here joins them, and can be killed at any time: typed again it goes on from the ledger.
 """
 
-from celedger.bisection.ends import bisect, lacking_ends
+from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
+from celedger.bisection.many import search
 from celedger.bisection.plan import Plan, plan
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step, search
+from celedger.bisection.search import Limits, Step
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Limits", "Plan", "Report", "Step", "Symptom", "bisect", "find_symptom", "lacking_ends",
-    "plan", "search",
+    "Answer", "Limits", "Plan", "Report", "Step", "Symptom", "bisect", "bisect_many",
+    "find_symptom", "lacking_ends", "plan", "search",
 ]  # fmt: skip

@@ -43,7 +43,8 @@ class Bits:
     ) -> dict[int, str]:
         """Of (position, trial) pairs, the positions that repeat one of the ends, and only one."""
         ends: dict[Key, set[str]] = {}
-        seen = [(position, key) for position, r in records if r.ok for key in self.keys(r)]
+        whole = [(position, r) for position, r in records if r.ok and not r.early_stopped]
+        seen = [(position, key) for position, r in whole for key in self.keys(r)]
         for position, key in seen:
             if position in (good, bad):
                 ends.setdefault(key, set()).add("good" if position == good else "bad")
@@ -70,12 +71,13 @@ class Bits:
             )
             own = tuple(every.get(self._metric, ()))
             keys: list[Key] = [("fingerprint", seed, *prints, *own)] if prints and own else []
-            if own and _fine([value for _, _, value in values]):
+            if own and fine([value for _, _, value in values]):
                 keys.append(("values", seed, *own, *values))
             self._keys[ulid] = tuple(keys)
         return self._keys[ulid]
 
 
-def _fine(values: Sequence[float]) -> bool:
-    fine = {v for v in values if math.isfinite(v) and float(f"{v:.{_DIGITS}g}") != v}
-    return len(fine) >= _ENOUGH
+def fine(values: Sequence[float], enough: int = _ENOUGH) -> bool:
+    """Whether independent trials would not agree in so many digits by chance."""
+    exact = {v for v in values if math.isfinite(v) and float(f"{v:.{_DIGITS}g}") != v}
+    return len(exact) >= enough

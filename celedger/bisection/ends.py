@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celedger.bisection.classes import trials_of
+from celedger.bisection.many import search
+from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step, next_seed, search
+from celedger.bisection.search import Limits, Step, next_seed
 from celedger.bisection.symptom import CHOOSING, Symptom, find_symptom, must_be_judged
+from celedger.errors import CannotJudge
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.trial.runner import Bench
@@ -38,6 +41,7 @@ def lacking_ends(
         for end, number in zip((good, bad), wanted, strict=True):
             held = trials_of(bench, end, task)
             final = [r for r in held if r.outcome is not None and r.outcome.kind.final]
+            final = [r for r in final if not r.early_stopped]
             # An end that does not run at all tells so with its first trial.
             if final and not any(r.ok for r in final):
                 continue
@@ -65,6 +69,20 @@ def measure_ends(
     return ran
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a bisect: a report for every metric that is worse at BAD, and why the others
+    that were asked for have none."""
+
+    reports: tuple[Report, ...]
+    refused: tuple[tuple[str, CannotJudge], ...] = ()
+
+    @property
+    def named(self) -> bool:
+        """Whether every metric that was asked for has its commit."""
+        return not self.refused and all(report.named for report in self.reports)
+
+
 def bisect(
     bench: Bench,
     history: History,
@@ -72,36 +90,83 @@ def bisect(
     tasks: Sequence[Task],
     metric: str | None,
     limits: Limits = Limits(),  # noqa: B008  frozen
+) -> Report:
+    """The first bad commit in one metric, in whatever got worst with None. Raises as
+    `bisect_many`."""
+    asked = () if metric is None else (metric,)
+    return bisect_many(bench, history, good, tasks, asked, limits).reports[0]
+
+
+def bisect_many(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    tasks: Sequence[Task],
+    metrics: Sequence[str] = (),
+    limits: Limits = Limits(),  # noqa: B008  frozen
     *,
     improved: bool = False,
     seconds: Callable[[Task], float | None] = lambda _: None,
-    chosen: Callable[[Symptom], None] = lambda _: None,
+    chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
     seen: Callable[[Step], None] = lambda _: None,
-) -> Report:
-    """Measure both ends, find the symptom, search the first bad commit; the first better one
-    where what `improved` is searched.
+) -> Answer:
+    """Measure both ends, find the symptoms, search the first bad commit of each with the same
+    trials; the first better one where what `improved` is searched. Without `metrics` what got
+    worst is searched; several must be metrics of one task.
 
     `seconds` is what a task's trial usually takes. Raises CannotJudge where an end is not what
-    it is said to be, UsageError for an unknown metric.
+    it is said to be in any of the metrics, UsageError for an unknown metric.
     """
     bad = history.commits[-1]
-    must_be_judged(tasks, metric)
+    names: list[str | None] = list(dict.fromkeys(metrics)) or [None]
+    for name in names:
+        must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.hold_environment(bad.sha, tasks)
-    ran = measure_ends(bench, good, bad, tasks, metric)
-    symptom = find_symptom(
-        bench.ledger,
-        tasks,
-        good,
-        bad,
-        bench.environments,
-        metric,
-        improved=improved,
-        at=lambda commit, task: trials_of(bench, commit, task),
-    )
-    chosen(symptom)
-    return search(
-        bench, history, good, symptom, limits,
-        ran=ran, seconds=seconds(symptom.task) or 1.0, expected=expected, seen=seen,
+    pace = Pace(bench.listen)
+    listen, bench.listen = bench.listen, pace
+    try:
+        ran = measure_ends(bench, good, bad, tasks, names[0])
+    finally:
+        bench.listen = listen
+    symptoms, refused = _symptoms(bench, good, bad, tasks, names, improved=improved)
+    if not symptoms:
+        raise refused[0][1]
+    chosen(symptoms)
+    usual = seconds(symptoms[0].task) or 1.0
+    reports = search(
+        bench, history, good, symptoms, limits,
+        ran=ran, seconds=usual, pace=pace, expected=expected, seen=seen,
     )  # fmt: skip
+    return Answer(reports, tuple(refused))
+
+
+def _symptoms(
+    bench: Bench,
+    good: Commit,
+    bad: Commit,
+    tasks: Sequence[Task],
+    names: Sequence[str | None],
+    *,
+    improved: bool,
+) -> tuple[list[Symptom], list[tuple[str, CannotJudge]]]:
+    """What is searched, and what is not because it did not get worse."""
+    symptoms: list[Symptom] = []
+    refused: list[tuple[str, CannotJudge]] = []
+    for name in names:
+        if symptoms:  # one training measures them all
+            tasks = [symptoms[0].task]
+        must_be_judged(tasks, name)
+        try:
+            symptom = find_symptom(
+                bench.ledger, tasks, good, bad, bench.environments, name, improved=improved,
+                at=lambda commit, task: trials_of(bench, commit, task),
+            )  # fmt: skip
+        except CannotJudge as error:
+            refused.append((name or "", error))
+            continue
+        if symptom.metric is None:  # who crashes measures nothing
+            return [symptom], []
+        symptoms.append(symptom)
+    return symptoms, refused

@@ -45,6 +45,7 @@ class Report:
     low: float
     high: float
     trials: int  # run by this command
+    stopped: int  # of them, as soon as their epochs had told enough
     stored: int  # that the ledger held before
     epochs: int
     tried: int  # different commits with a trial
@@ -111,6 +112,7 @@ def conclude(
     status = _STATUS[posterior.state]
     order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
     commits = history.commits
+    line = [good.sha, *(c.sha for c in commits)]
     still = choice.expected_trials(question, evidence, posterior) if status == "undecided" else 0.0
     effect = sign * posterior.effect
     low, high = sorted((sign * posterior.effect_low, sign * posterior.effect_high))
@@ -142,9 +144,13 @@ def conclude(
         low=low,
         high=high,
         trials=sum(not record.derived for record in spent),
+        stopped=sum(record.early_stopped for record in spent),
         stored=free,
         epochs=sum(record.epochs for record in spent),
-        tried=len({r.position for r in evidence.readings}),
+        tried=len(
+            {line[r.position + 1] for r in evidence.readings}
+            | {r.trial.commit for r in spent if r.early_stopped}
+        ),
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
         still=still,
         posterior=tuple(np.asarray(posterior.probability).tolist()),

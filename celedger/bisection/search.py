@@ -1,13 +1,11 @@
-"""The loop of a bisect: ask the statistics for the next commit, run it, tell them, stop.
-
-Its whole state is the ledger: every question it asks first counts the trials that are stored,
-so a killed search goes on where it was when the same command is typed again.
+"""What a bisect asks the statistics of one metric: every trial of the range that the ledger holds
+read as evidence, and what the ledger knows of the noise.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +13,10 @@ import numpy as np
 from celedger import drift
 from celedger.bisection.bits import Bits
 from celedger.bisection.classes import classify, trials_of
-from celedger.bisection.report import Report, conclude
 from celedger.bisection.symptom import Symptom
-from celedger.ledger import ulid as ulids
 from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, Task, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, firstbad
+from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench
 
@@ -50,68 +46,10 @@ class Step:
     record: TrialRecord
     posterior: firstbad.Posterior
     number: int
+    metric: str = ""  # whose posterior it is, where several are searched at once
 
 
-def search(
-    bench: Bench,
-    history: History,
-    good: Commit,
-    symptom: Symptom,
-    limits: Limits,
-    *,
-    ran: Sequence[TrialRecord] = (),
-    seconds: float = 1.0,
-    expected: Callable[[float], None] = lambda _: None,
-    seen: Callable[[Step], None] = lambda _: None,
-) -> Report:
-    """Search the first bad commit of `history.commits` (good..bad, oldest first).
-
-    `ran` are the trials that were just run to measure the ends: they are part of what this search
-    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
-    many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
-    MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
-    """
-    commits = history.commits
-    reader = _Reader(bench, symptom, history, good)
-    records = reader.stored()
-    question, evidence = reader.ask(records, limits)
-    spent = [r for r in ran if r.trial.recipe == symptom.task.recipe]
-    free = len(evidence.readings) - sum(symptom.reads(r) is not None for r in spent)
-    budget = limits.budget + len(spent)
-    steps: list[tuple[int, tuple[float, ...]]] = []
-    posterior = firstbad.posterior(question, evidence)
-    if posterior.state is firstbad.State.SEARCHING:
-        expected(choice.expected_trials(question, evidence, posterior))
-    while len(spent) < budget:
-        if posterior.state is firstbad.State.SEARCHING:
-            built = frozenset(map(reader.position, records))
-            cost = choice.Cost(seconds=seconds, build=0.0, built=built)
-            pick = choice.choose(question, evidence, posterior, cost)
-            position = pick.position if pick is not None else None
-        else:
-            position = _thin_side(question, evidence, posterior)
-        if position is None:
-            break
-        position = reader.classes.at(position)
-        commit = good if position == GOOD else commits[position]
-        record = bench.run(
-            commit, symptom.task, next_seed(bench, commit, symptom.task),
-            derive=symptom.metric is None or symptom.bits_decide,
-        )  # fmt: skip
-        spent.append(record)
-        records.append(record)
-        question, evidence = reader.ask(records, limits)
-        posterior = firstbad.posterior(question, evidence)
-        steps.append((position, tuple(np.asarray(posterior.probability).tolist())))
-        seen(Step(position, commit, record, posterior, len(spent)))
-    return conclude(
-        bench.ledger, history, good, symptom, question, evidence, posterior,
-        spent=spent, free=free, steps=tuple(steps),
-        ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
-    )  # fmt: skip
-
-
-def _thin_side(
+def thin_side(
     question: firstbad.Question, evidence: firstbad.Evidence, posterior: firstbad.Posterior
 ) -> int | None:
     """The end to measure once more before the leader is believed; None when both sides are known
@@ -138,7 +76,7 @@ def _thin_side(
     return question.lineage.bad if fewest else GOOD
 
 
-class _Reader:
+class Reader:
     """Turns all trials known so far into evidence, afresh each time: what an end's trial says
     of the others does not depend on which came first."""
 
@@ -192,6 +130,8 @@ class _Reader:
             position = self.position(record)
             if record.outcome is None or record.outcome.kind is OutcomeKind.INTERRUPTED:
                 continue
+            if record.early_stopped:  # it has no summary; its epochs are heard elsewhere
+                continue
             value = self._symptom.reads(record)
             if value is not None:
                 draw = self._bits.draw(record) if self._symptom.bits_decide else None
@@ -217,15 +157,26 @@ def read(
     bench: Bench, history: History, good: Commit, symptom: Symptom, limits: Limits
 ) -> tuple[firstbad.Question, firstbad.Evidence]:
     """What the stored trials alone say."""
-    reader = _Reader(bench, symptom, history, good)
+    reader = Reader(bench, symptom, history, good)
     return reader.ask(reader.stored(), limits)
 
 
-def next_seed(bench: Bench, commit: Commit, task: Task) -> int:
+def next_seed(
+    bench: Bench, commit: Commit, task: Task, like: Iterable[str] = (), *, whole: bool = True
+) -> int:
     """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
-    seeds at different commits pair their noise."""
-    records = trials_of(bench, commit, task)
-    tried = {r.trial.seed for r in records if r.outcome is not None and r.outcome.kind.final}
+    seeds at different commits pair their noise. A seed that was tried at commits known to compute
+    the same (`like`, hashes) would tell nothing. One that was stopped early counts as tried,
+    unless a `whole` trial is asked."""
+    records = trials_of(bench, commit, task) + bench.ledger.trials(
+        commits=list(like), recipe=task.recipe,
+        environment=bench.environments[task.name].fingerprint,
+    )  # fmt: skip
+    tried = {
+        r.trial.seed
+        for r in records
+        if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
+    }
     later = itertools.count(max(task.seeds) + 1)
     return next(s for s in itertools.chain(task.seeds, later) if s not in tried)
 

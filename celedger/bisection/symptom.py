@@ -52,7 +52,7 @@ class Symptom:
         a value that is not finite; None where the trial says nothing (its build failed, it
         crashed in another way, its speed was disturbed)."""
         outcome = record.outcome
-        if outcome is None:
+        if outcome is None or record.early_stopped:
             return None
         if self.metric is None:
             if outcome.kind is OutcomeKind.OK:
@@ -182,6 +182,7 @@ def _first(records: list[TrialRecord]) -> list[TrialRecord]:
     """The first trials of an end: the same ones whenever the same question is asked, however
     many the search itself has added since."""
     final = [r for r in records if r.outcome is not None and r.outcome.kind.final]
+    final = [r for r in final if not r.early_stopped]
     return sorted(final, key=lambda r: r.trial.started)[:CHOOSING]
 
 

@@ -13,6 +13,8 @@ from celedger.cli.session import note, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celedger.bisection import Step, Symptom
     from celedger.cli.progress import Progress
 
@@ -29,7 +31,7 @@ def bisect(
     ],
     suite: options.Suite = None,
     task: options.Tasks = None,
-    metric: options.Metric = None,
+    metric: options.Metrics = None,
     find: Annotated[
         Find, typer.Option(help="What to search: where it got worse, or better.")
     ] = Find.REGRESSED,
@@ -51,9 +53,10 @@ def bisect(
 ) -> int:
     """Find the first commit that made a training worse, or crash.
 
-    Without --task and --metric, what got worst between the two ends is searched. Trials in the
-    ledger count; a search that was killed goes on when typed again. Exits 0 when it named the
-    commit, 125 when it could not.
+    Without --task and --metric, what got worst between the two ends is searched. Several metrics
+    of one task share their trials, and each gets its own commit. Trials in the ledger count; a
+    search that was killed goes on when typed again, and a trial stops once its epochs so far
+    tell enough. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
     from celedger import bisection
     from celedger import suite as suites
@@ -61,7 +64,8 @@ def bisect(
     from celedger.model import Why
     from celedger.trial.workplace import choose_tasks, set_bench
     from celedger.views import export
-    from celedger.views.bisect import plan_text, report_json, report_text, search_of
+    from celedger.views.bisect import plans_text, report_json, report_text, search_of
+    from celedger.views.bisects import answer_json, answer_text, posteriors_figure, searches_of
     from celedger.views.picture import check_suffix
     from celedger.views.posterior import posterior_figure
 
@@ -81,11 +85,15 @@ def bisect(
             why=Why.BISECT, label="celedger bisect",
         ) as bench:  # fmt: skip
             if dry_run:
-                print(plan_text(bisection.plan(
-                    bench, history, good, tasks, metric, bisection.Limits(confidence, budget),
-                    improved=find is Find.IMPROVED,
-                    seconds=lambda t: options.usual_seconds(ledger, t),
-                )))  # fmt: skip
+                names: list[str | None] = [*(metric or ())] or [None]
+                print(plans_text([
+                    bisection.plan(
+                        bench, history, good, tasks, name, bisection.Limits(confidence, budget),
+                        improved=find is Find.IMPROVED,
+                        seconds=lambda t: options.usual_seconds(ledger, t),
+                    )
+                    for name in dict.fromkeys(names)
+                ]))  # fmt: skip
                 return Status.GOOD
             if bench.requirements_differ(good.sha, history.commits[-1].sha, tasks):
                 note(
@@ -94,34 +102,43 @@ def bisect(
                 )
             with Progress() as progress:
                 bench.listen = progress
-                report = bisection.bisect(
-                    bench, history, good, tasks, metric,
+                answer = bisection.bisect_many(
+                    bench, history, good, tasks, metric or (),
                     bisection.Limits(confidence, budget),
                     improved=find is Find.IMPROVED,
                     seconds=lambda t: options.usual_seconds(ledger, t),
-                    chosen=lambda symptom: _introduce(symptom, len(history.commits), progress),
+                    chosen=lambda found: _introduce(found, len(history.commits), progress),
                     expected=lambda trials: _warn(trials, budget, progress),
                     seen=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
         known = {m.name: m for m in ledger.metrics()}
+        several = len(answer.reports) + len(answer.refused) > 1
+        report = answer.reports[0]
         picture = output or ledger.folder / ".celedger" / "plots" / f"bisect-{report.id}.png"
         if json:
-            print(export.dumps(report_json(report)), flush=True)
+            said = answer_json(answer) if several else report_json(report)
+            print(export.dumps(said), flush=True)
+        elif several:
+            print(answer_text(answer, known, options.width()), flush=True)
         else:
             print(report_text(report, known.get(report.metric)), flush=True)
         try:
             picture.parent.mkdir(parents=True, exist_ok=True)
-            posterior_figure(search_of(report, known.get(report.metric)), picture)
+            if len(answer.reports) > 1:
+                posteriors_figure(searches_of(answer, known), picture)
+            else:
+                posterior_figure(search_of(report, known.get(report.metric)), picture)
             note(f"plot: {picture}")
         except (OSError, CeledgerError) as error:
             note(f"celedger: no plot: {error}")  # the answer stands without it
-    return Status.GOOD if report.named else Status.CANNOT_JUDGE
+    return Status.GOOD if answer.named else Status.CANNOT_JUDGE
 
 
-def _introduce(symptom: Symptom, commits: int, progress: Progress) -> None:
-    what = f"the crash of {symptom.task.name} ({symptom.crash})"
-    if symptom.metric is not None:
-        what = f"{symptom.task.name} {symptom.metric.name}"
+def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:
+    first = symptoms[0]
+    what = f"the crash of {first.task.name} ({first.crash})"
+    if first.metric is not None:
+        what = f"{first.task.name} {', '.join(symptom.name for symptom in symptoms)}"
     progress.say(f"bisecting {what} over {commits} commits")
 
 
@@ -139,7 +156,8 @@ def _tell(step: Step, commits: int, progress: Progress) -> None:
     posterior = step.posterior
     leader = float(posterior.probability[posterior.leader])
     left = len(posterior.candidates)
-    line = f"{step.number:3d}  {step.commit.sha[:10]}  {left} of {commits} left"
+    of = f"{step.metric}: " if step.metric else ""
+    line = f"{step.number:3d}  {step.commit.sha[:10]}  {of}{left} of {commits} left"
     line += f", the leader has {leader:.0%}"
     if posterior.no_change > 0.05:
         line += f"; {posterior.no_change:.0%} that nothing changed"

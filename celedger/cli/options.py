@@ -21,6 +21,10 @@ Tasks = Annotated[
 ]
 TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="The task.")]
 Metric = Annotated[str | None, typer.Option(metavar="NAME", help="The metric.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", metavar="NAME", help="This metric; may be repeated."),
+]
 Device = Annotated[
     str | None, typer.Option(help="auto, cpu or cuda:N [default: as configured, else auto].")
 ]

@@ -30,6 +30,8 @@ def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
     text += f", {record.epochs} epochs, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
+    if record.early_stopped:
+        return f"{text}: {outcome.message}"
     if outcome.message:
         text += f"\n    {outcome.message}"
         if outcome.log:

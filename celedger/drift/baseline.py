@@ -40,6 +40,8 @@ def usable(row: SummaryRow, metric: Metric) -> bool:
     """Whether a trial's value may be judged: it ran to its end, and, for speed, undisturbed."""
     if row.outcome is not OutcomeKind.OK or row.summary != metric.summary:
         return False
+    if Mark.EARLY_STOPPED in row.marks:
+        return False
     return metric.kind is not Kind.SPEED or not _SPOILT.intersection(row.marks)
 
 
@@ -162,6 +164,6 @@ def last_good(repository: Repository, ledger: Ledger, verdict: Verdict) -> Commi
             here = ledger.trials(
                 commit=commit.sha, recipe=verdict.recipe, environment=verdict.environment
             )
-            if any(r.ok for r in here):
+            if any(r.ok and not r.early_stopped for r in here):
                 return commit
     return None

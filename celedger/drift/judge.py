@@ -234,7 +234,8 @@ def _broken(
     """The verdict where the newest trial of some seed did not run to its end."""
     newest: dict[int, TrialRecord] = {}
     for record in sorted(records, key=lambda r: r.trial.started):
-        if record.outcome is not None and record.outcome.kind.final:
+        final = record.outcome is not None and record.outcome.kind.final
+        if final and not record.early_stopped:
             newest[record.trial.seed] = record
     ulids = tuple(r.trial.ulid for r in newest.values())
 

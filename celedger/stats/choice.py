@@ -113,6 +113,14 @@ def choose(
     return Choice(position, float(gain[best]), reason)
 
 
+def gains(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Floats:
+    """(P,) bits that one trial at each position tells about this answer; 0 while the ends do not
+    differ. What several metrics learn of one trial is compared by it."""
+    if posterior.belief is None:
+        return np.zeros(len(positions))
+    return _gains(posterior, positions, _shares(lineage, posterior, positions))
+
+
 def expected_trials(question: Question, evidence: Evidence, posterior: Posterior) -> float:
     """Trials still needed, on average, at the levels and the noise believed now.
 

@@ -1,16 +1,19 @@
-"""How a command ended, in the words of a trial: did it run, and why not. Reads the end of a log;
-knows nothing of benches, journals or ledgers."""
+"""How a command ended, in the words of a trial: did it run, why not, and must it run again. Reads
+the end of a log; knows nothing of benches, journals or ledgers."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
-from celedger.model import OutcomeKind
+from celedger.model import OutcomeKind, Task, TrialRecord
 from celedger.system import process
 
+# A disk with less room than this cannot take another epoch: its failures are the machine's.
+DISK_FULL = 64 * 1024  # bytes
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 _TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
@@ -60,3 +63,20 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def answers(record: TrialRecord, task: Task) -> bool:
+    """Whether a trial needs no repetition. One that was stopped early does, and one that was
+    ended by a shorter time-out than the task has by now."""
+    outcome = record.outcome
+    if outcome is None or not outcome.kind.final or record.early_stopped:
+        return False
+    ran = outcome.ended - record.trial.started
+    return outcome.kind is not OutcomeKind.TIMEOUT or ran >= min(
+        task.timeout, task.silence or task.timeout
+    )
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Whether a failure may be the machine's: there is no room for another epoch."""
+    return shutil.disk_usage(folder).free < DISK_FULL

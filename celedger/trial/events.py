@@ -61,6 +61,8 @@ class Derived:
 
 Event = Waiting | Building | Installing | Started | Epoch | Finished | Derived
 Listener = Callable[[Event], None]
+Until = Callable[[str], str]
+"""Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""
 
 
 def ignore(event: Event) -> None:

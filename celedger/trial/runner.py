@@ -8,7 +8,6 @@ the journal goes. A kill between any two of them leaves something the next comma
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from celedger.ledger import ulid as ulids
 from celedger.model import (
     Commit,
     Environment,
+    Mark,
     Outcome,
     OutcomeKind,
     Task,
@@ -39,14 +39,15 @@ from celedger.system.telemetry import Sampler
 from celedger.system.warm import Launchers
 from celedger.trial import closure, events, journal, protocol
 from celedger.trial.builds import Builds
-from celedger.trial.ending import classify, explain, tail
+from celedger.trial.ending import answers, classify, disk_is_full, explain, tail
 from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Place, Venvs
 
-# A disk with less room than this cannot take another epoch: its failures are the machine's.
-DISK_FULL = 64 * 1024  # bytes
 _NOT_TAKEN = "celedger's journal did not take this report"  # what `celedger.child.log` raises
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL")  # a build must not report
+
+# Seconds between two looks at a training: the usual ones, and where an epoch may end it.
+TICK, WATCHING = 0.05, 0.01
 
 
 @dataclass
@@ -171,11 +172,21 @@ class Bench:
         return closure.Closures(self.ledger, self.checkouts.repository)
 
     def run(
-        self, commit: Commit, task: Task, seed: int, *,
-        enough: int | None = 1, derive: bool = True,
-    ) -> TrialRecord:  # fmt: skip
+        self,
+        commit: Commit,
+        task: Task,
+        seed: int,
+        *,
+        enough: int | None = 1,
+        derive: bool = True,
+        until: events.Until | None = None,
+    ) -> TrialRecord:
         """Run one trial to its end and return it as the ledger has it. One whose result another
         commit's trial proves is derived from that one instead, unless `derive` is false.
+
+        `until` is told the trial's ulid whenever new epochs of it are in the ledger. Once it
+        gives a reason the training is ended: the outcome is `ok`, marked early-stopped, and no
+        summary is kept, so that nobody takes it for a whole one.
 
         Where the ledger already holds `enough` trials of this question (another celedger may
         have run them while this one waited for the device), the newest of them is returned;
@@ -195,7 +206,7 @@ class Bench:
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
                 return held[-1]
-            return self._run(commit, task, seed)
+            return self._run(commit, task, seed, until)
 
     @contextmanager
     def device_held(self) -> Iterator[None]:
@@ -239,10 +250,12 @@ class Bench:
         self.ledger.record_environment(place.environment)
         return trial
 
-    def _run(self, commit: Commit, task: Task, seed: int) -> TrialRecord:
+    def _run(
+        self, commit: Commit, task: Task, seed: int, until: events.Until | None
+    ) -> TrialRecord:
         place = self.place(commit.sha, task)
         trial = self._begin(commit, task, seed)
-        attempt = _Attempt(self, commit, task, trial, place)
+        attempt = _Attempt(self, commit, task, trial, place, until)
         try:
             attempt.begin()
             record = attempt.finish(attempt.execute())
@@ -265,7 +278,7 @@ class Bench:
             try:
                 checkout.move_to(commit.sha)
             except RepositoryError as error:  # a filter that fails, an object that is missing
-                if _disk_is_full(self.ledger.folder):
+                if disk_is_full(self.ledger.folder):
                     raise
                 return OutcomeKind.UNTESTABLE, str(error)
             if task.build:
@@ -302,10 +315,17 @@ class _Attempt:
     """The one trial that is under way: its journal, its log, its process."""
 
     def __init__(
-        self, bench: Bench, commit: Commit, task: Task, trial: Trial, place: Place
+        self,
+        bench: Bench,
+        commit: Commit,
+        task: Task,
+        trial: Trial,
+        place: Place,
+        until: events.Until | None,
     ) -> None:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
-        self.place = place
+        self.place, self.until = place, until
+        self.enough = ""  # why no more epochs are needed, once `until` said so
         ledger = bench.ledger
         self.journal_path = journal.folder(ledger) / f"{trial.ulid}.jsonl"
         self.log = journal.log_path(ledger, trial.ulid)
@@ -368,6 +388,8 @@ class _Attempt:
             except _Flooded as flood:
                 self._follow(patient=True)
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
+            if end.end is process.End.STOPPED:
+                return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
             spent += end.wall
             self._spent(spent, warm=end.warm)
             kind = classify(end, self.log)
@@ -402,6 +424,7 @@ class _Attempt:
             fork = bench.launchers.forker(
                 argv, self.place.python, self.task.preload, env, bench.stop
             )
+        by_hand = bench.stop or (lambda: False)
 
         def tick(running: process.Running) -> None:
             self.sampler.sample(running.usage)
@@ -414,10 +437,12 @@ class _Attempt:
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
             reads=(bench.tree, self.reads), timeout=max(left, 0.0),
             silence=self.task.silence, memory=self.task.memory,
-            on_tick=tick, activity=lambda: self.journal.size, stop=bench.stop, fork=fork,
+            on_tick=tick, tick=TICK if self.until is None else WATCHING,
+            activity=lambda: self.journal.size,
+            stop=lambda: bool(self.enough) or by_hand(), fork=fork,
         )  # fmt: skip
         self.observed.take_in(self.reads)
-        if end.end is process.End.STOPPED:
+        if end.end is process.End.STOPPED and not self.enough:
             raise KeyboardInterrupt
         self._must_end()
         self._follow(patient=True)
@@ -435,10 +460,14 @@ class _Attempt:
     def _follow(self, *, patient: bool) -> None:
         def seen(epoch: int) -> None:
             self.bench.listen(events.Epoch(epoch))
+            if self.until is not None and not self.enough:
+                self.enough = self.until(self.trial.ulid)
 
         self.journal.follow(self.sampler.take, seen, patient=patient)
 
-    def _outcome(self, kind: OutcomeKind, message: str, returncode: int | None) -> Outcome:
+    def _outcome(
+        self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
+    ) -> Outcome:
         ledger = self.bench.ledger
         return Outcome(
             kind=kind,
@@ -446,7 +475,7 @@ class _Attempt:
             message=message,
             returncode=returncode,
             log=os.path.relpath(self.log, ledger.folder) if self.log.exists() else "",
-            marks=tuple(sorted(self.sampler.marks() | self.journal.marks)),
+            marks=tuple(sorted(self.sampler.marks() | self.journal.marks | {*marks})),
         )
 
     def finish(self, outcome: Outcome) -> TrialRecord:
@@ -455,16 +484,17 @@ class _Attempt:
         failed = outcome.kind in (
             OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
         )  # fmt: skip
-        if failed and (_disk_is_full(ledger.folder) or _NOT_TAKEN in tail(self.log)):
+        if failed and (disk_is_full(ledger.folder) or _NOT_TAKEN in tail(self.log)):
             raise LedgerError(
                 f"the disk of {ledger.folder} is full; the trial stopped and is not held "
                 "against the commit",
                 "free some room, then run the same command again",
             )
-        found = protocol.summaries(self.task.metrics, ledger.series(ulid))
-        found |= self.totals
+        found: dict[str, float] = {}
+        if Mark.EARLY_STOPPED not in outcome.marks:
+            found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
         ledger.finish_trial(ulid, outcome, found)
-        if self.observed.began:
+        if self.observed.began and Mark.EARLY_STOPPED not in outcome.marks:
             self.bench.closures.keep(self.commit, self.task, ulid, self.observed)
         self.journal_path.unlink(missing_ok=True)
         if self.out.is_dir() and not any(self.out.iterdir()):
@@ -496,22 +526,6 @@ class _Attempt:
             self.lock = None
 
 
-def answers(record: TrialRecord, task: Task) -> bool:
-    """Whether a trial needs no repetition. One that was ended by a shorter time-out than the
-    task has by now does."""
-    outcome = record.outcome
-    if outcome is None or not outcome.kind.final:
-        return False
-    ran = outcome.ended - record.trial.started
-    return outcome.kind is not OutcomeKind.TIMEOUT or ran >= min(
-        task.timeout, task.silence or task.timeout
-    )
-
-
 def _who(holder: lock.Holder) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(holder.since))
     return f"{holder.label} (process {holder.pid}, since {since})"
-
-
-def _disk_is_full(folder: Path) -> bool:
-    return shutil.disk_usage(folder).free < DISK_FULL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 
 from celedger.bisection import Plan, Report
 from celedger.bisection.report import record
@@ -21,9 +22,9 @@ def report_text(report: Report, metric: Metric | None) -> str:
     lines: list[str] = []
     if report.status == "found":
         culprit = report.culprits[0]
-        lines += [f"first {report.kind} commit of {what}: {culprit.sha}", *_person(culprit)]
+        lines += [f"first {report.kind} commit of {what}: {culprit.sha}", *person_lines(culprit)]
         lines += _effect(report, metric)
-        lines.append(f"  confidence  {_sure(report.probability)} (asked {report.confidence:.0%})")
+        lines.append(f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})")
     elif report.status == "set":
         lines.append(
             f"the first {report.kind} commit of {what} is one of {len(report.culprits)}: what "
@@ -33,7 +34,7 @@ def report_text(report: Report, metric: Metric | None) -> str:
     elif report.status == "nothing-changed":
         lines.append(
             f"nothing changed in {what} between {short(report.good.sha)} and "
-            f"{short(report.bad.sha)} ({_sure(report.probability)} sure)"
+            f"{short(report.bad.sha)} ({sure(report.probability)} sure)"
         )
     else:
         lines.append(
@@ -47,6 +48,8 @@ def report_text(report: Report, metric: Metric | None) -> str:
     ends = f"{short(report.good.sha)}..{short(report.bad.sha)}"
     spent = f"{count(report.trials, 'trial')}, {count(report.epochs, 'epoch')}"
     spent += f", {duration(report.seconds)}; {report.stored} were in the ledger"
+    if report.stopped:
+        spent += f"; {report.stopped} stopped early"
     lines.append(f"  searched    {ends}, {searched}, {report.tried} of them measured")
     lines.append(f"  spent       {spent}")
     if any(i >= 0 for i in report.untestable):
@@ -57,7 +60,7 @@ def report_text(report: Report, metric: Metric | None) -> str:
     for other in report.others:
         change = _change(other.effect, report, metric)
         ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
-        lines.append(f"  also        {change} between {ends} ({_sure(other.probability)} sure)")
+        lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
     lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(report))]
     return "\n".join(lines)
 
@@ -68,12 +71,13 @@ def _more(trials: float) -> str:
     return f"about {count(math.ceil(trials), 'trial')} more, with a larger --budget"
 
 
-def _sure(probability: float) -> str:
+def sure(probability: float) -> str:
     """A probability never shown as a certainty."""
     return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
 
 
-def _person(commit: Commit) -> list[str]:
+def person_lines(commit: Commit) -> list[str]:
+    """Who wrote it, and what they called it."""
     return [
         f"  author      {plain(commit.author)}, {iso_date(commit.author_time)}",
         f"  subject     {plain(commit.subject)}",
@@ -83,21 +87,26 @@ def _person(commit: Commit) -> list[str]:
 def _effect(report: Report, metric: Metric | None) -> list[str]:
     if not report.metric:
         return [f"  crash       {report.crash}"]
+    said = effect_text(report, metric)
+    return [f"  effect      {report.metric} {said}"] if said else []
+
+
+def effect_text(report: Report, metric: Metric | None) -> str:
+    """The levels before and after, and by how much they differ; empty where that is not known."""
     unit = metric.unit if metric is not None else ""
     if not math.isfinite(report.effect):
         if any(not math.isfinite(value) for _, value in report.readings):
-            return [f"  effect      {report.metric} is not finite any more"]
-        return []
+            return "is not finite any more"
+        return ""
     now = report.level + report.effect
-    levels = f"{measure(report.level, unit=unit)} → {measure(now, unit=unit)}"
-    line = f"  effect      {report.metric} {levels}"
+    line = f"{measure(report.level, unit=unit)} → {measure(now, unit=unit)}"
     if report.level:
         scale = abs(report.level)
         line += f" ({percent(report.effect / scale)}"
         if math.isfinite(report.low) and math.isfinite(report.high):
             line += f"; 95 %: {percent(report.low / scale)} … {percent(report.high / scale)}"
         line += ")"
-    return [line]
+    return line
 
 
 def _change(effect: float, report: Report, metric: Metric | None) -> str:
@@ -164,8 +173,17 @@ def _bad_side(report: Report) -> tuple[bool, ...]:
     return (False, *(commit.sha in bad for commit in report.commits))
 
 
-def plan_text(plan: Plan) -> str:
-    """What `--dry-run` says."""
+def plans_text(plans: Sequence[Plan]) -> str:
+    """What `--dry-run` says; several metrics share their trials."""
+    if len(plans) == 1:
+        return _plan_text(plans[0])
+    most = max(plans, key=lambda plan: plan.trials)
+    whole = "one search for all: its trials are shared, and the longest of these decides\n"
+    parts = [_plan_text(plan) for plan in plans if plan is not most]
+    return whole + "\n\n".join([*parts, _plan_text(most)])
+
+
+def _plan_text(plan: Plan) -> str:
     lines = [
         f"{count(plan.commits, 'commit')} in the range, {plan.stored} trials of it in the ledger",
         f"{plan.classes} left that could have done it: the others read nothing that they changed",

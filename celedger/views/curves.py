@@ -136,8 +136,10 @@ def _batch(ledger: Reader, sha: str, suite: str, task: str) -> tuple[Commit, Bat
 
 
 def _series(ledger: Reader, batch: Batch) -> dict[str, list[list[tuple[int, float]]]]:
-    """Metric -> one series a trial; of trials that ended well, or of all when none did."""
+    """Metric -> one series a trial; of trials that ended well, or of all when none did. Those
+    that were stopped early count only where there are no whole ones."""
     well = [r for r in batch.records if r.ok]
+    well = [r for r in well if not r.early_stopped] or well
     found: dict[str, list[list[tuple[int, float]]]] = defaultdict(list)
     for record in well or batch.records:
         for name, points in ledger.series(record.trial.ulid).items():

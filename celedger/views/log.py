@@ -139,7 +139,7 @@ def status(outcomes: Counter[str]) -> str:
     if not others:
         return "ok"
     # A crash matters more than a trial that is still running or was stopped by a person.
-    calm = ("running", OutcomeKind.INTERRUPTED.value, OutcomeKind.KILLED.value)
+    calm = ("running", "early-stopped", OutcomeKind.INTERRUPTED.value, OutcomeKind.KILLED.value)
     kind = min(others, key=lambda k: (k in calm, -others[k], k))
     return kind if others[kind] == total else f"{others[kind]} of {total} {kind}"
 

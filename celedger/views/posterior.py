@@ -60,21 +60,21 @@ def posterior(search: Search) -> Figure:
     with picture.style():
         figure = picture.sheet(plain(search.title), 1.1 + sum(heights))
         panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
-        _values(panels[0, 0], search)
-        _probability(panels[1, 0], search)
+        panel_of_values(panels[0, 0], search)
+        panel_of_probability(panels[1, 0], search)
         if steps:
             _narrowing(panels[2, 0], search)
         for panel in panels[:, 0]:
-            for position in search.untestable:
-                panel.axvspan(position - 0.5, position + 0.5, color=FAINT, linewidth=0, zorder=0)
+            shade_untestable(panel, search)
         picture.commit_axis(panels[-1, 0], (search.good, *search.commits))
         figure.align_ylabels(panels[:, 0])
-        picture.finish(figure, panels[0, 0], _legend(search))
-        _name_culprit(panels[1, 0], search)
+        picture.finish(figure, panels[0, 0], legend(search))
+        name_culprit(panels[1, 0], search)
     return figure
 
 
-def _values(axes: Axes, search: Search) -> None:
+def panel_of_values(axes: Axes, search: Search) -> None:
+    """The trials at their commits, and the two levels."""
     n = len(search.commits)
     axes.set_title(_sentence(search), loc="left")
     metric = search.metric
@@ -138,12 +138,19 @@ def _values(axes: Axes, search: Search) -> None:
     )
 
 
+def shade_untestable(axes: Axes, search: Search) -> None:
+    """A band behind every commit that could not be tested."""
+    for position in search.untestable:
+        axes.axvspan(position - 0.5, position + 0.5, color=FAINT, linewidth=0, zorder=0)
+
+
 def _from_first(culprits: Sequence[int], n: int) -> tuple[bool, ...]:
     first = min(culprits, default=n)
     return tuple(position >= first for position in range(n))
 
 
-def _probability(axes: Axes, search: Search) -> None:
+def panel_of_probability(axes: Axes, search: Search) -> None:
+    """A bar for every commit."""
     n = len(search.commits)
     positions = np.arange(1, n + 1)
     width = max(0.5 if n < 12 else 0.84, n / 260)  # a lone bar among a thousand stays visible
@@ -192,7 +199,8 @@ def _narrowing(axes: Axes, search: Search) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0f}" if y >= 1 else ""))
 
 
-def _name_culprit(axes: Axes, search: Search) -> None:
+def name_culprit(axes: Axes, search: Search) -> None:
+    """Writes the hash above its bar, once the panel has its final size."""
     labels = []
     likely = sorted(search.culprits, key=lambda p: -search.probability[p - 1])
     for position in likely[:3]:
@@ -213,7 +221,8 @@ def _sentence(search: Search) -> str:
     return f"{size}: first bad commit {short(commit.sha)}  {clip(plain(commit.subject), 72)}"
 
 
-def _legend(search: Search) -> list[Line2D | Patch]:
+def legend(search: Search) -> list[Line2D | Patch]:
+    """What the colours and lines mean."""
     dot = {"linestyle": "", "marker": "o", "markersize": 5}
     handles: list[Line2D | Patch] = [Line2D([], [], color=BLUE, label="good side", **dot)]  # type: ignore[arg-type]
     if search.culprits:

@@ -77,8 +77,9 @@ class Batch:
         return self.records[-1].trial.started
 
     def outcomes(self) -> Counter[str]:
-        """How many trials ended how; `running` are those without an outcome."""
-        return Counter(r.outcome.kind.value if r.outcome else "running" for r in self.records)
+        """How many trials ended how; `running` are those without an outcome, `early-stopped`
+        those that a bisect ended once they had told enough."""
+        return Counter(_ended(r) for r in self.records)
 
     def failures(self) -> list[TrialRecord]:
         return [r for r in self.records if r.outcome and r.outcome.kind is not OutcomeKind.OK]
@@ -117,6 +118,12 @@ class Values:
         return Sample(metric, kept, len(found) - len(kept))
 
 
+def _ended(record: TrialRecord) -> str:
+    if record.outcome is None:
+        return "running"
+    return (Mark.EARLY_STOPPED if record.early_stopped else record.outcome.kind).value
+
+
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:
     """Comparable trials together; the batch that ran last comes first, tasks in their order."""
     groups: dict[tuple[str, str, str, str], list[TrialRecord]] = defaultdict(list)
@@ -145,7 +152,8 @@ def hindered(metric: Metric, marks: Iterable[Mark]) -> bool:
 
 def comparable(row: SummaryRow, metric: Metric) -> bool:
     """Whether the value came of a trial that ran well, by the rule that holds today."""
-    return row.outcome is OutcomeKind.OK and row.summary == metric.summary
+    whole = row.outcome is OutcomeKind.OK and Mark.EARLY_STOPPED not in row.marks
+    return whole and row.summary == metric.summary
 
 
 def in_order(metrics: Iterable[Metric]) -> list[Metric]:

@@ -1,0 +1,147 @@
+"""The loop of a bisect: ask the statistics for the next commit, run it, tell them, stop. Several
+metrics of one task are searched at once: every trial tells something of each.
+
+Its whole state is the ledger: every question it asks first counts the trials that are stored,
+so a killed search goes on where it was when the same command is typed again.
+
+Each metric keeps a posterior of its own. Metrics of one training are correlated, so their
+evidence is never multiplied; only what they are expected to learn is added, to choose the commit
+whose trial serves those that are not answered yet best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from celedger.bisection.curves import Curves, Placed
+from celedger.bisection.pace import Pace
+from celedger.bisection.report import Report, conclude
+from celedger.bisection.search import Limits, Step, next_seed
+from celedger.bisection.symptom import Symptom
+from celedger.bisection.track import Track
+from celedger.ledger import ulid as ulids
+from celedger.model import Commit, TrialRecord
+from celedger.repo import History
+from celedger.stats import choice, firstbad, partial
+from celedger.stats.lineage import GOOD
+from celedger.trial import events
+from celedger.trial.runner import Bench
+
+
+def search(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    symptoms: Sequence[Symptom],
+    limits: Limits,
+    *,
+    ran: Sequence[TrialRecord] = (),
+    seconds: float = 1.0,
+    pace: Pace | None = None,
+    expected: Callable[[float], None] = lambda _: None,
+    seen: Callable[[Step], None] = lambda _: None,
+) -> tuple[Report, ...]:
+    """Search the first bad commit of `history.commits` (good..bad, oldest first) for every one of
+    the `symptoms`, which are of one task. One report each, in their order.
+
+    `ran` are the trials that were just run to measure the ends: they are part of what this search
+    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
+    many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
+    MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
+    """
+    pace = pace or Pace(bench.listen)
+    task, commits = symptoms[0].task, history.commits
+    tracks = [Track(bench, history, good, symptom, limits) for symptom in symptoms]
+    reader = tracks[0].reader
+    records = reader.stored()
+    spent = [r for r in ran if r.trial.recipe == task.recipe]
+    budget = limits.budget + len(spent)
+    for track in tracks:
+        track.hear(records, pace, alone=len(tracks) == 1)
+    free = [
+        len(t.evidence.readings) - sum(t.symptom.reads(r) is not None for r in spent)
+        for t in tracks
+    ]
+    ahead = [
+        choice.expected_trials(t.question, t.evidence, t.posterior)
+        for t in tracks
+        if t.posterior.state is firstbad.State.SEARCHING
+    ]
+    if ahead:
+        expected(max(ahead))
+    listen, bench.listen = bench.listen, pace
+    try:
+        while len(spent) < budget:
+            built = frozenset(map(reader.position, records))
+            found = _next(tracks, choice.Cost(seconds=seconds, build=0.0, built=built))
+            if found is None:
+                break
+            pick, wanting = found
+            at = reader.classes.at(pick.position)
+            commit = good if at == GOOD else commits[at]
+            like = set[int]() if pick.whole else set.union(*(t.fellows(at) for t in wanting))
+            seed = next_seed(
+                bench, commit, task, [_sha(good, commits, p) for p in like], whole=pick.whole
+            )
+            placed = Placed(len(commits) - 1, tuple((reader.position(r), r) for r in records))
+            record = bench.run(
+                commit, task, seed,
+                derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
+                until=_until(bench, wanting, placed, seed, pick),
+            )  # fmt: skip
+            spent.append(record)
+            records.append(record)
+            for track in tracks:
+                track.hear(records, pace, alone=len(wanting) == 1)
+                track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
+            first = wanting[0]
+            name = first.symptom.name if len(tracks) > 1 else ""
+            seen(Step(at, commit, record, first.posterior, len(spent), name))
+    finally:
+        bench.listen = listen
+    return tuple(
+        conclude(
+            bench.ledger, history, good, track.symptom, track.question, track.evidence,
+            track.posterior, spent=spent, free=stored, steps=tuple(track.steps),
+            ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+        )
+        for track, stored in zip(tracks, free, strict=True)
+    )  # fmt: skip
+
+
+def _next(tracks: Sequence[Track], cost: choice.Cost) -> tuple[partial.Pick, list[Track]] | None:
+    """The next trial and the metrics that it is for; None when all are answered, or no trial
+    would tell them more."""
+    picks = [(pick, track) for track in tracks if (pick := track.pick(cost)) is not None]
+    if not picks:
+        return None
+    wanting = [track for _, track in picks]
+    if len(picks) == 1:
+        return picks[0][0], wanting
+    for pick, _ in picks:
+        if pick.whole:  # some metric cannot do without it
+            return pick, wanting
+    positions = sorted({pick.position for pick, _ in picks})
+    bits = np.sum(
+        [choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting], axis=0
+    )
+    best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
+    where = choice.Choice(positions[best], float(bits[best]), "tells most of all metrics together")
+    return partial.Pick(where, whole=False), wanting
+
+
+def _until(
+    bench: Bench, wanting: Sequence[Track], placed: Placed, seed: int, pick: partial.Pick
+) -> events.Until | None:
+    """When the trial may stop; None where its end is wanted."""
+    curves = Curves(bench.ledger, [track.symptom for track in wanting])
+    if pick.whole or not curves.decide:
+        return None
+    enough = curves.enough(placed, seed, pick.epochs)
+    return lambda ulid: enough(curves.read(ulid))[0]
+
+
+def _sha(good: Commit, commits: Sequence[Commit], position: int) -> str:
+    return good.sha if position == GOOD else commits[position].sha

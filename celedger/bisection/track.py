@@ -1,0 +1,69 @@
+"""One metric of a bisect: what is asked of it, what all trials say so far, and the trial it would
+run next. Several tracks share the trials of one search; none knows of the others."""
+
+from __future__ import annotations
+
+from celedger.bisection.curves import Curves, Placed, at_rungs
+from celedger.bisection.pace import Pace
+from celedger.bisection.search import Limits, Reader, thin_side
+from celedger.bisection.symptom import Symptom
+from celedger.model import Commit, TrialRecord
+from celedger.repo import History
+from celedger.stats import choice, firstbad, partial
+from celedger.trial.runner import Bench
+
+
+class Track:
+    """The search for the first commit bad in one metric."""
+
+    def __init__(
+        self, bench: Bench, history: History, good: Commit, symptom: Symptom, limits: Limits
+    ) -> None:
+        self.symptom = symptom
+        self.reader = Reader(bench, symptom, history, good)
+        self.steps: list[tuple[int, tuple[float, ...]]] = []
+        self.question: firstbad.Question
+        self.evidence: firstbad.Evidence
+        self.view: partial.View
+        self._limits = limits
+        self._curves = Curves(bench.ledger, [symptom])
+        self._partial = partial.Partial()
+        self._bad = len(history.commits) - 1
+        self._placed = Placed(self._bad, ())
+        self._alike: tuple[frozenset[int], ...] = ()
+
+    @property
+    def posterior(self) -> firstbad.Posterior:
+        return self.view.posterior
+
+    def hear(self, records: list[TrialRecord], pace: Pace, *, alone: bool) -> None:
+        """Take in all trials known so far. Only where the metric is searched `alone` may its
+        numbers stop a trial: another one would want the rest."""
+        self.question, self.evidence = self.reader.ask(records, self._limits)
+        placed = tuple((self.reader.position(r), r) for r in records)
+        self._placed = Placed(self._bad, placed)
+        memory = self._partial.memory
+        self._partial, self._alike = partial.Partial(memory=memory), ()
+        metric = self.symptom.metric
+        if self.symptom.bits_decide and metric is not None:
+            repeats, self._alike = self._curves.alike(self._placed)
+            rungs = at_rungs(self._curves, metric, self._placed, repeats, pace.share)
+            if not alone:
+                rungs = tuple(rung for rung in rungs if rung.stopped)
+            self._partial = partial.Partial(self._alike, rungs, memory)
+        self.view = partial.view(self.question, self.evidence, self._partial)
+
+    def pick(self, cost: choice.Cost) -> partial.Pick | None:
+        """The next trial for this metric; None when it is answered, or no trial would tell."""
+        if self.posterior.state is firstbad.State.SEARCHING:
+            return partial.pick(self.question, self.evidence, self._partial, self.view, cost)
+        side = thin_side(self.question, self.evidence, self.posterior)
+        if side is None:
+            return None
+        return partial.Pick(choice.Choice(side, 0.0, "this side is known too little"), whole=True)
+
+    def fellows(self, position: int) -> set[int]:
+        """The positions known to compute the same as this one."""
+        if not self.symptom.bits_decide:
+            return {position}
+        return self._curves.fellows(self._placed, self._alike, position)

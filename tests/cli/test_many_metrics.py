@@ -1,0 +1,102 @@
+"""One bisect of several metrics: shared trials, a culprit for each."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+from conftest import Project, make_project
+
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+floor = "0.1%"
+[metrics.score]
+direction = "higher"
+kind = "quality"
+[metrics.steps]
+direction = "lower"
+kind = "count"
+[[task]]
+name = "fit"
+command = "{python} {suite}/fit.py --seed {seed}"
+seeds = [0, 1, 2]
+"""
+
+SCRIPT = """\
+import random, sys
+from celedger.child import log
+from model import LEVEL, SCORE
+rng = random.Random(int(sys.argv[2]))
+for epoch in range(3):
+    log(epoch=epoch, val_loss=LEVEL + rng.gauss(0, 0.01) + 1 / (epoch + 1),
+        score=SCORE + rng.gauss(0, 0.01) + epoch / 3, steps=100)
+"""
+
+
+MODEL = "LEVEL = {level}\nSCORE = {score}\n# {i}\n"
+
+
+def project_of_two_steps(root: Path) -> tuple[Project, list[str]]:
+    """The loss rises at commit 3, the score falls at commit 6, the steps stay."""
+    project = make_project(root, SUITE, {"fit.py": SCRIPT})
+    shas = []
+    for i in range(9):
+        level, score = 1.4 if i >= 3 else 1.0, 0.5 if i >= 6 else 0.9
+        text = MODEL.format(level=level, score=score, i=i)
+        shas.append(project.commit(f"number {i}", {"model.py": text}))
+    return project, shas
+
+
+def test_each_metric_gets_its_own_commit_from_the_same_trials(tmp_path: Path) -> None:
+    project, shas = project_of_two_steps(tmp_path / "project")
+    words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--metric", "score")
+    done = project.run(*words, "-o", "both.svg")
+    assert done.status == 0, done.err + done.out
+    lines = {line.split()[0]: line for line in done.out.splitlines() if line.startswith("  ")}
+    assert shas[3][:8] in lines["val_loss"]
+    assert shas[6][:8] in lines["score"]
+    assert f"{shas[3]}  val_loss" in done.out
+    assert f"{shas[6]}  score" in done.out
+    picture = (project.root / "both.svg").read_text()
+    assert shas[3][:8] in picture and shas[6][:8] in picture
+    with sqlite3.connect(project.root / "ledger.db") as connection:
+        (trials,) = connection.execute("SELECT count(*) FROM trials").fetchone()
+        kept = connection.execute("SELECT metric, culprits FROM bisects ORDER BY metric").fetchall()
+    assert kept == [("score", json.dumps([shas[6]])), ("val_loss", json.dumps([shas[3]]))]
+
+    again = project.run(*words, "--json")
+    assert again.status == 0, again.err
+    answer = json.loads(again.out)
+    assert answer["schema"] == 1
+    assert answer["culprits"] == [
+        {"commit": shas[3], "metrics": ["val_loss"]},
+        {"commit": shas[6], "metrics": ["score"]},
+    ]
+    assert [b["metric"] for b in answer["bisects"]] == ["val_loss", "score"]
+    assert all(b["trials"] == 0 for b in answer["bisects"])
+    with sqlite3.connect(project.root / "ledger.db") as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (trials,)
+    planned = project.run(*words, "--dry-run")
+    assert planned.status == 0, planned.err
+    assert "its trials are shared" in planned.out
+
+
+def test_a_metric_that_did_not_get_worse_is_said_and_is_no_success(tmp_path: Path) -> None:
+    project, shas = project_of_two_steps(tmp_path / "project")
+    asked = ("bisect", f"{shas[0]}..{shas[5]}", "--metric", "val_loss", "--metric", "steps")
+    done = project.run(*asked)
+    assert done.status == 125, done.err + done.out
+    assert f"{shas[3]}  val_loss" in done.out
+    assert any("steps" in x and "nothing changed" in x for x in done.out.splitlines())
+    answer = json.loads(project.run(*asked, "--json").out)
+    # By now the ends have enough trials to say so without a search.
+    assert [refused["metric"] for refused in answer["refused"]] == ["steps"]
+    assert answer["culprits"] == [{"commit": shas[3], "metrics": ["val_loss"]}]
+    wrong = project.run(*asked, "--metric", "los")
+    assert wrong.status == 129
+    assert "'los'" in wrong.err

@@ -1,0 +1,192 @@
+"""A trial that is stopped because its epochs have told enough, in real trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from conftest import make_project
+
+from celedger import bisection, config, drift
+from celedger import suite as suites
+from celedger.ledger import Ledger
+from celedger.model import Commit, Mark, Task, TrialRecord, VerdictKind, Why
+from celedger.repo import Repository
+from celedger.trial import events
+from celedger.trial.runner import Bench
+from celedger.trial.workplace import choose_tasks, set_bench
+
+EPOCHS = 6
+
+# After each epoch it waits until the test lets it go on: no clock decides what is stopped when.
+SCRIPT = """\
+import random, sys, time
+from pathlib import Path
+from celedger.child import log
+from model import LEVEL
+rng, gate = random.Random(int(sys.argv[2])), Path(sys.argv[4])
+for epoch in range(6):
+    noise = [rng.gauss(0, 0.01) for _ in range(3)]
+    log(epoch=epoch, val_loss=LEVEL + noise[0] + 1 / (epoch + 1), train_loss=LEVEL + noise[1],
+        third=LEVEL + noise[2])
+    deadline = time.monotonic() + 60
+    while not (gate / f"{epoch}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+"""
+
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+floor = "0.1%%"
+[metrics.train_loss]
+direction = "lower"
+kind = "quality"
+[metrics.third]
+direction = "lower"
+kind = "quality"
+[[task]]
+name = "fit"
+command = "{python} {suite}/fit.py --seed {seed} --gate %s"
+seeds = [0, 1, 2]
+"""
+
+
+@dataclass
+class Gate:
+    """Lets the epochs of the running training go on, one by one, as the search wants them."""
+
+    folder: Path
+    ran: list[tuple[str, int, bool]] = field(default_factory=list)
+
+    def shut(self) -> None:
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def open(self, upto: int = EPOCHS) -> None:
+        for epoch in range(upto):
+            (self.folder / f"{epoch}").touch()
+
+
+class GatedBench:
+    """`Bench.run` with a training that waits for its `until` after each epoch."""
+
+    def __init__(self, bench: Bench, gate: Gate) -> None:
+        self._bench, self._gate, self._run = bench, gate, bench.run
+
+    def run(
+        self,
+        commit: Commit,
+        task: Task,
+        seed: int,
+        *,
+        enough: int | None = 1,
+        until: events.Until | None = None,
+    ) -> TrialRecord:
+        gate = self._gate
+        gate.shut()
+        gate.ran.append((commit.sha, seed, until is None))
+        if until is None:
+            gate.open()
+            return self._run(commit, task, seed, enough=enough)
+
+        def asked(ulid: str) -> str:
+            reason = until(ulid)
+            if not reason:
+                gate.open(len(self._bench.ledger.series(ulid)["val_loss"]))
+            return reason
+
+        return self._run(commit, task, seed, enough=enough, until=asked)
+
+
+@contextmanager
+def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository, Bench, Gate]]:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    project = make_project(tmp_path / "project", SUITE % gate, {"fit.py": SCRIPT})
+    project.history(levels)
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, {})
+    suite = suites.load(suites.find(None, settings, repository.root))
+    tasks = choose_tasks(suite, ())
+    with (
+        Ledger.open(project.root / "ledger.db", create=True) as ledger,
+        set_bench(repository, ledger, settings, suite, tasks,
+                  why=Why.BISECT, label="test", listen=events.ignore) as bench,
+    ):  # fmt: skip
+        found = Gate(gate)
+        bench.run = GatedBench(bench, found).run  # type: ignore[method-assign]
+        yield repository, bench, found
+
+
+@pytest.mark.parametrize("first_bad", [4, 8])
+def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
+    tmp_path: Path, first_bad: int
+) -> None:
+    levels = [1.0] * first_bad + [1.5] * (9 - first_bad)
+    with workplace(tmp_path, levels) as (repository, bench, _):
+        ledger = bench.ledger
+        commits = repository.log("HEAD", limit=100)[::-1]
+        history = repository.history(commits[0].sha, commits[-1].sha)
+        tasks = choose_tasks(bench.suite, ())
+        report = bisection.bisect(bench, history, commits[0], tasks, "val_loss")
+        assert report.named
+        assert report.culprits[0].sha == commits[first_bad].sha
+        stopped = [r for r in ledger.trials() if r.early_stopped]
+        assert report.stopped == len(stopped) > 0
+        for record in stopped:
+            assert record.ok and record.outcome is not None
+            assert "same as another trial" in record.outcome.message
+            assert record.epochs == 1, "the ends part in the first epoch"
+            assert record.summaries == {}
+        whole = {r.trial.commit for r in ledger.trials() if r.ok and not r.early_stopped}
+        assert {commits[first_bad - 1].sha, commits[first_bad].sha} <= whole
+        # What it said stays out of every summary of the metric, and out of the noise.
+        rows = ledger.summaries("fit", "val_loss")
+        assert not {r.ulid for r in rows} & {r.trial.ulid for r in stopped}
+
+        tried = len(ledger.trials())
+        again = bisection.bisect(bench, history, commits[0], tasks, "val_loss")
+        assert again.culprits == report.culprits
+        assert len(ledger.trials()) == tried, "a second bisect trains nothing"
+
+        # Who needs the whole trial gets it; until then the commit is not judged by half of one.
+        lonely = next(r for r in stopped if r.trial.commit not in whole)
+        commit = next(c for c in commits if c.sha == lonely.trial.commit)
+        judged = drift.judge(repository, ledger, commit, tasks, bench.environments)
+        assert [v.kind for v in judged.verdicts] == [VerdictKind.UNDECIDED]
+        assert bench.held(commit.sha, tasks[0], lonely.trial.seed) == []
+        record = bench.run(commit, tasks[0], lonely.trial.seed)
+        assert record.epochs == EPOCHS and not record.early_stopped
+        assert record.summaries["val_loss"] > 0
+
+
+def test_a_stopped_training_is_ended_and_what_it_had_reported_is_kept(tmp_path: Path) -> None:
+    with workplace(tmp_path, [1.0]) as (repository, bench, _):
+        commit = repository.commit("HEAD")
+        (task,) = choose_tasks(bench.suite, ())
+
+        def until(ulid: str) -> str:
+            return "enough" if len(bench.ledger.series(ulid)["val_loss"]) == 3 else ""
+
+        record = bench.run(commit, task, 0, until=until)
+        assert record.outcome is not None
+        assert Mark.EARLY_STOPPED in record.outcome.marks
+        assert record.outcome.message == "enough"
+        assert record.epochs == 3
+        assert len(bench.ledger.series(record.trial.ulid)["val_loss"]) == 3
+        journals = bench.ledger.folder / ".celedger" / "journals"
+        assert not list(journals.iterdir())
+
+
+def test_a_training_that_ends_by_itself_is_whole(tmp_path: Path) -> None:
+    with workplace(tmp_path, [1.0]) as (repository, bench, _):
+        (task,) = choose_tasks(bench.suite, ())
+        record = bench.run(repository.commit("HEAD"), task, 0, until=lambda _: "")
+        assert record.ok and not record.early_stopped
+        assert record.summaries["val_loss"] > 0
