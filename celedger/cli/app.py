@@ -22,6 +22,7 @@ from celedger.cli import (
     doctor,
     hook,
     init,
+    noise,
     plot,
     reading,
     unix,
@@ -71,7 +72,7 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    bisect.bisect, noise.noise, worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.errors import LedgerError
-from celedger.ledger.store import Store
+from celedger.ledger.steps import StepReader
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -44,7 +44,7 @@ LEFT JOIN outcomes o ON o.trial = r.id
 """
 
 
-class Reader(Store):
+class Reader(StepReader):
     def trials(
         self,
         *,
