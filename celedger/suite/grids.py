@@ -128,6 +128,8 @@ def _grid(body: Table) -> dict[str, list[object]]:
     for key, values in _params(body, "grid").items():
         if not isinstance(values, list) or not values:
             body.fail(f"grid {key!r} is not a list of values")
+        if key == "only":
+            body.fail("grid has 'only', which `celedger run --only` puts into names")
         distinct: dict[str, object] = {}
         for value in values:
             checked = _param(body, key, value)

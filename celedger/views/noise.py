@@ -160,8 +160,8 @@ def _repeats(groups: Sequence[Sequence[SummaryRow]]) -> bool | None:
 def _definition(task: TaskNoise, width: int) -> list[str]:
     lines = []
     commands = task.definition.get("commands")
-    for words in commands if isinstance(commands, list) else []:
-        lines.append(clip(f"  {words[0]}: {plain(' '.join(words[1:]))}", width))
+    if isinstance(commands, list):
+        lines += [clip(f"  {c[0]}: {plain(' '.join(c[1:]))}", width) for c in commands]
     params = task.definition.get("params")
     if isinstance(params, Mapping) and params:
         said = ", ".join(f"{name} = {value}" for name, value in params.items())

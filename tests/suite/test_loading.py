@@ -203,6 +203,7 @@ WRONG = [
     (TASK + "params = { a = [1] }\n", "goes into grid"),
     (TASK + "params = { a = 1 }\ngrid = { a = [1] }\n", "in params and in grid"),
     (TASK + "grid = { a = [] }\n", "not a list of values"),
+    (TASK + "grid = { only = [1] }\n", "celedger run --only"),
     (TASK + "alias = { size = { s = { w = 1 } } }\n", "neither params nor grid"),
     (TASK + "params = { size = 'x' }\nalias = { size = { s = { w = 1 } } }\n", "has no 'x'"),
     (TASK + "params = { size = 's' }\nalias = { size = 3 }\n", "not a table of values"),
