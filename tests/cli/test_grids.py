@@ -95,10 +95,7 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     answer = json.loads(project.run("table", "--json").out)
     assert answer["parameters"] == ["size", "width"]
     assert answer["rows"][1]["values"]["score"] == {"mean": 8.0, "sd": 0.0, "n": 2}
-    for words, says in (
-        (["--metric", "scor"], "score"), (["--param", "x"], "depth"), (["--task", "x"], "job"),
-        (["--suite", "x"], "tiny"), (["--tsv", "--json"], "choose one"),
-    ):  # fmt: skip
+    for words, says in ((["--param", "x"], "depth"), (["--tsv", "--json"], "choose one")):
         wrong = project.run("table", *words)
         assert (wrong.status, wrong.out) == (129, "") and says in wrong.err, words
 
