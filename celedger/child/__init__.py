@@ -12,9 +12,7 @@ import os
 __all__ = ["log", "wants_steps"]
 
 LONGEST = 1 << 20  # bytes a line; a longer one is a mistake, and readers of the journal refuse it
-MOST_STEPS = (
-    32768  # values a line: each takes at most 26 characters, as in -1.2345678901234567e-100
-)
+MOST_STEPS = 32768  # values a line; the longest number, -1.2345678901234567e-100, takes 26 bytes
 
 _torn = False  # a full disk cut our last line: the next one must not continue it
 _reopened: dict[str, int] = {}  # path of the journal -> a descriptor opened here, see `_journal`
@@ -58,8 +56,8 @@ def log(epoch: int | None = None, *, steps: object = None, **values: object) -> 
 
 
 def _steps(fd: int, when: dict[str, int], steps: dict[str, object]) -> dict[str, object]:
-    """What goes into the epoch's own line; of long series, all but the last part is written
-    here, in lines of its own."""
+    """What goes into the epoch's own line: all, or nothing where it is too long for one line and
+    was written here, in several before it."""
     lists = {name: _list(series) for name, series in steps.items()}
     if sum(map(len, lists.values())) <= MOST_STEPS:
         return {"steps": lists}
