@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types arch check docs example clean
+.PHONY: help demo test lint types arch check docs noise example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: test lint types arch  ## Everything CI runs
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py
+
+noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (an hour, a quiet machine)
+	$(BIN)/python scripts/make_noise_table.py
 
 example: $(STAMP)  ## Make ledger.db.example anew
 	$(BIN)/python scripts/make_example_ledger.py

@@ -152,9 +152,19 @@ class Task:
     timeout: Seconds = 600.0
     silence: Seconds | None = None
     memory: Bytes | None = None
+    steps: bool = False  # series per step are asked for, too
+    pattern: tuple[str, ...] = ()  # regular expressions that find reports in its output
+    tensorboard: str = ""  # template of a folder whose event files hold its reports
+    whole: str = ""  # recipe of the task that this one is a selection of commands of
 
     def definition(self) -> dict[str, object]:
         """Everything that decides what runs, and nothing that only decides how it is judged."""
+        seldom = {
+            "steps": self.steps,
+            "pattern": list(self.pattern),
+            "tensorboard": self.tensorboard,
+            "whole": self.whole,
+        }
         return {
             "suite": self.suite,
             "name": self.name,
@@ -167,6 +177,7 @@ class Task:
             "inputs": list(self.inputs),
             "threads": self.threads,
             **({"venv": list(self.venv)} if self.venv else {}),
+            **{key: value for key, value in seldom.items() if value},
         }
 
     @property
@@ -195,6 +206,7 @@ class Why(StrEnum):
     HOOK = "hook"
     CHECK = "check"
     DEMO = "demo"
+    NOISE = "noise"
 
 
 class OutcomeKind(StrEnum):
@@ -259,12 +271,22 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class StepValues:
+    """Successive values of a per-step series within one epoch, `first` being the number (from
+    0, within the epoch) of the step that the first of them belongs to."""
+
+    first: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochReport:
     """What a training said of one epoch. NaN and infinities are kept as they are."""
 
     epoch: int
     values: Mapping[str, float]
     fingerprint: str | None = None
+    steps: Mapping[str, StepValues] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,25 @@ import errno
 import json
 import os
 
-__all__ = ["log"]
+__all__ = ["log", "wants_steps"]
 
 LONGEST = 1 << 20  # bytes a line; a longer one is a mistake, and readers of the journal refuse it
+MOST_STEPS = 32768  # values a line; the longest number, -1.2345678901234567e-100, takes 26 bytes
 
 _torn = False  # a full disk cut our last line: the next one must not continue it
 _reopened: dict[str, int] = {}  # path of the journal -> a descriptor opened here, see `_journal`
 
 
-def log(epoch: int | None = None, **values: object) -> None:
+def wants_steps() -> bool:
+    """Whether the task asks for series per step (`steps = true` in its suite)."""
+    return os.environ.get("CELEDGER_STEPS") == "1"
+
+
+def log(epoch: int | None = None, *, steps: object = None, **values: object) -> None:
     """Report metrics of one epoch, e.g. `log(epoch=3, val_loss=0.41, fingerprint="9f3c…")`.
+
+    `steps` are series with a value a step of that epoch, `steps={"loss": [0.9, 0.7, …]}`; several
+    calls in one epoch continue them. They are passed over unless the task asks for them.
 
     Values are numbers or anything with `.item()` or `float()` (numpy and torch scalars); NaN and
     infinity are kept. Once this returns the report outlives any kill of this process. It may be
@@ -36,8 +45,39 @@ def log(epoch: int | None = None, **values: object) -> None:
         for name, v in values.items()
         if v is not None  # nothing to report
     }
-    if epoch is not None:
-        report = {"epoch": epoch, **report}
+    when = {} if epoch is None else {"epoch": epoch}
+    if isinstance(steps, dict):
+        if steps and wants_steps():
+            report.update(_steps(fd, when, steps))
+    elif steps is not None:  # a number: a metric of that name
+        report["steps"] = _number(steps)
+    if report or not isinstance(steps, dict):
+        _write(fd, {**when, **report})
+
+
+def _steps(fd: int, when: dict[str, int], steps: dict[str, object]) -> dict[str, object]:
+    """What goes into the epoch's own line: all, or nothing where it is too long for one line and
+    was written here, in several before it."""
+    lists = {name: _list(series) for name, series in steps.items()}
+    if sum(map(len, lists.values())) <= MOST_STEPS:
+        return {"steps": lists}
+    if not when:
+        raise ValueError(f"more than {MOST_STEPS} values of steps need an epoch: log(epoch=…)")
+    for name, series in lists.items():
+        for first in range(0, len(series), MOST_STEPS):
+            _write(fd, {**when, "steps": {name: series[first : first + MOST_STEPS]}})
+    return {}
+
+
+def _list(series: object) -> list[object]:
+    """A list, tuple or array of one dimension (numpy's and torch's have `tolist`)."""
+    found = series.tolist() if hasattr(series, "tolist") else series
+    if not isinstance(found, (list, tuple)):
+        raise TypeError(f"steps are lists of numbers, not {type(series).__name__}")
+    return [v if type(v) in (int, float) else None if v is None else _number(v) for v in found]
+
+
+def _write(fd: int, report: dict[str, object]) -> None:
     line = _encode(report).encode() + b"\n"
     if len(line) > LONGEST:
         raise ValueError(f"a report of {len(line)} bytes; celedger takes at most {LONGEST}")

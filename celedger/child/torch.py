@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from celedger.child import log
+from celedger.child import log, wants_steps
+from celedger.child.torch_steps import StepSeries, gradient_norm
 
 __all__ = ["Training", "device", "fingerprint", "parameters", "shuffled", "train"]
 
@@ -104,7 +105,8 @@ def train(**description: Any) -> nn.Module:
     gives; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the end
     of the next, so waiting for data counts; without the very first step, which pays for set-up);
     peak_memory (bytes; see `peak_memory`) and the fingerprint. The same goes to stdout, a line an
-    epoch. Metrics stay on the device until the epoch ends: the loop never waits for it.
+    epoch; a task with `steps = true` gets its series per step, too. Metrics stay on the device
+    until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
     if "CELEDGER_PROBE" in os.environ:
@@ -116,21 +118,24 @@ def train(**description: Any) -> nn.Module:
             torch.cuda.reset_peak_memory_stats(where)
         model.train()
         total, samples = torch.zeros((), dtype=torch.float64, device=where), []
+        series = StepSeries() if wants_steps() else None
         clock = StepClock(where)
         for batch in training.data():
-            loss = step(training, model, optimiser, schedule, batch)
+            loss = step(training, model, optimiser, schedule, batch, series)
             samples.append(_length(batch))
             total += loss.detach().double() * samples[-1]
             clock.tick()
         metrics: dict[str, float | Tensor] = {"train_loss": total / sum(samples)}  # NaN of none
-        metrics.update(_speed(clock.durations(), samples, warm=epoch > 0))
+        durations = clock.durations()
+        metrics.update(_speed(durations, samples, warm=epoch > 0))
         model.eval()
         with torch.no_grad():
             metrics.update(training.evaluate(model))
         values = {name: float(value) for name, value in metrics.items()}  # waits for the device
         values.update(peak_memory(where))
         mark = fingerprint(model)
-        log(epoch=epoch, fingerprint=mark, **values)
+        steps = series.values(durations) if series is not None else None
+        log(epoch=epoch, fingerprint=mark, steps=steps, **values)
         line = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         print(f"epoch {epoch}  {line}  fingerprint {mark[:8]}", flush=True)
     return model
@@ -165,13 +170,17 @@ def step(
     optimiser: Optimizer,
     schedule: LRScheduler | None,
     batch: Batch,
+    series: StepSeries | None = None,
 ) -> Tensor:
-    """One step of the optimiser; the loss before it, still on the device."""
+    """One step of the optimiser, noted in `series`; the loss before it, still on the device."""
     optimiser.zero_grad(set_to_none=True)
     loss = training.loss(model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
+    norm = None  # of the gradient as it came
     if training.clip is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    if series is not None:
+        series.add(loss, gradient_norm(model.parameters()) if norm is None else norm, optimiser)
     optimiser.step()
     if schedule is not None:
         schedule.step()

@@ -22,8 +22,10 @@ from celedger.cli import (
     doctor,
     hook,
     init,
+    noise,
     plot,
     reading,
+    table,
     unix,
     worker,
 )
@@ -71,7 +73,7 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    bisect.bisect, noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

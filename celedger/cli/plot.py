@@ -1,4 +1,4 @@
-"""`celedger plot drift` and `celedger plot curves`: the ledger as pictures."""
+"""`celedger plot drift`, `curves` and `steps`: the ledger as pictures."""
 
 from __future__ import annotations
 
@@ -66,6 +66,32 @@ def curves(
         path = output or _place(session, f"curves-{chosen.name}-{names[0]}.png")
         print(curves_figure(
             session.ledger, task=chosen.name, metrics=names, commits=shas, path=path,
+            suite=chosen.suite,
+        ))  # fmt: skip
+    return Status.GOOD
+
+
+@app.command()
+def steps(
+    context: typer.Context,
+    revisions: Annotated[
+        list[str], typer.Argument(metavar="REV...", help="The commits to compare.")
+    ],
+    task: options.TaskName = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="The series; may be repeated.")
+    ] = None,
+    output: options.Output = None,
+) -> int:
+    """Draw what tasks with `steps = true` report every step: loss, gradient norm, rate, time."""
+    from celedger.views.steps import steps_figure
+
+    with reading(context.obj) as session:
+        chosen = _task(session, task)
+        shas = [session.repository.resolve(revision).sha for revision in revisions]
+        path = output or _place(session, f"steps-{chosen.name}.png")
+        print(steps_figure(
+            session.ledger, task=chosen.name, commits=shas, path=path, metrics=metric or (),
             suite=chosen.suite,
         ))  # fmt: skip
     return Status.GOOD

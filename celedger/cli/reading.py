@@ -32,19 +32,35 @@ def log(
 
 def show(
     context: typer.Context,
-    revision: Annotated[str, typer.Argument(metavar="REV", help="A commit.")] = "HEAD",
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | TASK", help="A commit, or a task.")
+    ] = "HEAD",
     json: options.Json = False,
 ) -> int:
-    """Show all that is known of one commit.
+    """Show all that is known of one commit, or how much a task varies.
 
-    Values with their spread, verdicts, failures and their logs, the environment, and the
-    smallest change that so many trials can tell.
+    Of a commit: values with their spread, verdicts, failures and their logs, the environment,
+    and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
+    and the smallest change that one, three and ten trials can tell.
     """
+    from celedger.errors import UnknownRevision
     from celedger.views import export
+    from celedger.views.noise import named_task, noise_json, noise_text, task_noise
     from celedger.views.show import show_json, show_text
 
     with reading(context.obj) as session:
-        sha = session.repository.resolve(revision).sha
+        try:
+            sha = session.repository.resolve(revision).sha
+        except UnknownRevision:
+            task = named_task(session.ledger, revision)
+            if task is None:
+                raise
+            noise = [task_noise(session.ledger, task.suite, task.name)]
+            if json:
+                print(export.dumps(noise_json(noise)))
+            else:
+                print(noise_text(noise, width=options.width()))
+            return Status.GOOD
         if json:
             print(export.dumps(show_json(session.ledger, sha)))
         else:

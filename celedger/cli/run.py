@@ -17,6 +17,10 @@ def run(
     ] = "HEAD",
     suite: options.Suite = None,
     task: options.Tasks = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="Only this command of a task; may be repeated."),
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Trials of every commit, task and seed.")] = 1,
     seed: Annotated[
         list[int] | None,
@@ -49,7 +53,7 @@ def run(
         chosen = suites.load(suites.find(None, session.config, repository.root))
         for warning in chosen.warnings:
             note(f"celedger: warning: {warning}")
-        tasks = choose_tasks(chosen, task or ())
+        tasks = choose_tasks(chosen, task or (), only or ())
         newest = commits[-1]
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.errors import LedgerError
-from celedger.ledger.store import Store
+from celedger.ledger.steps import StepReader
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -46,7 +46,7 @@ LEFT JOIN trials v ON v.id = d.evidence
 """
 
 
-class Reader(Store):
+class Reader(StepReader):
     def trials(
         self,
         *,

@@ -58,7 +58,7 @@ def first(db: Database) -> None:
     run(db, _TABLES)
     append_only(
         db, "commits", "parents", "tasks", "metrics", "definitions", "environments", "trials",
-        "outcomes", "points", "fingerprints", "summaries", "trial_sets", "verdicts",
+        "outcomes", "points", "fingerprints", "steps", "summaries", "trial_sets", "verdicts",
         "bisects", "baselines", "footprints", "closures", "derived",
     )  # fmt: skip
     run(db, _VIEWS)
@@ -149,6 +149,16 @@ CREATE TABLE fingerprints (      -- exact hash of the model's parameters at an e
   value TEXT NOT NULL,
   PRIMARY KEY (trial, epoch)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE steps (             -- values of successive steps of one epoch, packed
+  id INTEGER PRIMARY KEY,
+  trial INTEGER NOT NULL REFERENCES trials(id),
+  epoch INTEGER NOT NULL CHECK (epoch >= 0),
+  metric INTEGER NOT NULL REFERENCES metrics(id),
+  first INTEGER NOT NULL CHECK (first >= 0),  -- number of the first value's step in the epoch
+  width INTEGER NOT NULL CHECK (width IN (4, 8)),  -- bytes a value: IEEE 754 single or double
+  series BLOB NOT NULL CHECK (length(series) % width = 0),  -- little-endian, no header
+  UNIQUE (trial, epoch, metric, first)
+) STRICT;
 CREATE TABLE summaries (         -- keyed for drift: one task's metric is one range
   metric INTEGER NOT NULL REFERENCES metrics(id),
   task INTEGER NOT NULL REFERENCES tasks(id),

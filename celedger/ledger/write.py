@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from celedger.errors import LedgerError
+from celedger.ledger import steps
 from celedger.ledger.store import Store
 from celedger.model import (
     BaselineRecord,
@@ -104,6 +105,7 @@ class Writer(Store):
         fingerprints: list[tuple[int, int, str]] = []
         with self.transaction() as connection:
             trial, known = self._trial_id(ulid), self._metric_ids
+            reports = list(reports)
             for report in reports:
                 epoch = report.epoch
                 if not 0 <= epoch <= _LARGEST:
@@ -119,6 +121,14 @@ class Writer(Store):
                 ]
                 if report.fingerprint is not None:
                     fingerprints.append((trial, epoch, _text(report.fingerprint)))
+            reports = [report for report in reports if report.steps]
+            if reports:
+                names = {name: self._metric_id(name) for r in reports for name in r.steps}
+                connection.executemany(
+                    "INSERT INTO steps (trial, epoch, metric, first, width, series) "
+                    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    steps.rows(trial, reports, names),
+                )
             before = connection.total_changes
             connection.executemany(
                 "INSERT INTO points VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", points

@@ -78,6 +78,14 @@ def command_lines(
     return [(command.name, _filled(command.template, values)) for command in task.commands]
 
 
+def with_params(task: Task) -> tuple[tuple[str, ...], ...]:
+    """The task's commands with its parameters filled in and celedger's own placeholders left:
+    what two tasks have in common that run the same."""
+    values = {name: f"{{{name}}}" for name in PLACEHOLDERS}
+    values |= {name: text(value) for name, value in task.params.items()}
+    return tuple((command.name, *_filled(command.template, values)) for command in task.commands)
+
+
 def build_lines(task: Task, *, python: str, suite_dir: Path, tree: Path) -> list[tuple[str, ...]]:
     """The task's build commands in order, ready to run."""
     values = {"python": python, "suite": str(suite_dir), "tree": str(tree)}

@@ -5,13 +5,10 @@ Strict: what is not understood is an error with its place. Nothing is run or cop
 
 from __future__ import annotations
 
-import datetime
-import itertools
-import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,17 +16,18 @@ import celedger
 from celedger.config import Config
 from celedger.errors import SuiteError
 from celedger.model import Command, Task
-from celedger.suite import commands, metrics, table
+from celedger.suite import commands, grids, metrics, reports, table
 from celedger.suite.content import FILE, content_hash
 from celedger.suite.table import Table
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
 _MOST_SEEDS = 10_000
 _LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
 _SUITE_KEYS = ("name", "python", "pythonpath", "preload", "build", "inputs", "venv", *_LIMITS)
-_TASK_KEYS = ("name", "command", "commands", "params", "grid", "metrics", *_LIMITS)
+_TASK_KEYS = (
+    "name", "command", "commands", "params", "grid", "alias", "metrics", "steps", "pattern",
+    "tensorboard", *_LIMITS,
+)  # fmt: skip
 
 _seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
 
@@ -206,18 +204,21 @@ def _tasks(
     if "name" not in body:
         body.fail("has no name")
     name = _name(body, body.raw("name"))
-    params = {key: _param(body, key, value) for key, value in _params(body, "params").items()}
-    grid = _grid(body)
-    for key in grid:
-        if key in params:
-            body.fail(f"has {key!r} in params and in grid")
-    used, lines = _commands(body, (*commands.PLACEHOLDERS, *params, *grid), folder)
-    task = _limited(body, replace(pattern, name=name, commands=lines, params=params))
-    task = replace(task, metrics=metrics.read(body, shared))
+    points = grids.points(body)
+    known = dict.fromkeys(key for point in points for key in point.params)
+    used, lines = _commands(body, (*commands.PLACEHOLDERS, *known), folder)
+    task = replace(
+        _limited(body, replace(pattern, name=name, commands=lines)),
+        metrics=metrics.read(body, shared),
+        steps=body.read("steps", table.truth, False),
+        pattern=body.read("pattern", reports.patterns, ()),
+        tensorboard=body.read("tensorboard", reports.event_folder, ""),
+    )
+    named = grids.named(body)
     warnings += [
         f"task {name}: no command uses the parameter {key}"
-        for key in (*params, *grid)
-        if key not in used
+        for key in known
+        if key not in used and not used.intersection(named.get(key, ()))
     ]
     if len(task.seeds) > 1 and "seed" not in used:
         warnings.append(
@@ -228,16 +229,17 @@ def _tasks(
         word = commands.shell_word(command.template)
         if word:
             warnings.append(f"task {name}: {word} is an argument like any other; no shell runs")
-    if not grid:
-        return [task]
-    return [
-        replace(
-            task,
-            name=f"{name}[{','.join(f'{k}={_in_name(v)}' for k, v in point.items())}]",
-            params={**params, **point},
-        )
-        for point in (dict(zip(grid, p, strict=True)) for p in itertools.product(*grid.values()))
-    ]
+    return _distinct(
+        replace(task, name=name + point.label, params=point.params) for point in points
+    )
+
+
+def _distinct(tasks: Iterable[Task]) -> list[Task]:
+    """Without those that would run what another one runs, to the letter."""
+    found: dict[tuple[tuple[str, ...], ...], Task] = {}
+    for task in tasks:
+        found.setdefault(commands.with_params(task), task)
+    return list(found.values())
 
 
 def _commands(
@@ -269,51 +271,3 @@ def _commands(
                 )
         lines.append(Command(name, words))
     return used, tuple(lines)
-
-
-def _params(body: Table, key: str) -> Mapping[str, object]:
-    values = body.raw(key, {})
-    if not isinstance(values, dict):
-        body.fail(f"{key} is not a table")
-    for name in values:
-        if name in commands.PLACEHOLDERS:
-            body.fail(f"{key} has {name!r}, which celedger fills in itself")
-        if not _PARAM.fullmatch(name):
-            body.fail(f"{key} has {name!r}: a name is made of letters, digits and _")
-    return values
-
-
-def _param(body: Table, name: str, value: object) -> object:
-    """A value that JSON can hold and a command line can carry."""
-    if isinstance(value, (dict, list)):
-        body.fail(f"parameter {name!r} is not one value", "a list of values goes into grid")
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, str) and "\0" in value:
-        body.fail(f"parameter {name!r} holds a NUL character")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        body.fail(f"parameter {name!r} is larger than 64 bits")
-    return value
-
-
-def _grid(body: Table) -> dict[str, list[object]]:
-    grid: dict[str, list[object]] = {}
-    for key, values in _params(body, "grid").items():
-        if not isinstance(values, list) or not values:
-            body.fail(f"grid {key!r} is not a list of values")
-        distinct: dict[str, object] = {}
-        for value in values:
-            checked = _param(body, key, value)
-            distinct.setdefault(commands.text(checked), checked)
-        if len({_in_name(text) for text in distinct}) < len(distinct):
-            body.fail(f"grid {key!r} has values that only characters unfit for a name tell apart")
-        grid[key] = list(distinct.values())
-    if math.prod(len(values) for values in grid.values()) > _MOST_TASKS:
-        body.fail(f"grid has more than {_MOST_TASKS} combinations")
-    return grid
-
-
-def _in_name(value: object) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", commands.text(value))

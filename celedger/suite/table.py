@@ -78,6 +78,12 @@ def string(value: object) -> str:
     return value
 
 
+def truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"is {_kind(value)}, not true or false")
+    return value
+
+
 def strings(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]

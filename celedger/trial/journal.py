@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from celedger.ledger import Ledger
-from celedger.model import Mark, Outcome, OutcomeKind, TrialRecord
+from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, TrialRecord
 from celedger.system import lock
-from celedger.trial import protocol
+from celedger.trial import protocol, sources
 
 CHUNK = 1 << 18  # bytes read at once
 LIMIT = 256 << 20  # bytes of reports of one trial: beyond it, a flood that would fill the disk
@@ -32,11 +32,17 @@ def log_path(ledger: Ledger, ulid: str) -> Path:
     return ledger.folder / ".celedger" / "logs" / f"{ulid}.log"
 
 
+def out_path(ledger: Ledger, ulid: str) -> Path:
+    """The folder that the trial's commands know as `{out}`."""
+    return ledger.folder / ".celedger" / "out" / ulid
+
+
 class Journal:
     """Follows one journal file into the ledger, idempotently."""
 
     def __init__(self, path: Path, ledger: Ledger, ulid: str) -> None:
         self.path = path
+        self.sources: list[sources.Source] = []  # what reports in other ways, followed as well
         self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid
@@ -66,17 +72,28 @@ class Journal:
         the newest epoch's number."""
         while piece := self._piece():
             reports = list(filter(None, map(self._parser.feed, filter(bytes.strip, piece))))
-            if reports:
-                joined = [replace(r, values={**telemetry(), **r.values}) for r in reports]
-                repeated = self._ledger.append_epochs(self._ulid, joined)
-                # The runner's own figures of an epoch reported in two halves do not count.
-                if {"fingerprint"}.union(*(r.values for r in reports)).intersection(repeated):
-                    self.marks.add(Mark.REPEATED)
-                seen(reports[-1].epoch)
+            self._record(reports, telemetry, seen)
             if not patient:
                 break
-        if self._parser.rubbish:
+        for source in self.sources:
+            self._record(source.read(end=patient), telemetry, seen)
+        if self._parser.rubbish or any(source.rubbish for source in self.sources):
             self.marks.add(Mark.RUBBISH)
+
+    def _record(
+        self,
+        reports: list[EpochReport],
+        telemetry: Callable[[], dict[str, float]],
+        seen: Callable[[int], None],
+    ) -> None:
+        if not reports:
+            return
+        joined = [replace(r, values={**telemetry(), **r.values}) for r in reports]
+        repeated = self._ledger.append_epochs(self._ulid, joined)
+        # The runner's own figures of an epoch reported in two halves do not count.
+        if {"fingerprint"}.union(*(r.values for r in reports)).intersection(repeated):
+            self.marks.add(Mark.REPEATED)
+        seen(reports[-1].epoch)
 
     def _piece(self) -> list[bytes]:
         """The next complete lines; none when there are no more. A line is complete with its
@@ -107,7 +124,7 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
     found = []
     here = folder(ledger)
     for record in ledger.trials(open_only=True):
-        ulid = record.trial.ulid
+        ulid, recipe = record.trial.ulid, record.trial.recipe
         path = here / f"{ulid}.jsonl"
         handle = lock.try_flock(path) if path.exists() else None
         if handle is None and path.exists():
@@ -116,8 +133,12 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
             if handle is not None:  # else a copy of a ledger, whose trials run elsewhere
                 sweep(ulid)
             journal = Journal(path, ledger, ulid)
+            definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
+            journal.sources = sources.of(
+                definition, log=log_path(ledger, ulid), out=out_path(ledger, ulid)
+            )
             journal.follow()
-            task = ledger.metrics(record.trial.recipe)
+            task = ledger.metrics(recipe)
             outcome = Outcome(
                 OutcomeKind.INTERRUPTED,
                 ended=now,

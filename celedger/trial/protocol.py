@@ -11,9 +11,9 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from celedger.model import Direction, EpochReport, Floor, Kind, Metric, Task
+from celedger.model import Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
 
 MAX_LINE = 1 << 20  # bytes; a longer line is no report
 MAX_EPOCH = 2**31 - 1
@@ -57,12 +57,14 @@ def with_telemetry(task: Task) -> Task:
 class Parser:
     """Turns the lines of one journal, in order, into reports.
 
-    A line without an epoch belongs to the one after the last (the first is 0).
+    A line without an epoch belongs to the one after the last (the first is 0). Series per step
+    that come in several lines of one epoch continue each other.
     """
 
     last: int = -1
     rubbish: int = 0
     names: set[str] | None = None
+    told: dict[tuple[int, str], int] = field(default_factory=dict)  # steps so far, per series
 
     def feed(self, line: bytes) -> EpochReport | None:
         """The report on this line (without its newline), or None where it is none."""
@@ -90,17 +92,45 @@ class Parser:
         fingerprint = said.pop("fingerprint", None)
         if fingerprint is not None and not isinstance(fingerprint, str):
             return None
-        self.names = set() if self.names is None else self.names
+        series = said.pop("steps") if isinstance(said.get("steps"), dict) else {}
         values: dict[str, float] = {}
         for name, value in said.items():
             number = _number(value)
-            fits = name in self.names or len(self.names) < MAX_METRICS
-            if number is None or not fits or not _NAME.match(name):
+            if number is None or not self._known(name):
                 self.rubbish += value is not None
                 continue
-            self.names.add(name)
             values[name] = number
-        return EpochReport(epoch, values, fingerprint) if values or fingerprint else None
+        steps = self._steps(epoch, series)
+        if not values and not fingerprint and not steps:
+            return None
+        return EpochReport(epoch, values, fingerprint, steps)
+
+    def _known(self, name: str) -> bool:
+        """Whether it is the name of a metric, and not one of a flood of names."""
+        self.names = set() if self.names is None else self.names
+        if name not in self.names:
+            if len(self.names) >= MAX_METRICS or not _NAME.match(name):
+                return False
+            self.names.add(name)
+        return True
+
+    def _steps(self, epoch: int, series: Mapping[str, object]) -> dict[str, StepValues]:
+        found = {}
+        for name, said in series.items():
+            numbers = [_step(value) for value in said] if isinstance(said, list) else None
+            if numbers is None or None in numbers or not self._known(name):
+                self.rubbish += 1
+                continue
+            first = self.told.get((epoch, name), 0)
+            self.told[epoch, name] = first + len(numbers)
+            if numbers:
+                found[name] = StepValues(first, tuple(n for n in numbers if n is not None))
+        return found
+
+
+def _step(value: object) -> float | None:
+    """One value of a series per step; `null` is a step without one."""
+    return value if type(value) is float else math.nan if value is None else _number(value)
 
 
 def _number(value: object) -> float | None:

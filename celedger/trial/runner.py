@@ -37,7 +37,7 @@ from celedger.system import lock, process
 from celedger.system.gpu import Device
 from celedger.system.telemetry import Sampler
 from celedger.system.warm import Launchers
-from celedger.trial import closure, events, journal, protocol
+from celedger.trial import closure, events, journal, parts, protocol, sources
 from celedger.trial.builds import Builds
 from celedger.trial.ending import answers, classify, disk_is_full, explain, tail
 from celedger.trial.surroundings import variables
@@ -329,7 +329,7 @@ class _Attempt:
         ledger = bench.ledger
         self.journal_path = journal.folder(ledger) / f"{trial.ulid}.jsonl"
         self.log = journal.log_path(ledger, trial.ulid)
-        self.out = ledger.folder / ".celedger" / "out" / trial.ulid
+        self.out = journal.out_path(ledger, trial.ulid)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
         self.totals: dict[str, float] = {}
         self.starts: set[bool] = set()  # of its commands: warm, cold
@@ -343,6 +343,7 @@ class _Attempt:
         try:
             for folder in (self.journal_path.parent, self.log.parent, self.out):
                 folder.mkdir(parents=True, exist_ok=True)
+            parts.inherit(self.bench.ledger, self.task, self.trial, self.out)
             # Locked before it has its name: nobody may take a new journal for a dead one's.
             draft = self.journal_path.with_suffix(".new")
             self.channel = os.open(
@@ -364,6 +365,7 @@ class _Attempt:
             "CELEDGER_SEED": str(self.trial.seed),
             "CELEDGER_FD": str(self.channel),
             "CELEDGER_JOURNAL": str(self.journal_path),
+            **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
         env = variables(
             bench.base_env, task, tree=bench.tree, child=bench.child,
@@ -381,6 +383,9 @@ class _Attempt:
             task, python=self.place.python, suite_dir=bench.suite_copy,
             tree=bench.tree, seed=self.trial.seed, out=self.out,
         )  # fmt: skip
+        self.journal.sources = sources.of(
+            task.definition(), log=self.log, out=self.out, tree=bench.tree
+        )
         spent = 0.0
         for name, argv in lines:
             try:
@@ -510,7 +515,9 @@ class _Attempt:
             return
         try:
             # Afresh: the interrupt may have come between reading a report and recording it.
+            read = [source.afresh() for source in self.journal.sources]
             self.journal = journal.Journal(self.journal_path, self.bench.ledger, self.trial.ulid)
+            self.journal.sources = read
             self.journal.follow()
             why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
             self.finish(self._outcome(OutcomeKind.INTERRUPTED, why, None))

@@ -3,6 +3,7 @@ trials of one command share. The one place where all the rooms below meet."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Collection, Sequence
@@ -19,7 +20,7 @@ from celedger.repo.checkouts import Checkouts
 from celedger.system import environment, gpu, lock
 from celedger.system.cache import Cache
 from celedger.system.warm import Launchers
-from celedger.trial import events, protocol
+from celedger.trial import events, parts, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy
@@ -28,8 +29,11 @@ from celedger.trial.venvs import Venvs
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
 
-def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...]:
-    """The named tasks of a suite, all when none is named, with the runner's metrics added."""
+def choose_tasks(
+    suite: suites.Suite, names: Collection[str], only: Collection[str] = ()
+) -> tuple[Task, ...]:
+    """The named tasks of a suite, all when none is named, with the runner's metrics added. With
+    `only`, the parts of them that these commands make."""
     known = {task.name: task for task in suite.tasks}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -37,7 +41,14 @@ def choose_tasks(suite: suites.Suite, names: Collection[str]) -> tuple[Task, ...
             f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(known)}"
         )
     chosen = [task for name, task in known.items() if not names or name in names]
-    return tuple(protocol.with_telemetry(task) for task in chosen)
+    tasks = tuple(protocol.with_telemetry(task) for task in chosen)
+    if not only:
+        return tasks
+    commands = dict.fromkeys(command.name for task in tasks for command in task.commands)
+    absent = [name for name in only if name not in commands]
+    if absent:
+        raise UsageError(f"no task has a command {absent[0]!r}", f"there are {', '.join(commands)}")
+    return tuple(filter(None, (parts.part(task, only) for task in tasks)))
 
 
 def set_bench(
@@ -151,6 +162,25 @@ def by_environment(
         key = tuple(environment.fingerprint for environment in found.values())
         groups.setdefault(key, (found, []))[1].append(commit)
     return list(groups.values())
+
+
+def in_turns(
+    bench: Bench, commit: Commit, tasks: Sequence[Task], *, seeds: int, repeats: int
+) -> list[Need]:
+    """What to run so that the ledger holds a trial of each task with so many seeds, its own
+    first, and so many of the first of them. One of every task after another, so that a machine
+    that changes its speed meanwhile does so for all alike."""
+    needs: list[Need] = []
+    rounds = [(place, 1) for place in range(seeds)]
+    for number in range(2, repeats + 1):
+        rounds.insert(2 * number - 3, (0, number))
+    for place, number in rounds:
+        for task in tasks:
+            fresh = itertools.count(max(task.seeds) + 1)
+            seed = [*task.seeds, *itertools.islice(fresh, seeds)][place]
+            if len(bench.held(commit.sha, task, seed)) < number:
+                needs.append(Need(commit, task, seed, number))
+    return needs
 
 
 def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:

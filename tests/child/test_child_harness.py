@@ -79,6 +79,38 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(journal: Path) -> None:
     assert len(set(marks)) == 6
 
 
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_steps_are_reported_where_asked_for_and_change_no_bit(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, clip: float | None
+) -> None:
+    def schedule(optimiser: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+
+    harness.train(**line(epochs=2, schedule=schedule, clip=clip))
+    monkeypatch.setenv("CELEDGER_STEPS", "1")
+    harness.train(**line(epochs=2, schedule=schedule, clip=clip))
+    seen = reports(journal)
+    assert [r["fingerprint"] for r in seen[:2]] == [r["fingerprint"] for r in seen[2:]]
+    assert "steps" not in seen[0]
+    steps = seen[3]["steps"]
+    assert set(steps) == {"loss", "gradient_norm", "learning_rate", "step_time"}
+    assert steps["learning_rate"] == [0.1 * 0.5**n for n in (3, 4, 5)]
+    # Batches of 8, 8 and 4 rows make the epoch's mean.
+    mean = sum(n * loss for n, loss in zip((8, 8, 4), steps["loss"], strict=True)) / 20
+    assert mean == pytest.approx(seen[3]["train_loss"])
+    assert all(norm > (clip or 0) for norm in steps["gradient_norm"])  # before it is clipped
+    assert all(0 < seconds < 60 for seconds in steps["step_time"])
+
+
+def test_the_norm_of_a_sparse_gradient_is_that_of_its_values() -> None:
+    from celedger.child.torch_steps import gradient_norm
+
+    table = nn.Embedding(9, 2, sparse=True)
+    assert gradient_norm(table.parameters()) == 0
+    (3 * table(torch.tensor([1, 1, 4]))).sum().backward()
+    assert gradient_norm(table.parameters()) == pytest.approx((2 * 6**2 + 2 * 3**2) ** 0.5)
+
+
 def test_the_training_loss_weighs_a_smaller_last_batch_by_its_size(journal: Path) -> None:
     def constant(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return len(batch[0]) + 0 * model(batch[0]).sum()

@@ -26,6 +26,7 @@ from celedger.model import (
     Metric,
     Outcome,
     OutcomeKind,
+    StepValues,
     Verdict,
     VerdictKind,
 )
@@ -261,6 +262,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.record_commits([commit, parent])
     trial = facts.finished(ledger, 1.0, commit=commit)
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
+    ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
     ledger.record_bisect(BisectRecord("1", "c", "t", "m", "a", "b", (), 0.5, "found", 1.0))
     ledger.record_baseline(
@@ -271,7 +273,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 15
+    assert len(tables) == 16
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -63,7 +63,7 @@ def test_the_example_of_the_design_is_read(tmp_path: Path) -> None:
     )
     (folder / "resnet.py").write_text("")
     found = load(folder)
-    names = [f"resnet[norm={norm},n={n}]" for norm in ("batch", "group") for n in (1, 2)]
+    names = [f"resnet[norm={norm},n=1]" for norm in ("batch", "group")]  # with n=2 it is the same
     assert [task.name for task in found.tasks] == [*names, "steps"]
     first, steps = found.tasks[0], found.tasks[-1]
     assert first.params == {"lr": 0.1, "norm": "batch", "n": 1}
@@ -124,6 +124,41 @@ def test_preloading_does_not_make_another_recipe(tmp_path: Path) -> None:
     assert warm.recipe == cold.recipe
 
 
+def test_an_alias_stands_for_several_parameters(tmp_path: Path) -> None:
+    found = load(
+        suite(
+            tmp_path,
+            TASK.replace("{seed}", "{width} {depth} {lr} {seed}")
+            + "params = { lr = 0.1, width = 1 }\n"
+            'grid = { size = ["s", "l", "same"], lr2 = [1, 2] }\n'
+            "[task.alias.size]\ns = { width = 8, depth = 1 }\nl = { width = 64, depth = 4 }\n"
+            "same = { width = 8, depth = 1 }\n",
+        )
+    )
+    assert {task.name: dict(task.params) for task in found.tasks} == {
+        "t[size=s,lr2=1]": {"lr": 0.1, "width": 8, "size": "s", "lr2": 1, "depth": 1},
+        "t[size=l,lr2=1]": {"lr": 0.1, "width": 64, "size": "l", "lr2": 1, "depth": 4},
+    }
+    assert found.warnings == ("task t: no command uses the parameter lr2",)
+
+
+def test_how_a_task_reports_is_part_of_its_recipe(tmp_path: Path) -> None:
+    plain, *others = (
+        load(suite(tmp_path, TASK + more, name)).tasks[0]
+        for name, more in {
+            "a": "",
+            "b": "steps = true\n",
+            "c": "pattern = ['e (?P<epoch>\\d+)', 'l=(?P<l>\\S+)']\n",
+            "d": "tensorboard = '{out}/tb'\n",
+        }.items()
+    )
+    assert others[0].steps and others[1].pattern == (r"e (?P<epoch>\d+)", r"l=(?P<l>\S+)")
+    assert others[2].tensorboard == "{out}/tb"
+    definitions = [{**task.definition(), "suite": ""} for task in (plain, *others)]
+    assert all(definitions[0] != other for other in definitions[1:])
+    assert not {"steps", "pattern", "tensorboard", "whole"} & set(plain.definition())
+
+
 WRONG = [
     ("", "has no task"),
     ("[task]\nname = 't'\ncommand = 'x'\n", "write [[task]]"),
@@ -168,6 +203,34 @@ WRONG = [
     (TASK + "params = { a = [1] }\n", "goes into grid"),
     (TASK + "params = { a = 1 }\ngrid = { a = [1] }\n", "in params and in grid"),
     (TASK + "grid = { a = [] }\n", "not a list of values"),
+    (TASK + "grid = { only = [1] }\n", "celedger run --only"),
+    (TASK + "alias = { size = { s = { w = 1 } } }\n", "neither params nor grid"),
+    (TASK + "params = { size = 'x' }\nalias = { size = { s = { w = 1 } } }\n", "has no 'x'"),
+    (TASK + "params = { size = 's' }\nalias = { size = 3 }\n", "not a table of values"),
+    (TASK + "params = { size = 's' }\nalias = { size = { s = 3 } }\n", "table of parameters"),
+    (TASK + "params = { a = 's' }\nalias = { a = { s = { seed = 3 } } }\n", "fills in itself"),
+    (
+        TASK + "params = { a = 's' }\nalias = { a = { s = { w = 1 }, l = { h = 1 } } }\n",
+        "same parameters with each",
+    ),
+    (
+        TASK + "grid = { a = ['s'], w = [1] }\nalias = { a = { s = { w = 1 } } }\n",
+        "'w' in alias 'a' and in grid",
+    ),
+    (
+        TASK + "params = { a = 1, b = 1 }\n"
+        "alias = { a = { 1 = { w = 1 } }, b = { 1 = { w = 1 } } }\n",
+        "'w' in alias 'a' and in alias 'b'",
+    ),
+    (TASK + "steps = 1\n", "not true or false"),
+    (TASK + "pattern = 'loss (.*'\n", "no regular expression"),
+    (TASK + "pattern = 'loss (.*)'\n", "no named group"),
+    (TASK + "pattern = ['e(?P<epoch>.)']\n", "only the epoch"),
+    (TASK + "pattern = '(?P<bé>.)'\n", "letters, digits and _"),
+    (TASK + "tensorboard = true\n", "not a string"),
+    (TASK + "tensorboard = 'runs'\n", "not a folder such as"),
+    (TASK + "tensorboard = '{out}/../x'\n", "not a folder such as"),
+    (TASK + "tensorboard = '{suite}'\n", "unknown placeholder"),
     (TASK + "grid = { a = ['x/y', 'x:y'] }\n", "tell apart"),
     (TASK + f"grid = {{ a = {list(range(40))}, b = {list(range(40))} }}\n", "more than 1000"),
     (TASK + "[task.metrics.m]\nfloor = 1\n", "no direction"),
@@ -200,7 +263,8 @@ SCALARS = st.one_of(
 )  # fmt: skip
 KEYS = st.sampled_from(
     ["suite", "metrics", "task", "name", "command", "commands", "params", "grid", "seeds",
-     "timeout", "silence", "memory", "threads", "python", "pythonpath", "build", "inputs",
+     "timeout", "silence", "memory", "threads", "alias", "pattern", "steps",
+     "tensorboard", "python", "pythonpath", "build", "inputs",
      "direction", "kind", "floor", "summary", "unit", "val_loss", "lr", '"a\\nb"']
 )  # fmt: skip
 VALUES = st.recursive(
@@ -208,7 +272,10 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
-OPTIONAL = ("params", "grid", "seeds", "timeout", "memory", "threads", "metrics", "silence")
+OPTIONAL = (
+    "params", "grid", "seeds", "timeout", "memory", "threads", "metrics", "silence", "alias",
+    "pattern", "steps", "tensorboard",
+)  # fmt: skip
 TASKS = st.fixed_dictionaries(
     {"name": st.sampled_from(["a", "b", "c"]), "command": st.just("{python} {seed}")},
     optional=dict.fromkeys(OPTIONAL, VALUES),

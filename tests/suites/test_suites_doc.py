@@ -59,3 +59,30 @@ def test_the_suite_example_has_the_keys_of_the_shipped_one() -> None:
     assert set(example) == set(shipped)
     assert set(example["metrics"]["val_loss"]) == set(shipped["metrics"]["val_loss"])
     assert set(example["task"][0]) == set(shipped["task"][0])
+
+
+def test_the_grid_and_the_pattern_are_what_a_suite_may_say(tmp_path: Path) -> None:
+    from celedger.suite import load
+
+    for script in ("train.py", "test.py"):
+        (tmp_path / script).touch()
+    text = block("toml", "[task.alias.size]").replace(
+        "[task.alias", block("toml", "pattern =") + "[task.alias"
+    )
+    (tmp_path / "suite.toml").write_text(text)
+    tasks = load(tmp_path).tasks
+    assert [task.name for task in tasks] == [
+        f"net[size={size},norm={norm}]"
+        for size in ("small", "large")
+        for norm in ("batch", "group")
+    ]
+    assert tasks[3].params["depth"] == 4 and len(tasks[0].pattern) == 2
+
+
+def test_the_ledgers_page_reads_series_per_step() -> None:
+    page = (ROOT / "docs" / "ledger.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    compile(code, "docs/ledger.md", "exec")
+    from celedger.ledger.steps import pack
+
+    assert pack([0.5, 0.25]) == (4, bytes.fromhex("0000003f0000803e"))

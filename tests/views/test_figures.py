@@ -19,14 +19,16 @@ from celedger.model import (
     BisectRecord,
     Commit,
     Direction,
+    EpochReport,
     Kind,
     Mark,
     Metric,
     OutcomeKind,
+    StepValues,
     Verdict,
     VerdictKind,
 )  # fmt: skip
-from celedger.views import curves, drift, picture, posterior, timeline
+from celedger.views import curves, drift, picture, posterior, steps, timeline
 
 Commits = Callable[..., list[Commit]]
 
@@ -345,3 +347,41 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot write"):
         drift.drift_figure(ledger, "mlp_digits", tmp_path / "file" / "a.png")
+
+
+def test_steps_are_joined_over_epochs_and_thinned_where_there_are_many(
+    history: Any, make_commits: Commits, tmp_path: Path
+) -> None:
+    made = history.commits(make_commits(2))
+    for number, commit in enumerate(made):
+        ulid = history.trial(commit, {"val_loss": 1.0})
+        history.ledger.append_epochs(
+            ulid,
+            [
+                EpochReport(epoch, {}, steps={
+                    "loss": StepValues(0, tuple(2.0 - epoch + 1e-3 * i for i in range(400))),
+                    "step_time": StepValues(0, (math.nan, *[0.01 + number / 100] * 399)),
+                })
+                for epoch in range(3)
+            ],
+        )  # fmt: skip
+    title, shown = steps.panels(history.ledger, "mlp_digits", [c.sha for c in made])
+    assert [panel.name for panel in shown] == ["loss", "step_time"]
+    assert shown[0].lines[0].ends == (400, 800, 1200)
+    at, mean, low, high = steps.binned(shown[0].lines[0].values)
+    assert len(at) == 400 and (at[0], mean[0]) == (1.0, pytest.approx(2.001))
+    assert (low[0], high[0]) == (2.0, pytest.approx(2.002))
+    assert math.isnan(steps.binned(shown[1].lines[0].values)[1][0])
+    figure = steps.draw(title, shown)
+    assert_readable(figure)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "step_time (ms)"]
+    assert steps.steps_figure(
+        history.ledger, "mlp_digits", [made[0].sha], tmp_path / "s.svg", metrics=["loss"]
+    ).exists()
+    for call, error in (
+        (lambda: steps.panels(history.ledger, "mlp_digits", [made[0].sha], ["x"]), UsageError),
+        (lambda: steps.panels(history.ledger, "mlp_digits", []), UsageError),
+        (lambda: steps.panels(history.ledger, "mlp_digits", ["0" * 40]), CeledgerError),
+    ):
+        with pytest.raises(error):
+            call()

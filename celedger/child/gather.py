@@ -1,0 +1,38 @@
+"""What the adapters share: frameworks log when they like, celedger takes an epoch at a time. Of a
+value that is logged several times in one epoch the last counts; all of them are its series per
+step, where the task asks for that. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from celedger.child import log, wants_steps
+
+
+class Gathered:
+    """The epoch under way. It is reported when the next one begins, or by `flush`."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._last: dict[str, object] = {}
+        self._series: dict[str, list[object]] = {}
+
+    def put(self, epoch: int, values: Mapping[str, object]) -> None:
+        """What is no number is passed over."""
+        if epoch != self._epoch:
+            self.flush()
+            self._epoch = epoch
+        for name, value in values.items():
+            if isinstance(value, (int, float)) or hasattr(value, "item"):
+                self._last[name] = value
+                if wants_steps():
+                    self._series.setdefault(name, []).append(value)
+
+    def flush(self) -> None:
+        report: dict[str, object] = dict(self._last)
+        steps = {name: series for name, series in self._series.items() if len(series) > 1}
+        if steps:
+            report["steps"] = steps
+        self._last, self._series = {}, {}
+        if report:
+            log(epoch=self._epoch, **report)

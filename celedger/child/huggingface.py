@@ -1,0 +1,41 @@
+"""For transformers: `Trainer(..., callbacks=[CeledgerCallback()])`. What the trainer logs is
+reported, an epoch at a time; without celedger around, nothing is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import TrainerCallback
+
+from celedger.child.gather import Gathered
+
+
+class CeledgerCallback(TrainerCallback):
+    """An epoch, with the evaluation that follows it, is reported when the next one begins, and
+    at the end of the training. Epochs count from 0."""
+
+    def __init__(self) -> None:
+        self._gathered = Gathered()
+
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Mapping[str, object] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero and logs:
+            # The trainer's epoch is the share of the data seen: 0.25, 1.0, 1.25. Half a millionth
+            # is less than any step, and more than what its sums are off by.
+            epoch = max(0, math.ceil((state.epoch or 0.0) - 5e-7) - 1)
+            values = {name: value for name, value in logs.items() if name != "epoch"}
+            self._gathered.put(epoch, values)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._gathered.flush()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._gathered.flush()

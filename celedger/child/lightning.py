@@ -1,0 +1,49 @@
+"""For Lightning: `Trainer(logger=CeledgerLogger())`, or beside other loggers in a list. What
+modules say by `self.log` is reported, an epoch at a time; without celedger around, nothing is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from celedger.child.gather import Gathered
+
+# The two names of the library are two sets of classes: take the one that the script takes.
+if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
+    from lightning.pytorch.loggers.logger import Logger
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only
+else:
+    from pytorch_lightning.loggers.logger import Logger
+    from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+
+class CeledgerLogger(Logger):
+    """An epoch is reported when the next one logs its first value, and at the end of `fit`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gathered = Gathered()
+
+    @property
+    def name(self) -> str:
+        return "celedger"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Parameters are the suite's; they are not reported."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        values = dict(metrics)
+        epoch = values.pop("epoch", None)
+        if epoch is not None:  # else it is not of a training, such as a score to sort runs by
+            self._gathered.put(int(epoch), values)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        self._gathered.flush()

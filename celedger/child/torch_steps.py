@@ -1,0 +1,56 @@
+"""Series per step of a training with torch: loss, norm of the gradient, learning rate, time. Kept
+on the device until the epoch ends, so that asking for them never makes a step wait."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class StepSeries:
+    """Collects the steps of one epoch."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._rates: list[Any] = []  # numbers, or tensors that the optimiser goes on to change
+
+    def add(self, loss: Tensor, norm: Tensor, optimiser: Optimizer) -> None:
+        """One step, after its backward pass and before the optimiser's."""
+        rate = optimiser.param_groups[0]["lr"]
+        self._losses.append(loss.detach())
+        self._norms.append(norm.detach())
+        self._rates.append(rate.detach().clone() if isinstance(rate, Tensor) else rate)
+
+    def values(self, durations: Iterable[float]) -> dict[str, list[float]]:
+        """As `log` takes them; waits for the device. `durations` in seconds, one a step."""
+        return {
+            "loss": _floats(self._losses),
+            "gradient_norm": _floats(self._norms),
+            "learning_rate": list(map(float, self._rates)),
+            # A clock does not tell more than single precision holds, which takes half the room.
+            "step_time": array("f", durations).tolist(),
+        }
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """L2 norm of the whole gradient, read and not changed; on the gradients' device."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    if not dense:
+        return torch.zeros(())
+    norms = torch._foreach_norm(dense)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
+    return norm
+
+
+def _floats(scalars: list[Tensor]) -> list[float]:
+    if not scalars:
+        return []
+    found: list[float] = torch.stack([s.reshape(()) for s in scalars]).double().tolist()
+    return found

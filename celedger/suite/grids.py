@@ -1,0 +1,146 @@
+"""The parameters of a task: single values, grids that make a task of every combination, and
+aliases, where one name stands for several parameters. Knows no command.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from celedger.suite import commands
+from celedger.suite.table import Table, closest
+
+_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
+
+Aliases = Mapping[str, Mapping[str, Mapping[str, object]]]  # name -> value -> what it sets
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination: what stands behind the task's name, and all its parameters."""
+
+    label: str
+    params: Mapping[str, object]
+
+
+def points(body: Table) -> list[Point]:
+    """The combinations of a task, one where it has no grid. An alias sets what it stands for,
+    in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
+    params = {key: _param(body, key, value) for key, value in _params(body, "params").items()}
+    grid, alias = _grid(body), _alias(body)
+    for key in grid:
+        if key in params:
+            body.fail(f"has {key!r} in params and in grid")
+    for key in alias:
+        if key not in params and key not in grid:
+            body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
+    _check_overlaps(body, alias, grid)
+    found = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        chosen = {**params, **point}
+        for key, meanings in alias.items():
+            word = commands.text(chosen[key])
+            if word not in meanings:
+                body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
+            chosen |= meanings[word]
+        text = ",".join(f"{k}={_in_name(v)}" for k, v in point.items())
+        found.append(Point(f"[{text}]" if text else "", chosen))
+    return found
+
+
+def named(body: Table) -> dict[str, set[str]]:
+    """Each alias, and the parameters it stands for."""
+    return {
+        key: {name for meaning in meanings.values() for name in meaning}
+        for key, meanings in _alias(body).items()
+    }
+
+
+def _check_overlaps(body: Table, alias: Aliases, grid: Mapping[str, object]) -> None:
+    """Nothing may get its value from two sides."""
+    owner: dict[str, str] = {}
+    for key, meanings in alias.items():
+        for name in dict.fromkeys(name for meaning in meanings.values() for name in meaning):
+            if name in grid or name in alias:
+                what = "grid" if name in grid else "alias"
+                body.fail(f"has {name!r} in alias {key!r} and in {what}")
+            if name in owner:
+                body.fail(f"has {name!r} in alias {owner[name]!r} and in alias {key!r}")
+            owner[name] = key
+
+
+def _alias(body: Table) -> Aliases:
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for key, meanings in _params(body, "alias").items():
+        if not isinstance(meanings, dict) or not meanings:
+            body.fail(f"alias {key!r} is not a table of values")
+        found[key] = {}
+        for value, sets in meanings.items():
+            if not isinstance(sets, dict) or not sets:
+                body.fail(f"alias {key!r}, value {value!r}, is not a table of parameters")
+            _check_names(body, f"alias {key!r}", sets)
+            found[key][value] = {name: _param(body, name, item) for name, item in sets.items()}
+        sizes = {frozenset(sets) for sets in found[key].values()}
+        if len(sizes) > 1:
+            body.fail(f"alias {key!r} does not set the same parameters with each of its values")
+    return found
+
+
+def _params(body: Table, key: str) -> Mapping[str, object]:
+    values = body.raw(key, {})
+    if not isinstance(values, dict):
+        body.fail(f"{key} is not a table")
+    _check_names(body, key, values)
+    return values
+
+
+def _check_names(body: Table, where: str, values: Mapping[str, object]) -> None:
+    for name in values:
+        if name in commands.PLACEHOLDERS:
+            body.fail(f"{where} has {name!r}, which celedger fills in itself")
+        if not _PARAM.fullmatch(name):
+            body.fail(f"{where} has {name!r}: a name is made of letters, digits and _")
+
+
+def _param(body: Table, name: str, value: object) -> object:
+    """A value that JSON can hold and a command line can carry."""
+    if isinstance(value, (dict, list)):
+        body.fail(f"parameter {name!r} is not one value", "a list of values goes into grid")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and "\0" in value:
+        body.fail(f"parameter {name!r} holds a NUL character")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        body.fail(f"parameter {name!r} is larger than 64 bits")
+    return value
+
+
+def _grid(body: Table) -> dict[str, list[object]]:
+    grid: dict[str, list[object]] = {}
+    for key, values in _params(body, "grid").items():
+        if not isinstance(values, list) or not values:
+            body.fail(f"grid {key!r} is not a list of values")
+        if key == "only":
+            body.fail("grid has 'only', which `celedger run --only` puts into names")
+        distinct: dict[str, object] = {}
+        for value in values:
+            checked = _param(body, key, value)
+            distinct.setdefault(commands.text(checked), checked)
+        if len({_in_name(text) for text in distinct}) < len(distinct):
+            body.fail(f"grid {key!r} has values that only characters unfit for a name tell apart")
+        grid[key] = list(distinct.values())
+    if math.prod(len(values) for values in grid.values()) > _MOST_TASKS:
+        body.fail(f"grid has more than {_MOST_TASKS} combinations")
+    return grid
+
+
+def _in_name(value: object) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", commands.text(value))

@@ -1,0 +1,61 @@
+"""Some commands of a task instead of all: `celedger run --only test`. A part has a recipe and a
+name of its own, so that it never counts as a trial of the whole, and none of its numbers is
+judged. It starts from a copy of the folder in which the whole left its files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from celedger.errors import MachineError, UsageError
+from celedger.ledger import Ledger
+from celedger.model import Direction, Task, Trial, TrialRecord
+from celedger.trial import journal
+
+
+def part(task: Task, names: Collection[str]) -> Task | None:
+    """The task with these of its commands, in its own order; None where it has none of them."""
+    chosen = tuple(command for command in task.commands if command.name in names)
+    if chosen == task.commands or not chosen:
+        return task if chosen else None
+    base, bracket, point = task.name.partition("[")
+    label = f"only={'+'.join(command.name for command in chosen)}"
+    return replace(
+        task,
+        name=f"{base}[{point[:-1]},{label}]" if bracket else f"{base}[{label}]",
+        commands=chosen,
+        metrics=tuple(replace(m, direction=Direction.INFO) for m in task.metrics),
+        whole=task.recipe if chosen[0] != task.commands[0] else "",
+    )
+
+
+def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
+    """Fill the folder of a part's trial with what the newest trial of the whole left, at the same
+    commit with the same seed. Raises UsageError where there is none."""
+    if not task.whole:
+        return
+    found = ledger.trials(
+        commit=trial.commit, recipe=task.whole, environment=trial.environment, seed=trial.seed
+    )
+    folders = [_folder(ledger, record) for record in found if record.ok]
+    kept = [folder for folder in folders if folder.is_dir()]
+    if not kept:
+        out.rmdir()
+        name = task.name.rpartition("only=")[0].rstrip("[,")
+        name += "]" if "[" in name else ""
+        raise UsageError(
+            f"no trial of {name} at {trial.commit[:10]} with seed {trial.seed} left files that "
+            f"{task.commands[0].name!r} could go on from",
+            f"celedger run {trial.commit[:10]} --task '{name}'",
+        )
+    try:
+        shutil.copytree(kept[-1], out, dirs_exist_ok=True, symlinks=True)
+    except OSError as error:
+        raise MachineError(f"{kept[-1]} cannot be copied: {error}") from error
+
+
+def _folder(ledger: Ledger, record: TrialRecord) -> Path:
+    return journal.out_path(ledger, record.trial.ulid)

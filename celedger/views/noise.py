@@ -1,0 +1,209 @@
+"""How much a task's metrics vary when nothing changed, and so how small a change one, three and
+ten trials can tell: `celedger noise`, `celedger show TASK`, docs/noise.md. Read from every trial
+that the ledger holds of the task's newest recipe in the environment it ran in last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from celedger.errors import CeledgerError
+from celedger.ledger.read import Reader
+from celedger.model import Direction, Environment, Kind, Metric, SummaryRow, TaskRecord
+from celedger.stats import noise
+from celedger.views import samples
+from celedger.views.export import Json, document
+from celedger.views.format import NONE, clip, count, measure, percent, plain, short
+from celedger.views.samples import Batch, Sample
+from celedger.views.show import told_text
+from celedger.views.tables import Column, table
+
+TRIALS = (1, 3, 10)  # of each of two commits that are compared
+_COLUMNS = (
+    Column("metric"),
+    Column("level"),
+    Column("spread", right=True),
+    Column("n", right=True),
+    Column("equal seeds"),
+    *(Column(count(trials, "trial")) for trials in TRIALS),
+)
+_SAID = (
+    "The smallest change that so many trials at each of two commits tell at 95 % confidence, in "
+    "four cases of five."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNoise:
+    """`level`: of the commit measured last, in the metric's unit. `spread`: of one trial, of all
+    commits pooled. `told`: for each of TRIALS the smallest change, in the metric's unit; 0 where
+    any can be told, infinity where nothing is known. `repeats`: whether equal seeds give equal
+    values; None where no seed ran twice."""
+
+    metric: Metric
+    level: Sample
+    spread: noise.Noise
+    told: tuple[float, ...]
+    repeats: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNoise:
+    batch: Batch  # the trials of the commit measured last
+    environment: Environment | None
+    definition: Mapping[str, object]
+    trials: int
+    commits: int
+    seeds: int
+    metrics: tuple[MetricNoise, ...]
+
+
+def task_noise(ledger: Reader, suite: str, task: str) -> TaskNoise:
+    """Raises CeledgerError where the task has no trials."""
+    made = samples.batches(ledger.trials(suite=suite, task=task))
+    if not made:
+        raise CeledgerError(
+            f"the ledger holds no trial of {suite}/{task}", f"type `celedger noise {task}`"
+        )
+    batch = made[0]
+    places = samples.places(ledger)
+    newest = max(batch.records, key=lambda r: (places[r.trial.commit], r.trial.started))
+    here = tuple(r for r in batch.records if r.trial.commit == newest.trial.commit)
+    last = Batch(batch.suite, batch.task, batch.recipe, batch.environment, here)
+    values = samples.Values(ledger)
+    metrics = tuple(
+        _of_metric(values, last, metric, places)
+        for metric in batch.metrics(ledger)
+        if metric.direction is not Direction.INFO
+    )
+    recipe = next(t for t in ledger.tasks() if t.recipe == batch.recipe)
+    return TaskNoise(
+        last,
+        ledger.environment(batch.environment),
+        recipe.definition,
+        len(batch.records),
+        len({r.trial.commit for r in batch.records}),
+        len({r.trial.seed for r in batch.records}),
+        metrics,
+    )
+
+
+def named_task(ledger: Reader, name: str) -> TaskRecord | None:
+    """The newest recipe of `task` or `suite/task`; None where no task is called so."""
+    if not any(name in (t.name, f"{t.suite}/{t.name}") for t in ledger.tasks()):
+        return None
+    suite, task = samples.find_task(ledger, name)
+    return [t for t in ledger.tasks() if (t.suite, t.name) == (suite, task)][-1]
+
+
+def noise_text(found: Sequence[TaskNoise], *, width: int = 100) -> str:
+    lines: list[str] = []
+    for task in found:
+        batch = task.batch
+        lines += [f"{batch.title}  (recipe {short(batch.recipe)})", *_definition(task, width)]
+        told = f"{count(task.trials, 'trial')}, {count(task.seeds, 'seed')}"
+        lines += [f"  {told}, {count(task.commits, 'commit')}, {_place(task.environment)}"]
+        rows = [_cells(metric) for metric in task.metrics]
+        lines += [*table(_COLUMNS, rows, width=width, indent=2).splitlines(), ""]
+    return "\n".join([*lines, _SAID])
+
+
+def noise_json(found: Sequence[TaskNoise]) -> dict[str, Json]:
+    return document(
+        tasks=[
+            {
+                "suite": task.batch.suite,
+                "task": task.batch.task,
+                "recipe": task.batch.recipe,
+                "environment": task.batch.environment,
+                "trials": task.trials,
+                "commits": task.commits,
+                "seeds": task.seeds,
+                "metrics": [_metric_json(metric) for metric in task.metrics],
+            }
+            for task in found
+        ]
+    )
+
+
+def _of_metric(
+    values: samples.Values, batch: Batch, metric: Metric, places: Mapping[str, int]
+) -> MetricNoise:
+    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+    for row in values.rows(batch, metric):
+        if not samples.hindered(metric, row.marks):
+            groups[row.commit].append(row)
+    ordered = [groups[sha] for sha in sorted(groups, key=lambda sha: places[sha])]
+    repeats = _repeats(ordered)
+    if metric.kind in (Kind.QUALITY, Kind.COUNT) and not repeats:
+        # The spread of quality is that over seeds: repeats of one seed are not further seeds.
+        ordered = [list({row.seed: row for row in reversed(group)}.values()) for group in ordered]
+    spread = noise.pool(
+        [[row.value for row in group] for group in ordered],
+        seeds=[[row.seed for row in group] for group in ordered],
+    )
+    told = tuple(noise.smallest_change(spread, n, n) for n in TRIALS)
+    return MetricNoise(metric, values.sample(batch, metric), spread, told, repeats)
+
+
+def _repeats(groups: Sequence[Sequence[SummaryRow]]) -> bool | None:
+    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for group in groups:
+        for row in group:
+            seen[row.commit, row.seed].append(row.value)
+    several = [values for values in seen.values() if len(values) > 1]
+    return all(len(set(values)) == 1 for values in several) if several else None
+
+
+def _definition(task: TaskNoise, width: int) -> list[str]:
+    lines = []
+    commands = task.definition.get("commands")
+    if isinstance(commands, list):
+        lines += [clip(f"  {c[0]}: {plain(' '.join(c[1:]))}", width) for c in commands]
+    params = task.definition.get("params")
+    if isinstance(params, Mapping) and params:
+        said = ", ".join(f"{name} = {value}" for name, value in params.items())
+        lines.append(clip(f"  {plain(said)}", width))
+    return lines
+
+
+def _place(environment: Environment | None) -> str:
+    if environment is None:
+        return "environment unknown"
+    details = environment.details
+    packages = details.get("packages")
+    torch = packages.get("torch") if isinstance(packages, Mapping) else None
+    words = [f"environment {short(environment.fingerprint)}", str(details.get("device", ""))]
+    return ", ".join(filter(None, [*words, f"torch {torch}" if torch else ""]))
+
+
+def _cells(row: MetricNoise) -> tuple[str, ...]:
+    sample, unit = row.level, row.metric.unit
+    known = row.spread.known and sample.n > 0
+    relative = percent(row.spread.sd / abs(sample.mean), signed=False) if sample.mean else NONE
+    same = {True: "repeat", False: "differ", None: ""}[row.repeats]
+    return (
+        row.metric.name,
+        measure(sample.mean, row.spread.sd, unit=unit) if sample.n else NONE,
+        relative if known else NONE,
+        str(row.spread.n),
+        same,
+        *(told_text(told, sample) for told in row.told),
+    )
+
+
+def _metric_json(row: MetricNoise) -> dict[str, object]:
+    return {
+        "name": row.metric.name,
+        "unit": row.metric.unit,
+        "kind": row.metric.kind,
+        "floor": str(row.metric.floor),
+        "level": row.level.mean,
+        "spread": row.spread.sd,
+        "degrees_of_freedom": row.spread.dof,
+        "n": row.spread.n,
+        "equal_seeds_repeat": row.repeats,
+        "smallest_change": {str(n): told for n, told in zip(TRIALS, row.told, strict=True)},
+    }

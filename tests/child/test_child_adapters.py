@@ -1,0 +1,124 @@
+"""The adapters with the libraries they are for: one training, reported by `celedger.child.log`
+and by each adapter, gives the same rows of the ledger."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from celedger.ledger import Ledger, ulid
+from celedger.model import Commit, Environment, Task, Trial, Why
+from celedger.trial.journal import Journal
+from celedger.trial.sources import Source
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+COMMIT = Commit("a" * 40, "b" * 40, (), "Ada", 0, 0, "first")
+
+Rows = dict[str, list[tuple[int, float]]]
+
+
+def rows(ledger: Ledger, journal: Path, *sources: Source) -> Rows:
+    """What the ledger holds once a trial's reports are taken in: metric -> (epoch, value)."""
+    task = Task("s", "t", ())
+    environment = Environment("e" * 64, {})
+    ledger.record_commits([COMMIT])
+    ledger.record_task(task)
+    ledger.record_environment(environment)
+    name = ulid.new(1.0, Random(str(journal)))
+    ledger.start_trial(
+        Trial(name, COMMIT.sha, task.recipe, environment.fingerprint, 0, Why.RUN, 1.0, "box")
+    )
+    follower = Journal(journal, ledger, name)
+    follower.sources = list(sources)
+    follower.follow()
+    assert not follower.marks
+    return ledger.series(name)
+
+
+def trained(script: str, tmp_path: Path, *, steps: bool = False) -> tuple[Path, Path]:
+    """The journals of a script's two trainings."""
+    journals = (tmp_path / "by_log.jsonl", tmp_path / "by_adapter.jsonl")
+    more = {"CELEDGER_STEPS": "1"} if steps else {}
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *map(str, journals), str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+             "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", **more},
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return journals
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.open(tmp_path / "ledger.db", create=True)
+
+
+@pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
+def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
+    by_log, by_logger = trained("adapter_lightning.py", tmp_path, steps=True)
+    found = rows(ledger, by_log)
+    assert set(found) == {"loss", "mean_loss", "val_loss"}
+    assert [epoch for epoch, _ in found["val_loss"]] == [0, 1, 2]
+    assert rows(ledger, by_logger) == found
+    # Asked for steps: what was logged every step is a series, what was once an epoch is not.
+    series = [t.trial.ulid for t in ledger.trials() if ledger.steps(t.trial.ulid)]
+    steps = ledger.steps(series[0])
+    assert set(steps) == {"loss"} and set(steps["loss"]) == {0, 1, 2}
+    assert [values[-1] for values in steps["loss"].values()] == [v for _, v in found["loss"]]
+    assert all(len(values) == 4 for values in steps["loss"].values())
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="needs transformers and accelerate")
+def test_the_trainers_callback_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
+    by_log, by_callback = trained("adapter_huggingface.py", tmp_path)
+    found = rows(ledger, by_log)
+    assert set(found) == {"loss", "grad_norm", "learning_rate", "eval_loss"}
+    assert [epoch for epoch, _ in found["eval_loss"]] == [0, 1, 2]
+    reported = rows(ledger, by_callback)
+    assert {name: reported[name] for name in found} == found
+    assert {"eval_runtime", "train_loss"} <= set(reported)
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
+@pytest.mark.parametrize("told", [False, True])
+def test_event_files_hold_what_log_reports(
+    ledger: Ledger, tmp_path: Path, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tag that tells the epoch, as Lightning writes it, steps may count anything."""
+    pytest.importorskip("torch")
+    from torch.utils.tensorboard import SummaryWriter
+
+    from celedger.child import log
+    from celedger.trial.eventfiles import EventFiles
+
+    journal = tmp_path / "by_log.jsonl"
+    fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    monkeypatch.setenv("CELEDGER_FD", str(fd))
+    draw = Random(1)
+    with SummaryWriter(tmp_path / "runs") as writer:
+        for epoch in range(3):
+            loss = train_loss = 0.0
+            for batch in range(4):
+                # What torch computes, and TensorBoard keeps: 32 bits.
+                train_loss, loss = (int(draw.random() * 2**24) / 2**24 for _ in range(2))
+                if told:
+                    writer.add_scalar("train_loss", train_loss, epoch * 4 + batch)
+                    writer.add_scalar("epoch", epoch, epoch * 4 + batch)
+            at = epoch * 4 + 3 if told else epoch
+            writer.add_scalar("train_loss", train_loss, at)
+            writer.add_scalar("val/loss", loss, at, new_style=epoch == 1)
+            if told:
+                writer.add_scalar("epoch", epoch, at)
+            log(epoch=epoch, train_loss=train_loss, **{"val/loss": loss})
+    os.close(fd)
+    found = rows(ledger, journal)
+    assert len(found["val/loss"]) == 3
+    assert rows(ledger, tmp_path / "none.jsonl", EventFiles(tmp_path / "runs")) == found
