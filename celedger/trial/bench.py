@@ -1,0 +1,206 @@
+"""What all trials of one command share: the checkout and its builds, environments, the device.
+
+Brings a commit into a state in which a training can start. Knows nothing of how a trial is run
+and recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Self
+
+from celedger.errors import CannotJudge, RepositoryError
+from celedger.ledger import Ledger
+from celedger.model import (
+    Commit,
+    Environment,
+    OutcomeKind,
+    Task,
+    Why,
+)
+from celedger.repo.checkouts import Checkout, Checkouts
+from celedger.suite import Suite
+from celedger.system import lock
+from celedger.system.gpu import Device
+from celedger.system.warm import Launchers
+from celedger.trial import closure, events
+from celedger.trial.builds import Builds
+from celedger.trial.ending import disk_is_full
+from celedger.trial.venvs import Place, Venvs
+
+
+@dataclass
+class Workbench:
+    """Everything that stays the same over the trials of one command; what runs on it is in
+    runner.py.
+
+    Use it as a context manager: it holds one checkout from the first trial on, and gives it
+    back at the end.
+    """
+
+    ledger: Ledger
+    checkouts: Checkouts
+    suite: Suite
+    suite_copy: Path
+    child: Path
+    environments: Mapping[str, Environment]  # task name -> where it would run now
+    interpreters: Mapping[str, str]  # task name -> path of its interpreter
+    builds: Builds
+    venvs: Venvs
+    device: Device
+    device_lock: lock.DeviceLock
+    base_env: Mapping[str, str]
+    host: str
+    why: Why = Why.RUN
+    listen: events.Listener = events.ignore
+    now: Callable[[], float] = time.time
+    random: Random = field(default_factory=SystemRandom)
+    stop: Callable[[], bool] | None = None
+    launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
+    _checkout: Checkout | None = None
+    _built: tuple[str, object] | None = None
+    _began: float = field(default_factory=time.time)
+    _fresh: float = 0.0  # failures of builds remembered from before this time do not count
+    _held_at: str = ""  # the commit whose requirements all trials are run with
+    _bases: dict[str, Place] = field(default_factory=dict)
+    _measuring: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.launchers is not None:
+            self.launchers.close()
+        if self._checkout is not None:
+            self._checkout.close()
+            self._checkout = None
+        self.venvs.close()
+
+    def place(self, commit: str, task: Task) -> Place:
+        """Where a task runs at a commit (a hash): in the suite's interpreter, or in an environment
+        made from the requirements of that commit (of the held one, after `hold_environment`)."""
+        base = self._base(task)
+        if not task.venv:
+            return base
+        at = self._held_at or commit
+
+        def checkout() -> Checkout:
+            self._built = None
+            self.listen(events.Installing(at, task))
+            return self.checkout
+
+        with ExitStack() as quiet:
+            if not self._measuring and not self.venvs.has(at, task, base):
+                # Making one would disturb whoever measures now.
+                quiet.enter_context(self.device_held())
+            return self.venvs.place(at, task, base, checkout)
+
+    def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
+        """Task name -> the environment in which it runs at this commit."""
+        return {task.name: self.place(commit, task).environment for task in tasks}
+
+    def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
+        """From now on run every commit with the requirements of this one, so that trials of
+        different commits may be compared. Without `install` only where nothing must be installed
+        for it. Raises CannotJudge where they cannot be."""
+        for task in tasks:
+            base = self._base(task)
+            if not task.venv or not (install or self.venvs.has(commit, task, base)):
+                continue
+            place = self.place(commit, task)
+            if place.kind is not OutcomeKind.OK:
+                raise CannotJudge(
+                    f"{task.name} has no environment at {commit[:10]}: {place.problem}",
+                    "choose another end",
+                )
+            self._bases[task.name] = base
+            self.environments = {**self.environments, task.name: place.environment}
+        self._held_at = commit
+
+    def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
+        """Whether two commits ask for different environments."""
+        return any(
+            self.venvs.key(commit, task, base) != self.venvs.key(other, task, base)
+            for task in tasks
+            if task.venv and (base := self._base(task))
+        )
+
+    def _base(self, task: Task) -> Place:
+        """The suite's own interpreter, with which environments are made."""
+        return self._bases.get(task.name) or Place(
+            self.environments[task.name], self.interpreters[task.name]
+        )
+
+    @cached_property
+    def closures(self) -> closure.Closures:
+        return closure.Closures(self.ledger, self.checkouts.repository)
+
+    @contextmanager
+    def device_held(self) -> Iterator[None]:
+        """The device, waited for and held for the body of a `with`."""
+
+        def waits(holder: lock.Holder) -> None:
+            self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
+
+        with self.device_lock.hold(waits, stop=self.stop):
+            self._measuring = True
+            try:
+                yield
+            finally:
+                self._measuring = False
+
+    def prepare(
+        self, commit: Commit, task: Task, place: Place, env: Mapping[str, str], log: Path
+    ) -> tuple[OutcomeKind, str]:
+        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason."""
+        checkout = self.checkout
+        key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
+        if self._built != key or not checkout.restore():
+            self._built = None
+            try:
+                checkout.move_to(commit.sha)
+            except RepositoryError as error:  # a filter that fails, an object that is missing
+                if disk_is_full(self.ledger.folder):
+                    raise
+                return OutcomeKind.UNTESTABLE, str(error)
+            if task.build:
+                kind, reason = self.builds.provide(
+                    commit, task, checkout, python=place.python,
+                    environment=place.environment.fingerprint, suite_dir=self.suite_copy,
+                    env=env, log=log, now=self.now(), fresh=self._fresh,
+                    building=lambda: self.listen(events.Building(commit, task)), stop=self.stop,
+                )  # fmt: skip
+                if kind is not OutcomeKind.OK:
+                    return kind, reason
+            else:
+                checkout.seal()
+            self._built = key
+        return OutcomeKind.OK, ""
+
+    @property
+    def checkout(self) -> Checkout:
+        """The checkout of this command, taken at first use."""
+        if self._checkout is None:
+            self._checkout = self.checkouts.take()
+        return self._checkout
+
+    @property
+    def tree(self) -> Path:
+        return self.checkout.path
+
+
+def _who(holder: lock.Holder) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(holder.since))
+    return f"{holder.label} (process {holder.pid}, since {since})"
