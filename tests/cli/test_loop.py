@@ -132,7 +132,7 @@ def test_the_drift_of_the_main_line_is_not_that_of_its_branches(project: Project
     first = project.history([1.0])[0]
     git(project.root, "checkout", "--quiet", "-b", "side")
     side = project.commit("tried and undone", {"model.py": "LEVEL = 3.0\n"})
-    project.commit("undone", {"model.py": "LEVEL = 1.0  # 0\n"})
+    project.commit("undone", {"model.py": "LEVEL = 1.0  # undone\n"})
     git(project.root, "checkout", "--quiet", "main")
     git(project.root, "merge", "--quiet", "--no-ff", "-m", "merged", "side")
     said = [project.run("run", revision).status for revision in (first, side, "HEAD")]
