@@ -56,7 +56,7 @@ def measure_ends(
     killed = 0
     while lack := lacking_ends(bench, good, bad, tasks, metric):
         end = lack[0]
-        record = bench.run(end.commit, end.task, next_seed(bench, end.commit, end.task))
+        record = bench.run(end.commit, end.task, next_seed(bench, [end.commit.sha], end.task))
         ran.append(record)
         if record.outcome is not None and not record.outcome.kind.final:
             killed += 1

@@ -7,6 +7,7 @@ so a killed search goes on where it was when the same command is typed again.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,16 +20,13 @@ from celedger.bisection.symptom import Symptom
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, Task, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, firstbad
+from celedger.stats import choice, draws, firstbad
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench
 
 # A shift of one sd in 4,096 commits takes about 130 trials (bisect.md); beyond this many the
 # shift is far below the noise, or is not there, and a person should decide to go on.
 BUDGET = 200
-# Different draws of the noise a side must have before a shift within CLEAR sds is believed.
-DRAWS = 4
-CLEAR = 6.0
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -78,23 +76,22 @@ def search(
     free = len(evidence.readings) - sum(symptom.reads(r) is not None for r in spent)
     budget = limits.budget + len(spent)
     steps: list[tuple[int, tuple[float, ...]]] = []
+    built: frozenset[int] = frozenset()
     posterior = firstbad.posterior(question, evidence)
     if posterior.state is firstbad.State.SEARCHING:
         expected(choice.expected_trials(question, evidence, posterior))
     while len(spent) < budget:
-        if posterior.state is firstbad.State.SEARCHING:
-            built = frozenset(reader.places[r.trial.commit] for r in records)
-            cost = choice.Cost(seconds=seconds, build=0.0, built=built)
-            pick = choice.choose(question, evidence, posterior, cost)
-            position = pick.position if pick is not None else None
-        else:
-            position = _thin_side(question, evidence, posterior)
-        if position is None:
+        cost = choice.Cost(seconds, build_seconds(records), built)
+        pick = choice.choose(question, evidence, posterior, cost)
+        if pick is None:
             break
+        position = pick.position
         commit = good if position == GOOD else commits[position]
-        record = bench.run(commit, symptom.task, next_seed(bench, commit, symptom.task))
+        known = [reader.shas[p] for p in draws.alike(evidence.readings, position)]
+        record = bench.run(commit, symptom.task, next_seed(bench, known, symptom.task))
         spent.append(record)
         records.append(record)
+        built = frozenset([position])  # one checkout, which holds the commit that ran last
         question, evidence = reader.ask(records, limits)
         posterior = firstbad.posterior(question, evidence)
         steps.append((position, tuple(np.asarray(posterior.probability).tolist())))
@@ -106,31 +103,17 @@ def search(
     )  # fmt: skip
 
 
-def _thin_side(
-    question: firstbad.Question, evidence: firstbad.Evidence, posterior: firstbad.Posterior
-) -> int | None:
-    """The end to measure once more before the leader is believed; None when both sides are known
-    well enough.
-
-    Commits that repeat each other bit by bit repeat one draw of the noise. However many of them
-    were tried, a side with one or two different values may be a lucky one. A shift far beyond
-    the noise needs no such care, and a metric without noise has none.
-    """
-    clear = not posterior.noise > 0 or abs(posterior.effect) > CLEAR * posterior.noise
-    if posterior.state is firstbad.State.NOTHING_CHANGED or question.binary or clear:
-        return None
-    draws: dict[bool, set[float]] = {False: set(), True: set()}
-    count = {False: 0, True: 0}
-    for reading in evidence.readings:
-        bad = bool(question.lineage.ancestors(reading.position)[posterior.leader])
-        draws[bad].add(reading.value)
-        count[bad] += 1
-    # A coarse metric may not have so many values: then the number of trials must do.
-    thin = [bad for bad in draws if len(draws[bad]) < DRAWS and count[bad] < 3 * DRAWS]
-    if not thin:
-        return None
-    fewest = min(thin, key=lambda bad: len(draws[bad]))
-    return question.lineage.bad if fewest else GOOD
+def build_seconds(records: Sequence[TrialRecord]) -> float:
+    """The usual time that a trial takes beyond its commands where another commit ran before it:
+    checkout and build. Of trials that ended well; 0 where there is none."""
+    ordered = sorted(records, key=lambda r: r.trial.started)
+    moved = [b for a, b in itertools.pairwise(ordered) if a.trial.commit != b.trial.commit]
+    beyond = [
+        record.outcome.ended - record.trial.started - record.summaries["duration"]
+        for record in [*ordered[:1], *moved]
+        if record.ok and record.outcome is not None and "duration" in record.summaries
+    ]
+    return max(statistics.median(beyond), 0.0) if beyond else 0.0
 
 
 class _Reader:
@@ -141,6 +124,7 @@ class _Reader:
         self._bench, self._ledger, self._symptom = bench, bench.ledger, symptom
         self._history = history
         self._environment = bench.environments[symptom.task.name].fingerprint
+        self.shas = {i: c.sha for i, c in enumerate(history.commits)} | {GOOD: good.sha}
         self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
         self._bits = Bits(bench.ledger, symptom)
 
@@ -199,11 +183,12 @@ def read(
     return reader.ask(reader.stored(), limits)
 
 
-def next_seed(bench: Bench, commit: Commit, task: Task) -> int:
-    """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
-    seeds at different commits pair their noise."""
+def next_seed(bench: Bench, commits: Sequence[str], task: Task) -> int:
+    """The first seed, of the task's own and then upward, not yet tried at any of `commits`: one
+    and those known to repeat it, where a seed tried at one would only repeat what it told. Equal
+    seeds at different commits pair their noise, and show whether their bits are equal."""
     records = bench.ledger.trials(
-        commit=commit.sha, recipe=task.recipe,
+        commits=commits, recipe=task.recipe,
         environment=bench.environments[task.name].fingerprint,
     )  # fmt: skip
     tried = {r.trial.seed for r in records if r.outcome is not None and r.outcome.kind.final}
