@@ -76,11 +76,11 @@ def search(
     free = len(evidence.readings) - sum(symptom.reads(r) is not None for r in spent)
     budget = limits.budget + len(spent)
     steps: list[tuple[int, tuple[float, ...]]] = []
-    built: frozenset[int] = frozenset()
     posterior = firstbad.posterior(question, evidence)
     if posterior.state is firstbad.State.SEARCHING:
         expected(choice.expected_trials(question, evidence, posterior))
     while len(spent) < budget:
+        built = frozenset(reader.places[r.trial.commit] for r in records)
         cost = choice.Cost(seconds, build_seconds(records), built)
         pick = choice.choose(question, evidence, posterior, cost)
         if pick is None:
@@ -91,7 +91,6 @@ def search(
         record = bench.run(commit, symptom.task, next_seed(bench, known, symptom.task))
         spent.append(record)
         records.append(record)
-        built = frozenset([position])  # one checkout, which holds the commit that ran last
         question, evidence = reader.ask(records, limits)
         posterior = firstbad.posterior(question, evidence)
         steps.append((position, tuple(np.asarray(posterior.probability).tolist())))
@@ -104,13 +103,14 @@ def search(
 
 
 def build_seconds(records: Sequence[TrialRecord]) -> float:
-    """The usual time that a trial takes beyond its commands where another commit ran before it:
-    checkout and build. Of trials that ended well; 0 where there is none."""
-    ordered = sorted(records, key=lambda r: r.trial.started)
-    moved = [b for a, b in itertools.pairwise(ordered) if a.trial.commit != b.trial.commit]
+    """The usual time that a commit's first trial takes beyond its commands: checkout and build,
+    which are kept for the later ones. Of trials that ended well; 0 where there is none."""
+    first: dict[str, TrialRecord] = {}
+    for record in sorted(records, key=lambda r: r.trial.started):
+        first.setdefault(record.trial.commit, record)
     beyond = [
         record.outcome.ended - record.trial.started - record.summaries["duration"]
-        for record in [*ordered[:1], *moved]
+        for record in first.values()
         if record.ok and record.outcome is not None and "duration" in record.summaries
     ]
     return max(statistics.median(beyond), 0.0) if beyond else 0.0

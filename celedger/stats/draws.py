@@ -7,15 +7,12 @@ caller's matter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats.lineage import GOOD, Lineage
-
-if TYPE_CHECKING:
-    from celedger.stats.firstbad import Reading
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -24,6 +21,21 @@ DOUBT = 0.01
 """Weight of the suspicion that equal bits mislead (the change spared the very seed that was
 compared) against any single candidate that agrees with them. One for all equalities, because they
 would be wrong together."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One trial's summary at a position (GOOD is -1); worse is larger, +inf not finite.
+
+    Equal values of one seed at one position count once, so a repeat needs a fresh seed to tell
+    anything. Without seeds equal repeats mean that the metric repeats exactly."""
+
+    position: int
+    value: float
+    seed: int | None = None
+    draw: int | None = None
+    """Readings that share it computed the same to the last bit: one draw of the noise, however
+    many commits repeated it."""
 
 
 def located(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats import draws
+from celedger.stats.draws import Reading as Reading
 from celedger.stats.levels import Fit, fit, fit_rates
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
@@ -35,21 +36,6 @@ BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One trial's summary at a position (GOOD is -1); worse is larger, +inf not finite.
-
-    Equal values of one seed at one position count once, so a repeat needs a fresh seed to tell
-    anything. Without seeds equal repeats mean that the metric repeats exactly."""
-
-    position: int
-    value: float
-    seed: int | None = None
-    draw: int | None = None
-    """Readings that share it computed the same to the last bit: one draw of the noise, however
-    many commits repeated it."""
 
 
 @dataclass(frozen=True)
