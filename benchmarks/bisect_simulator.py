@@ -21,14 +21,16 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field
+from itertools import count, product
+from pathlib import Path
 
 import numpy as np
 from scipy.special import betaln
 from scipy.stats import mannwhitneyu
 
 from celedger.stats.choice import choose
+from celedger.stats.draws import alike
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -40,6 +42,8 @@ from celedger.stats.firstbad import (
 from celedger.stats.lineage import GOOD, Lineage
 
 MOST_TRIALS = 4000
+NULL_TRIALS = 400
+"""The same where nothing changed: a median needs no more."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Cell:
     """sd of every commit's own small effect"""
     known: float = 0.0
     """degrees of freedom of the noise the ledger knows"""
+    redraw: float | None = None
+    """trainings repeat to the last bit; share of commits that change bits and so redraw the noise
+    of every seed. None: every trial draws anew"""
+    bits: bool = True
+    """whether equal bits are looked at"""
     confidence: float = 0.95
 
 
@@ -70,6 +79,9 @@ class Case:
     levels: np.ndarray
     broken: frozenset[int]
     random: np.random.Generator
+    classes: np.ndarray
+    """(n + 1,) which commits have equal bits, GOOD last"""
+    drawn: dict[tuple[int, int], float] = field(default_factory=dict)
     trials: int = 0
 
     def draw(self) -> float:
@@ -106,7 +118,12 @@ def make(cell: Cell, number: int) -> Case:
     steps[first_bad] = cell.shift
     levels = np.cumsum(steps) + cell.own * random.standard_normal(n)
     broken = frozenset(int(i) for i in np.flatnonzero(random.random(n) < cell.untestable))
-    return Case(cell, first_bad, levels, broken - {n - 1}, random)
+    changes = np.zeros(n, dtype=int)
+    if cell.redraw is not None:
+        changes = (random.random(n) < cell.redraw).astype(int)
+        changes[first_bad] = 1 if cell.shift else changes[first_bad]
+    classes = np.append(np.cumsum(changes), 0)
+    return Case(cell, first_bad, levels, broken - {n - 1}, random, classes)
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,44 @@ class Answer:
     sure: float = 1.0
 
 
+class Trials:
+    """Readings of a case, by seed and with their bits where trainings repeat exactly."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.readings: list[Reading] = []
+        self.numbers: dict[tuple[int, int], int] = {}
+
+    def add(self, position: int) -> None:
+        case = self.case
+        if case.cell.redraw is None:
+            self.readings.append(Reading(position, case.level(position) + case.draw()))
+            return
+        known = alike(self.readings, position)
+        tried = {r.seed for r in self.readings if r.position in known}
+        seed = next(s for s in count() if s not in tried)
+        key = int(case.classes[position]), seed
+        if key not in case.drawn:
+            case.drawn[key] = case.draw()
+        number = self.numbers.setdefault(key, len(self.numbers)) if case.cell.bits else None
+        value = case.level(position) + case.drawn[key]
+        self.readings.append(Reading(position, value, seed, number))
+
+    @property
+    def sides(self) -> dict[int, str]:
+        """As bisection/bits.py finds them."""
+        n = self.case.cell.n
+        ends: dict[int, set[str]] = {}
+        for r in self.readings:
+            if r.draw is not None and r.position in (GOOD, n - 1):
+                ends.setdefault(r.draw, set()).add("good" if r.position == GOOD else "bad")
+        found: dict[int, set[str]] = {}
+        for r in self.readings:
+            if r.draw is not None and r.position not in (GOOD, n - 1):
+                found.setdefault(r.position, set()).update(ends.get(r.draw, ()))
+        return {position: next(iter(s)) for position, s in found.items() if len(s) == 1}
+
+
 def ours(case: Case) -> Answer:
     cell, n = case.cell, case.cell.n
     noise = None
@@ -126,26 +181,29 @@ def ours(case: Case) -> Answer:
         chi = case.random.chisquare(cell.known) / cell.known
         noise = NoisePrior(float(np.sqrt(chi)), cell.known)
     question = Question(Lineage.line(n), cell.confidence, noise)
-    readings = [
-        Reading(p, case.level(p) + case.draw()) for p in (GOOD, n - 1) for _ in range(cell.stored)
-    ]
+    done = Trials(case)
+    for position in (GOOD, n - 1):
+        for _ in range(cell.stored):
+            done.add(position)
     broken: set[int] = set()
     trials, spent, decisions = 0, 0.0, 0
     while True:
-        evidence = Evidence(tuple(readings), frozenset(broken))
+        evidence = Evidence(tuple(done.readings), frozenset(broken), done.sides)
         start = time.process_time()
         belief = posterior(question, evidence)
         choice = choose(question, evidence, belief)
         spent += time.process_time() - start
         decisions += 1
-        if choice is None or trials >= MOST_TRIALS:
+        if choice is None or trials >= (MOST_TRIALS if cell.shift else NULL_TRIALS):
             break
         trials += 1
         if choice.position in case.broken:
             broken.add(choice.position)
         else:
-            readings.append(Reading(choice.position, case.read(choice.position)))
+            done.add(choice.position)
     right = belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
+    if not cell.shift:
+        right = belief.state is State.NOTHING_CHANGED
     return Answer(
         trials,
         right,
@@ -288,6 +346,8 @@ def measure(name: str, cell: Cell, cases: int, pool: ProcessPoolExecutor | None)
 
 
 CELLS: dict[str, list[Cell]] = {
+    "clear": [Cell(n, d) for d in (8.0, 4.0, 2.0) for n in (16, 64, 256)],
+    "faint": [Cell(n, d) for d in (1.0, 0.5) for n in (16, 64, 256)],
     "quick": [Cell(64, d) for d in (4.0, 2.0, 1.0)],
     "targets": [Cell(n, d) for n, d in product((64, 256, 1024, 4096), (4.0, 2.0, 1.0))],
     "known": [Cell(n, d, known=30) for n, d in product((64, 1024), (4.0, 2.0, 1.0))],
@@ -303,9 +363,19 @@ CELLS: dict[str, list[Cell]] = {
             Cell(256, d, own=0.1),
         )
     ],
+    "null": [Cell(n, 0.0, stored=s) for n, s in ((16, 10), (256, 10), (256, 3))],
+    "bits": [
+        Cell(64, d, stored=2, redraw=0.2, bits=bits)
+        for d in (4.0, 2.0, 1.0, 0.0)
+        for bits in (True, False)
+    ],
     "ends": [Cell(n, d) for n, d in product((16, 256), (8.0, 0.5))],
     "exact": [Cell(n, 4.0, stored=2, noise="exact") for n in (64, 1024)],
-    "calibration": [Cell(64, d, confidence=c) for d in (2.0, 1.0) for c in (0.9, 0.95, 0.99)],
+    "calibration": [
+        Cell(n, d, confidence=c)
+        for n, d in ((16, 2.0), (64, 2.0), (64, 1.0))
+        for c in (0.9, 0.95, 0.99)
+    ],
 }
 
 
@@ -319,17 +389,19 @@ def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
         "noise": cell.noise,
         "extra": ",".join(
             f"{key}={getattr(cell, key)}"
-            for key in ("untestable", "drift", "own", "known")
+            for key in ("untestable", "drift", "own", "known", "redraw")
             if getattr(cell, key)
         )
+        + ("" if cell.bits else " bits ignored")
         + (f" conf={cell.confidence}" if cell.confidence != 0.95 else ""),
         "procedure": name,
         "cases": len(answers),
         "trials": round(float(trials.mean()), 1),
         "se": round(float(trials.std() / np.sqrt(len(trials))), 1),
+        "median": float(np.median(trials)),
         "wrong": f"{wrong / len(answers):.1%}",
     }
-    if cell.noise in ("gauss",):
+    if cell.noise in ("gauss",) and cell.shift:
         limit = np.log2(cell.n) / capacity(cell.shift)
         row["x limit"] = round(float(trials.mean() / limit), 2)
     if name == "ours":
@@ -350,13 +422,21 @@ def main() -> None:
         "--procedures", default="ours", help="all, or names: " + ", ".join(PROCEDURES)
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="keep rows here; those it holds are not run again")
     options = parser.parse_args()
     names = list(PROCEDURES) if options.procedures == "all" else options.procedures.split(",")
+    kept = options.out.read_text().splitlines() if options.out and options.out.exists() else []
+    done = {(row["cell"], row["procedure"], row["cases"]): row for row in map(json.loads, kept)}
     with ProcessPoolExecutor(options.jobs) as pool:
         for group in options.cells.split(","):
             for cell in CELLS[group]:
                 for name in names:
-                    row = describe(cell, name, measure(name, cell, options.cases, pool))
+                    row = done.get((str(cell), name, options.cases))
+                    if row is None:
+                        row = describe(cell, name, measure(name, cell, options.cases, pool))
+                        if options.out:
+                            with options.out.open("a") as out:
+                                out.write(json.dumps({"cell": str(cell), **row}) + "\n")
                     if options.json:
                         print(json.dumps(row))
                     else:

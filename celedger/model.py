@@ -325,13 +325,15 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A trial's footprint (by its number in the ledger) and the hash of what lay there."""
+    """A trial's footprint (by its number in the ledger) and the hash of what lay there. Of one
+    that was stopped early (not `whole`) it proves only how another would begin."""
 
     ulid: str
     commit: str
     seed: int
     footprint: int
     content: str
+    whole: bool = True
 
 
 class VerdictKind(StrEnum):

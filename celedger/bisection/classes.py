@@ -51,7 +51,7 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     agreeing, contents = bench.closures.compared(list(wanted.values()), task, environment)
     if not contents:
         return Classes(tuple(range(len(commits))), (1.0,) * len(commits))
-    proof = {sha: frozenset(c.content for c in found) for sha, found in agreeing.items()}
+    proof = {sha: frozenset(c.content for c in found if c.whole) for sha, found in agreeing.items()}
     seen = {sha: tuple(by_sha[sha] for by_sha in contents) for sha in wanted}
 
     def same(one: str, other: str) -> bool:

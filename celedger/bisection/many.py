@@ -18,7 +18,7 @@ import numpy as np
 from celedger.bisection.curves import Curves, Placed
 from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report, conclude
-from celedger.bisection.search import Limits, Step, next_seed
+from celedger.bisection.search import Limits, Step, build_seconds, next_seed
 from celedger.bisection.symptom import Symptom
 from celedger.bisection.track import Track
 from celedger.ledger import ulid as ulids
@@ -75,7 +75,7 @@ def search(
     try:
         while len(spent) < budget:
             built = frozenset(map(reader.position, records))
-            found = _next(tracks, choice.Cost(seconds=seconds, build=0.0, built=built))
+            found = _next(tracks, choice.Cost(seconds, build_seconds(records), built))
             if found is None:
                 break
             pick, wanting = found

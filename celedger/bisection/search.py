@@ -5,7 +5,8 @@ read as evidence, and what the ledger knows of the noise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,6 @@ from celedger.trial.runner import Bench
 # A shift of one sd in 4,096 commits takes about 130 trials (bisect.md); beyond this many the
 # shift is far below the noise, or is not there, and a person should decide to go on.
 BUDGET = 200
-# Different draws of the noise a side must have before a shift within CLEAR sds is believed.
-DRAWS = 4
-CLEAR = 6.0
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -49,31 +47,18 @@ class Step:
     metric: str = ""  # whose posterior it is, where several are searched at once
 
 
-def thin_side(
-    question: firstbad.Question, evidence: firstbad.Evidence, posterior: firstbad.Posterior
-) -> int | None:
-    """The end to measure once more before the leader is believed; None when both sides are known
-    well enough.
-
-    Commits that repeat each other bit by bit repeat one draw of the noise. However many of them
-    were tried, a side with one or two different values may be a lucky one. A shift far beyond
-    the noise needs no such care, and a metric without noise has none.
-    """
-    clear = not posterior.noise > 0 or abs(posterior.effect) > CLEAR * posterior.noise
-    if posterior.state is firstbad.State.NOTHING_CHANGED or question.binary or clear:
-        return None
-    draws: dict[bool, set[float]] = {False: set(), True: set()}
-    count = {False: 0, True: 0}
-    for reading in evidence.readings:
-        bad = bool(question.lineage.ancestors(reading.position)[posterior.leader])
-        draws[bad].add(reading.value)
-        count[bad] += 1
-    # A coarse metric may not have so many values: then the number of trials must do.
-    thin = [bad for bad in draws if len(draws[bad]) < DRAWS and count[bad] < 3 * DRAWS]
-    if not thin:
-        return None
-    fewest = min(thin, key=lambda bad: len(draws[bad]))
-    return question.lineage.bad if fewest else GOOD
+def build_seconds(records: Sequence[TrialRecord]) -> float:
+    """The usual time that a commit's first trial takes beyond its commands: checkout and build,
+    which are kept for the later ones. Of trials that ended well; 0 where there is none."""
+    first: dict[str, TrialRecord] = {}
+    for record in sorted(records, key=lambda r: r.trial.started):
+        first.setdefault(record.trial.commit, record)
+    beyond = [
+        record.outcome.ended - record.trial.started - record.summaries["duration"]
+        for record in first.values()
+        if record.ok and record.outcome is not None and "duration" in record.summaries
+    ]
+    return max(statistics.median(beyond), 0.0) if beyond else 0.0
 
 
 class Reader:
@@ -84,6 +69,7 @@ class Reader:
         self._bench, self._ledger, self._symptom = bench, bench.ledger, symptom
         self._history = history
         self._environment = bench.environments[symptom.task.name].fingerprint
+        self.shas = {i: c.sha for i, c in enumerate(history.commits)} | {GOOD: good.sha}
         self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
         self._bits = Bits(bench.ledger, symptom)
         self._good = good

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from celedger.bisection.curves import Curves, Placed, at_rungs
 from celedger.bisection.pace import Pace
-from celedger.bisection.search import Limits, Reader, thin_side
+from celedger.bisection.search import Limits, Reader
 from celedger.bisection.symptom import Symptom
 from celedger.model import Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, firstbad, partial
+from celedger.stats import choice, draws, firstbad, partial
 from celedger.trial.runner import Bench
 
 
@@ -55,15 +55,13 @@ class Track:
 
     def pick(self, cost: choice.Cost) -> partial.Pick | None:
         """The next trial for this metric; None when it is answered, or no trial would tell."""
-        if self.posterior.state is firstbad.State.SEARCHING:
-            return partial.pick(self.question, self.evidence, self._partial, self.view, cost)
-        side = thin_side(self.question, self.evidence, self.posterior)
-        if side is None:
-            return None
-        return partial.Pick(choice.Choice(side, 0.0, "this side is known too little"), whole=True)
+        return partial.pick(self.question, self.evidence, self._partial, self.view, cost)
 
     def fellows(self, position: int) -> set[int]:
         """The positions known to compute the same as this one."""
         if not self.symptom.bits_decide:
             return {position}
-        return self._curves.fellows(self._placed, self._alike, position)
+        whole = draws.alike(self.evidence.readings, position)
+        return set(whole).union(
+            *(self._curves.fellows(self._placed, self._alike, at) for at in whole)
+        )

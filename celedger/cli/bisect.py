@@ -27,7 +27,11 @@ class Find(StrEnum):
 def bisect(
     context: typer.Context,
     commits: Annotated[
-        str, typer.Argument(metavar="GOOD..BAD", help="A good commit and a later bad one.")
+        str,
+        typer.Argument(
+            metavar="GOOD..BAD",
+            help="A good commit and a later bad one; old..new where improvements are searched.",
+        ),
     ],
     suite: options.Suite = None,
     task: options.Tasks = None,

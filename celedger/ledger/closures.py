@@ -17,7 +17,7 @@ from celedger.model import Closure, Footprint, Trial
 # A trial stands for others when it ended by itself and undisturbed: well, without a metric, or by
 # an exception (exit statuses of signals, and -9 itself, may be the machine's doing).
 _REUSABLE = """
-o.marks = '' AND (o.kind IN ('ok', 'missing')
+o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
   OR (o.kind = 'failed' AND o.returncode BETWEEN 1 AND 127))
 """
 
@@ -50,9 +50,9 @@ class Closures(Writer):
     def closures(self, *, recipe: str, environment: str, seed: int | None = None) -> list[Closure]:
         """Of the trials that may stand for another, in the order in which they started."""
         return [
-            Closure(*row)
+            Closure(*row[:-1], whole=bool(row[-1]))
             for row in self._rows(
-                "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content FROM tasks t "
+                "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content, o.marks = '' FROM tasks t "
                 "JOIN trials r ON r.task = t.id JOIN environments e ON e.id = r.environment "
                 "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "
                 "JOIN commits c ON c.id = r.revision "

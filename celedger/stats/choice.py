@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from celedger.stats import draws
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,
@@ -28,6 +29,10 @@ from celedger.stats.lineage import GOOD, Lineage, unpack
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+DOUBTED = 0.2
+"""Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:
+the evidence then speaks for it (NONE_PRIOR), and where a change is not even likely its place is not
+worth a trial. Such trials go to the ends, which differ most."""
 SMALLEST_GAIN = 1e-5
 """Bits below which a trial is not worth running: more of the same tells nothing."""
 SAMPLES = 1024
@@ -95,9 +100,28 @@ def choose(
         if missing:
             return Choice(missing[0], 0.0, "the culprit and its parents are always measured")
 
-    positions = _positions(lineage, posterior, tested, hidden, cost)
+    useful = tested - draws.spare(evidence.readings, bad)
+    positions = _positions(lineage, posterior, useful, frozenset(tested | hidden), cost)
     share = _shares(lineage, posterior, positions)
     gain = _gains(posterior, positions, share)
+    doubted = posterior.no_change > DOUBTED
+    if doubted:
+        of_change = _gains(posterior, positions, share, of_change=True)
+        of_change *= [p in (GOOD, bad) for p in positions]
+        gain = of_change if of_change.max() >= SMALLEST_GAIN else gain
+    repeats = draws.repeating(evidence.readings, bad)
+    if repeats:
+        # A commit that repeats a tested neighbour shows by its bits which part of its group holds
+        # the change; between two that are equal it will only repeat them.
+        apart = draws.contradicted(lineage, evidence.readings, evidence.sides)
+        open_groups = np.zeros(len(belief.group))
+        open_groups[belief.split.group[~apart]] = 1.0
+        told = (1 - posterior.no_change) * (_sided(share) @ (belief.group * open_groups))
+        told *= not doubted
+        new = np.array([p not in tested for p in positions])
+        between = np.array([p != GOOD and bool(apart[p]) for p in positions])
+        seen = np.where(between, 0.0, repeats * told + (1 - repeats) * gain)
+        gain = np.where(new, seen, gain)
     chance = _testable(lineage, positions, tested, hidden)
     worth = gain * chance / np.array([cost.at(p) for p in positions])
     best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
@@ -160,18 +184,18 @@ def capacity(shift: float) -> float:
 
 
 def _positions(
-    lineage: Lineage, posterior: Posterior, tested: set[int], hidden: frozenset[int], cost: Cost
+    lineage: Lineage, posterior: Posterior, tested: set[int], shut: frozenset[int], cost: Cost
 ) -> list[int]:
-    """Positions worth comparing: what is tested, what is built, and in every heavy group the
-    testable commits that split it most evenly."""
+    """Positions worth comparing: what is `tested` and may tell more, what is built, and in every
+    heavy group the commits (not `shut`) that split it most evenly."""
     belief = posterior.belief
     assert belief is not None
     n = len(lineage)
-    wanted = set(tested) | {p for p in cost.built if p < n and p not in hidden}
+    wanted = set(tested) | {p for p in cost.built if p < n and p not in shut}
     heavy = np.argsort(-belief.group, kind="stable")[:SPLIT_GROUPS]
     heavy = heavy[belief.group[heavy] > 1e-4]
     closed = np.zeros(n, dtype=bool)
-    closed[[p for p in (hidden | tested) if p != GOOD]] = True
+    closed[[p for p in shut if p != GOOD]] = True
     if lineage.linear:
         for group in heavy:
             members = np.flatnonzero(belief.split.group == group)
@@ -254,15 +278,23 @@ def _shares(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Flo
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), 0.0)
 
 
-def _gains(posterior: Posterior, positions: list[int], share: Floats) -> Floats:
-    """(P,) bits that one trial at each position tells about the answer."""
+def _gains(
+    posterior: Posterior, positions: list[int], share: Floats, *, of_change: bool = False
+) -> Floats:
+    """(P,) bits that one trial at each position tells about the answer; `of_change` only about
+    whether anything changed."""
     belief = posterior.belief
     assert belief is not None
     good, bad, same, step = belief.fit.predictions()
-    weight = belief.group * (1 - posterior.no_change)
-    is_bad, is_good = share * weight, (1 - share) * weight
-    mixed = is_bad @ bad + is_good @ good + posterior.no_change * same
-    inner = is_bad @ _entropy(bad) + is_good @ _entropy(good) + posterior.no_change * _entropy(same)
+    none = posterior.no_change
+    is_bad, is_good = share * belief.group, (1 - share) * belief.group
+    changed = is_bad @ bad + is_good @ good
+    mixed = (1 - none) * changed + none * same
+    if of_change:
+        inner = (1 - none) * _entropy(changed) + none * _entropy(same)
+    else:
+        inner = is_bad @ _entropy(bad) + is_good @ _entropy(good)
+        inner = (1 - none) * inner + none * _entropy(same)
     gain = (_entropy(mixed) - inner) * step / np.log(2)
     counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
     m = np.array([counts.get(p, 0) for p in positions], dtype=float)
@@ -271,6 +303,11 @@ def _gains(posterior: Posterior, positions: list[int], share: Floats) -> Floats:
     # d/dm of the independent trials that m repeats are worth
     common = belief.fit.common(belief.group)
     return np.asarray(gain / (1 + m * common) ** 2)
+
+
+def _sided(chance: Floats) -> Floats:
+    """Bits told by learning for sure what has this chance."""
+    return np.asarray(_entropy(np.stack([chance, 1 - chance], axis=-1)) / np.log(2))
 
 
 def _entropy(density: Floats) -> Floats:

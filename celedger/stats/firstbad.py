@@ -17,6 +17,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from celedger.stats import draws
+from celedger.stats.draws import Reading as Reading
 from celedger.stats.levels import Fit, fit, fit_rates
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
@@ -25,29 +27,15 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-NONE_PRIOR = 0.05
-"""Prior probability that nothing changed: who bisects has seen a difference."""
+NONE_PRIOR = 0.2
+"""Prior probability that nothing changed: who bisects has seen a difference, but of noisy readings.
+Two ends with 10 readings each and no difference need about 100 more at this prior before nothing
+changed is believed at 95 % (390 at 0.05, 54 at 0.3), which is then said wrongly of a shift of
+half a sd in 0.9 % (0 and 3.6 %), of one of 1 sd in less than 0.1 %."""
 BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
-SIDE_DOUBT = 0.05
-"""Doubt kept about all positions taken for an end because their bits were equal."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One trial's summary at a position (GOOD is -1); worse is larger, +inf not finite.
-
-    Equal values of one seed at one position count once, so a repeat needs a fresh seed to tell
-    anything. Without seeds equal repeats mean that the metric repeats exactly."""
-
-    position: int
-    value: float
-    seed: int | None = None
-    draw: int | None = None
-    """Readings that share it computed the same to the last bit: one draw of the noise, however
-    many commits repeated it."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +144,7 @@ def posterior(question: Question, evidence: Evidence) -> Posterior:
     n = len(lineage)
     _check(lineage, evidence)
     prior = np.ones(n) if question.prior is None else np.asarray(question.prior, dtype=float)
-    prior = prior * _side_factors(lineage, evidence.sides) * _draw_factors(lineage, evidence)
-    prior = prior / prior.sum()
+    prior = draws.located(lineage, evidence.readings, evidence.sides, prior / prior.sum())
 
     data = _sites(question, evidence)
     if data.sites is None or data.sites.good < 0 or data.sites.bad < 0:
@@ -172,12 +159,15 @@ def posterior(question: Question, evidence: Evidence) -> Posterior:
     with np.errstate(divide="ignore"):
         log_prior = np.log(group_prior)
     fitted = _fit(question, data, data.sites, split.bad, log_prior)
-    log_change = log_prior + fitted.log_evidence + np.log(1 - NONE_PRIOR)
+    none_prior = NONE_PRIOR
+    if draws.ends_repeat(evidence.readings, lineage.bad):
+        none_prior = 1 - (1 - NONE_PRIOR) * draws.DOUBT
+    log_change = log_prior + fitted.log_evidence + np.log(1 - none_prior)
     change = np.logaddexp.reduce(log_change)
-    none = np.log(NONE_PRIOR) + fitted.log_none
+    none = np.log(none_prior) + fitted.log_none
     if fitted.log_small is not None:
         small = np.logaddexp.reduce(log_prior + fitted.log_small)
-        none = np.logaddexp(none, small + np.log(1 - NONE_PRIOR))
+        none = np.logaddexp(none, small + np.log(1 - none_prior))
     if data.sites.falls:  # the opposite of what was asked is no change for the worse
         turned = _fit(question, data, data.sites.swapped(), ~split.bad, log_prior)
         better = np.logaddexp.reduce(log_prior + turned.log_evidence)
@@ -226,52 +216,6 @@ def _check(lineage: Lineage, evidence: Evidence) -> None:
             raise ValueError(f"the side of {position} must be good or bad: {side!r}")
 
 
-def _side_factors(lineage: Lineage, sides: Mapping[int, str]) -> Floats:
-    """(n,) how well each candidate agrees with the positions proven equal to an end.
-
-    One doubt for all equalities with one end: they would be wrong together."""
-    factor = np.ones(len(lineage))
-    for side in ("good", "bad"):
-        positions = sorted(p for p, said in sides.items() if said == side and p != GOOD)
-        if not positions:
-            continue
-        split = lineage.split(positions)
-        wrong = (split.bad if side == "good" else ~split.bad).any(axis=1)
-        factor *= np.where(wrong, SIDE_DOUBT, 1.0)[split.group]
-    return factor
-
-
-def _draw_factors(lineage: Lineage, evidence: Evidence) -> Floats:
-    """(n,) how well each candidate agrees that commits which repeat one another are on one side.
-    Those that repeat an end are `sides`. One doubt for all, as there."""
-    groups: dict[int, set[int]] = {}
-    for reading in evidence.readings:
-        if reading.draw is not None:
-            groups.setdefault(reading.draw, set()).add(reading.position)
-    wrong = np.zeros(len(lineage), dtype=bool)
-    for places in groups.values():
-        if len(places) > 1 and not places & {GOOD, lineage.bad}:
-            split = lineage.split(sorted(places))
-            all_bad: Bools = np.all(split.bad, axis=1)
-            any_bad: Bools = np.any(split.bad, axis=1)
-            parted: Bools = any_bad & ~all_bad
-            wrong |= parted[split.group]
-    return np.where(wrong, SIDE_DOUBT, 1.0)
-
-
-def _drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
-    """The readings, of those between the ends only one for each draw, and none that an end has."""
-    seen = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
-    kept = []
-    for reading in sorted(readings, key=lambda r: r.position):
-        if reading.position not in (GOOD, bad) and reading.draw is not None:
-            if reading.draw in seen:
-                continue
-            seen.add(reading.draw)
-        kept.append(reading)
-    return kept
-
-
 def _sites(question: Question, evidence: Evidence) -> _Data:
     """The readings sorted and grouped; what can't be told apart counts once."""
     bad = question.lineage.bad
@@ -290,7 +234,7 @@ def _sites(question: Question, evidence: Evidence) -> _Data:
         worst = max((r.value for r in evidence.readings if isfinite(r.value)), default=0.0)
         numbers = [
             (r.position, float(r.value) if isfinite(r.value) else worst, _seed(r))
-            for r in _drawn_once(evidence.readings, bad)
+            for r in draws.drawn_once(evidence.readings, bad)
         ]
     numbers.sort()
     exact = False
@@ -361,8 +305,10 @@ def _answer(
         and mass[order[0]] * (1 - no_change) >= question.confidence
         and not unconfirmed(question.lineage, first, hidden, tested)
     ):
-        state = State.FOUND if len(first) == 1 else State.SET
-        candidates = tuple(int(i) for i in first if probability[i] > 0)
+        # Of commits that no trial can part the prior may leave only one.
+        alone = probability[leader] * (1 - no_change) >= question.confidence
+        state = State.FOUND if alone else State.SET
+        candidates = (leader,) if alone else tuple(int(i) for i in first if probability[i] > 0)
     effect, low, high, noise = np.nan, np.nan, np.nan, np.nan
     if belief is not None:
         effect, low, high = belief.fit.effect(belief.group, question.confidence)

@@ -228,9 +228,7 @@ class Attempt:
         if Mark.EARLY_STOPPED not in outcome.marks:
             found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
         ledger.finish_trial(ulid, outcome, found)
-        # What a part inherits is no file of the tree, and who was stopped read less than a whole.
-        whole = not self.task.whole and Mark.EARLY_STOPPED not in outcome.marks
-        if self.observed.began and whole:
+        if self.observed.began and not self.task.whole:  # what a part inherits is not in the tree
             self.bench.closures.keep(self.commit, self.task, ulid, self.observed)
         self.journal_path.unlink(missing_ok=True)
         if self.out.is_dir() and not any(self.out.iterdir()):

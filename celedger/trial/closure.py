@@ -47,14 +47,17 @@ class Closures:
     """The closures of one ledger, held against the trees of one repository."""
 
     def __init__(self, ledger: Ledger, repository: Repository) -> None:
-        self._ledger, self._objects = ledger, Objects(repository)
+        self._ledger, self._repository = ledger, repository
+        self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
         self._footprints: dict[int, Footprint] = {}
 
     def keep(self, commit: Commit, task: Task, ulid: str, observed: Observed) -> None:
         """Store the closure of a trial that just ended."""
         unknown = observed.unknown
-        if task.build and not task.inputs:
+        if task.build and not (
+            task.inputs and self._repository.matching(commit.sha, task.inputs)
+        ):
             unknown = unknown or "its build declares no inputs"
         if not unknown:
             footprint = Footprint(
@@ -107,7 +110,7 @@ class Closures:
         stands for already."""
         used = {r.derived or r.trial.ulid for r in held}
         agreeing = self.agreeing([commit], task, environment, seed)[commit.sha]
-        return next((c.ulid for c in agreeing if c.ulid not in used), None)
+        return next((c.ulid for c in agreeing if c.whole and c.ulid not in used), None)
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit]) -> Mapping[str, str]:
         if footprint not in self._contents:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.stats.choice import Cost, choose, expected_trials
+from celedger.stats.choice import DOUBTED, Cost, choose, expected_trials
 from celedger.stats.firstbad import (
     Evidence,
     NoisePrior,
@@ -67,7 +67,7 @@ def test_a_sure_crash_takes_one_reading_a_halving_and_a_few_more(first_bad: int)
     question = Question(Lineage.line(1024), binary=True)
     answer, path = bisect(question, lambda position: float(position >= first_bad))
     assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
-    assert len(path) <= 3 + 10 + 3
+    assert len(path) <= 3 + 10 + 4
     assert answer.effect > 0.9 and np.isnan(answer.noise)
 
 
@@ -376,3 +376,44 @@ def test_commits_that_repeat_one_draw_are_one_observation_on_one_side() -> None:
     inside = sum(often.probability[4:7])
     assert inside < sum(once.probability[4:7])
     assert often.probability[7:].sum() < witnesses.probability[7:].sum()
+
+
+# --- nothing changed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whether_anything_changed_is_asked_of_the_ends(seed: int) -> None:
+    source = random.Random(seed)
+    question = Question(Lineage.line(64))
+    known = [Reading(p, source.gauss(0, 1)) for p in (GOOD, 63) for _ in range(10)]
+    for _ in range(12):
+        evidence = Evidence(tuple(known))
+        answer = posterior(question, evidence)
+        choice = choose(question, evidence, answer)
+        if choice is None:
+            break
+        if answer.no_change > DOUBTED:
+            assert choice.position in (GOOD, 63)
+        known.append(Reading(choice.position, source.gauss(0, 1)))
+    assert answer.state is not State.FOUND
+
+
+# --- unequal priors ----------------------------------------------------------------------------
+
+
+def test_of_commits_that_no_trial_can_part_the_prior_may_leave_one() -> None:
+    prior = np.ones(16)
+    prior[[7, 8]] = 0.0, 1e-9
+    question = Question(Lineage.line(16), prior=tuple(prior))
+    answer, _ = bisect(question, noisy(9, 8, 0), broken=frozenset({7, 8}))
+    assert (answer.state, answer.candidates) == (State.FOUND, (9,))
+    assert answer.probability[7] == 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-300, 1e-12])
+def test_where_only_one_commit_has_weight_it_is_measured_and_named(weight: float) -> None:
+    prior = np.full(200, weight)
+    prior[77] = 1.0
+    answer, path = bisect(Question(Lineage.line(200), prior=tuple(prior)), noisy(77, 6, 1))
+    assert (answer.state, answer.candidates) == (State.FOUND, (77,))
+    assert len(path) < 12

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from celedger.stats.firstbad import Evidence, NoisePrior, Question, Reading, posterior
+from celedger.stats.firstbad import (
+    NONE_PRIOR,
+    Evidence,
+    NoisePrior,
+    Question,
+    Reading,
+    posterior,
+)
 from celedger.stats.levels import SHIFT_MEDIAN, SHIFT_SPREAD
 from celedger.stats.likelihood import NOISES, TAIL_SCALE
 from celedger.stats.lineage import GOOD, Lineage
-
-NONE = 0.05
 
 
 def plainly(values: dict[int, list[float]], n: int, noise: NoisePrior) -> tuple[np.ndarray, float]:
@@ -40,8 +45,8 @@ def plainly(values: dict[int, list[float]], n: int, noise: NoisePrior) -> tuple[
                 bad = np.prod([f for p, f in site.items() if p >= b], axis=0)
                 evidence[b] += weight * known * (good @ prior @ bad) * step**2
             none += weight * known * np.prod(list(site.values()), axis=0).sum() * step
-    total = evidence.mean() * (1 - NONE) + none * NONE
-    return evidence / evidence.sum(), none * NONE / total
+    total = evidence.mean() * (1 - NONE_PRIOR) + none * NONE_PRIOR
+    return evidence / evidence.sum(), none * NONE_PRIOR / total
 
 
 @pytest.mark.parametrize(

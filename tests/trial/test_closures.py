@@ -223,7 +223,7 @@ def test_a_build_without_inputs_is_never_reused(tmp_path: Path) -> None:
     for inputs, ran in (("", 4), ('inputs = ["setup.py"]\n', 2)):
         suite = SUITE.replace('name = "tiny"\n', head + inputs)
         project = make_project(tmp_path / f"p{ran}", suite)
-        project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+        project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a", "setup.py": ""})
         project.run("run", "HEAD")
         project.commit("words", {"README": "b"})
         project.run("run", "HEAD")
@@ -265,7 +265,7 @@ def test_bisect_trains_nothing_twice_after_messages_were_rewritten(project: Proj
 
 @linux
 def test_a_range_in_which_nothing_read_differs_is_not_searched(project: Project) -> None:
-    project.commit("one", {"model.py": "LEVEL = 1.0\n"})
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "docs/0": "a"})
     project.run("run", "HEAD")
     project.commit("words", {"docs/a": "b"})
     project.commit("words", {"docs/a": "c"})

@@ -86,6 +86,7 @@ class GatedBench:
         seed: int,
         *,
         enough: int | None = 1,
+        derive: bool = True,
         until: events.Until | None = None,
     ) -> TrialRecord:
         gate = self._gate
@@ -93,7 +94,7 @@ class GatedBench:
         gate.ran.append((commit.sha, seed, until is None))
         if until is None:
             gate.open()
-            return self._run(commit, task, seed, enough=enough)
+            return self._run(commit, task, seed, enough=enough, derive=derive)
 
         def asked(ulid: str) -> str:
             reason = until(ulid)

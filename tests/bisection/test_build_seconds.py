@@ -1,0 +1,25 @@
+"""What a build takes, from trials that are stored."""
+
+from __future__ import annotations
+
+from celedger.bisection.search import build_seconds
+from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+
+
+def ran(number: int, commit: str, total: float, commands: float) -> TrialRecord:
+    started = 100.0 * number
+    trial = Trial(f"{number:026d}", commit, "r", "e", number, Why.BISECT, started, "here")
+    return TrialRecord(
+        trial, "s", "t", Outcome(OutcomeKind.OK, started + total), summaries={"duration": commands}
+    )
+
+
+def test_a_build_is_what_the_first_trial_of_a_commit_takes_beyond_its_commands() -> None:
+    records = [
+        ran(1, "a", 11.0, 10.0),  # kept from the trial before
+        ran(0, "a", 41.0, 10.0),
+        ran(2, "b", 39.0, 10.0),
+        ran(3, "a", 11.0, 10.0),
+    ]
+    assert build_seconds(records) == 30.0
+    assert build_seconds([]) == 0.0
