@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from celedger.drift.baseline import HISTORY, Baselines, noise, usable
 from celedger.errors import Status
 from celedger.ledger import Ledger
+from celedger.ledger import ulid as ulids
 from celedger.model import (
     Commit,
     Direction,
@@ -28,6 +29,8 @@ from celedger.stats import verdict as rules
 from celedger.stats.noise import Noise
 
 Rows = Sequence[SummaryRow]
+_CHANGED = (VerdictKind.REGRESSED, VerdictKind.IMPROVED)
+_TURNS = ", in turns"  # of the rule of a verdict on interleaved trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class _Case:
     base: Rows
     question: rules.Question
     environment: str
+    turns: bool = False  # HEAD and its baseline were run in turns
     pinned: str = ""  # the commit of a pinned baseline; "" for the rolling one
     accepted: str = ""  # who accepted this commit's change, and why
 
@@ -65,7 +69,9 @@ def judge(
     """Judge one commit on every task and metric, and store the verdicts in the ledger.
 
     `interleaved` gives, for tasks of which this commit and its baseline were run in turns, the
-    time at which that began: their speed is judged by those trials alone.
+    time at which that began: their speed is judged by those trials alone, then and whenever it is
+    asked again. Without it a change of speed is a suspicion and no more: a machine drifts more
+    than code does.
     """
     ancestors = [c.sha for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
     order = {sha: place for place, sha in enumerate(reversed(ancestors))}
@@ -82,7 +88,7 @@ def judge(
         if baselines.own.get("", VerdictKind.SAME) is not VerdictKind.SAME:
             # The task as a whole had failed here, and now it runs.
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, "it runs"))
-        since = (interleaved or {}).get(task.name)
+        since = (interleaved or {}).get(task.name) or _turns(ledger, commit, task, environment)
         judged = len(settled) + len(cases)
         before = ledger.judged_before(
             commit.sha, suite=task.suite, task=task.name, recipe=task.recipe,
@@ -109,8 +115,8 @@ def judge(
     ledger.record_verdicts(verdicts)
     suspects: dict[str, bool] = {}
     for case, answer in zip(cases, answers, strict=True):
-        if answer.suspect:
-            speed = case.metric.kind is Kind.SPEED
+        speed = case.metric.kind is Kind.SPEED
+        if answer.suspect or (speed and answer.kind in _CHANGED and not case.turns):
             suspects[case.task.name] = suspects.get(case.task.name, True) and speed
     return Judged(verdicts, suspects)
 
@@ -163,10 +169,11 @@ def _cases(
         why = "measured before only in another environment; this starts a new baseline"
         kind = VerdictKind.ENVIRONMENT_CHANGED
         return _verdict(commit, task, metric.name, environment, kind, why, head)
+    turns = False
     if since is not None and metric.kind is Kind.SPEED:
-        recent = [r for r in base if r.started >= since]
-        if recent:
-            base, head = recent, [r for r in head if r.started >= since] or head
+        recent = [[r for r in rows if r.started >= since] for rows in (base, head)]
+        if all(recent):
+            (base, head), turns = recent, True
     word = baselines.accepted(metric)
     accepted = f"accepted by {word.who}: {word.why}" if word else ""
     # The commit's own step is not part of the noise it is tested against; its repeats are.
@@ -175,12 +182,12 @@ def _cases(
         known = replace(noise(here, order), between=0.0)
     look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
     question = _question(metric, head, base, known, look)
-    found = [_Case(task, metric, head, base, question, environment, "", accepted)]
+    found = [_Case(task, metric, head, base, question, environment, turns, "", accepted)]
     pin = baselines.pinned(metric, here)
     if pin is not None:
         question = _question(metric, head, pin[1], known, look)
         found.append(
-            _Case(task, metric, head, pin[1], question, environment, pin[0].commit, accepted)
+            _Case(task, metric, head, pin[1], question, environment, False, pin[0].commit, accepted)
         )
     return found
 
@@ -198,9 +205,12 @@ def _combined(
             level=answer.level, value=answer.value, effect=answer.effect,
             low=answer.low, high=answer.high, p_value=answer.p_value,
             trials=tuple(r.ulid for r in case.head), baseline=tuple(r.ulid for r in case.base),
-            rule=answer.rule, note=answer.note,
+            rule=answer.rule + _TURNS * case.turns, note=answer.note,
             recipe=case.task.recipe, environment=case.environment,
         )  # fmt: skip
+        if verdict.kind in _CHANGED and case.metric.kind is Kind.SPEED and not case.turns:
+            note = "seems changed, but was not measured in turns with its baseline: celedger check"
+            verdict = replace(verdict, kind=VerdictKind.UNDECIDED, note=note)
         if case.pinned:
             if verdict.kind is not VerdictKind.REGRESSED or verdicts[key].kind.bad:
                 continue
@@ -210,6 +220,17 @@ def _combined(
             verdict = replace(verdict, kind=VerdictKind.SAME, note=case.accepted)
         verdicts[key] = verdict
     return list(verdicts.values())
+
+
+def _turns(ledger: Ledger, commit: Commit, task: Task, environment: str) -> float | None:
+    """When this commit and its baseline were first run in turns, as earlier verdicts tell."""
+    began = [
+        min(map(ulids.time, verdict.trials))
+        for verdict in ledger.verdicts(commit=commit.sha, suite=task.suite, task=task.name)
+        if verdict.rule.endswith(_TURNS)
+        and (verdict.recipe, verdict.environment) == (task.recipe, environment)
+    ]
+    return min(began, default=None)
 
 
 def _question(metric: Metric, head: Rows, base: Rows, known: Noise, look: int) -> rules.Question:

@@ -50,8 +50,8 @@ class Closures(Writer):
     def closures(self, *, recipe: str, environment: str, seed: int | None = None) -> list[Closure]:
         """Of the trials that may stand for another, in the order in which they started."""
         return [
-            Closure(*row[:-1], whole=bool(row[-1]))
-            for row in self._rows(
+            Closure(trial, commit, of_seed, footprint, content, bool(whole))
+            for trial, commit, of_seed, footprint, content, whole in self._rows(
                 "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content, o.marks = '' FROM tasks t "
                 "JOIN trials r ON r.task = t.id JOIN environments e ON e.id = r.environment "
                 "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "

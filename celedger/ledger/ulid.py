@@ -34,6 +34,16 @@ def new(now: float, random: Random) -> str:
     return _encode(millisecond << _RANDOM_BITS | entropy)
 
 
+def time(ulid: str) -> float:
+    """When it was made, in seconds since the epoch. Raises ValueError for what is no ULID."""
+    if not is_valid(ulid):
+        raise ValueError(f"{ulid!r} is no ULID")
+    millisecond = 0
+    for letter in ulid[:10]:
+        millisecond = millisecond * 32 + _ALPHABET.index(letter)
+    return millisecond / 1000
+
+
 def is_valid(text: str) -> bool:
     return bool(_VALID.match(text))
 

@@ -55,9 +55,7 @@ class Closures:
     def keep(self, commit: Commit, task: Task, ulid: str, observed: Observed) -> None:
         """Store the closure of a trial that just ended."""
         unknown = observed.unknown
-        if task.build and not (
-            task.inputs and self._repository.matching(commit.sha, task.inputs)
-        ):
+        if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
         if not unknown:
             footprint = Footprint(

@@ -83,3 +83,24 @@ def test_a_verdict_can_be_asked_why(project: Project) -> None:
     assert "baseline" in done.out
     assert "seeds 0 1" in done.out
     assert "rule" in done.out
+
+
+def test_speed_is_believed_once_it_was_measured_in_turns(tmp_path) -> None:
+    """A machine drifts more than code does: what `run` alone sees is a suspicion."""
+    suite = SUITE.replace(
+        'direction = "lower"\nkind = "quality"', 'direction = "lower"\nkind = "speed"'
+    )
+    project = make_project(tmp_path / "project", suite)
+    for sha in project.history([1.0, 1.0, 2.0]):
+        seen = project.run("run", sha)
+        assert seen.status == 0, seen.err
+    assert "undecided" in project.run("show").out
+    judged = project.run("check", "--json")
+    assert judged.status == 1, judged.err
+    (verdict,) = [v for v in json.loads(judged.out)["verdicts"] if v["metric"] == "val_loss"]
+    assert verdict["kind"] == "regressed"
+    assert "in turns" in verdict["rule"]
+    ran = project.run("log", "--json").out.count('"ulid"')
+    again = project.run("check", "--json")
+    assert again.status == 1
+    assert project.run("log", "--json").out.count('"ulid"') == ran, "it is remembered"
