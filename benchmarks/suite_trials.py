@@ -1,0 +1,162 @@
+"""Trials of the shipped suites for the benchmarks beside this file: runs a task's commands as
+celedger does, without its ledger, summarises the declared metrics and asks celedger's statistics.
+
+Trials are kept as JSON under `--cache`, by the content of suite and harness, so that a benchmark
+that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from celedger import suite as suites
+from celedger.model import Direction, Kind, Metric, Task
+from celedger.stats import verdict as rules
+from celedger.trial.protocol import Parser, summarise
+
+ROOT = Path(__file__).resolve().parent.parent
+INJECTED = ROOT / "benchmarks" / "injected"
+CACHE = Path(tempfile.gettempdir()) / "celedger-suite-trials"
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Summaries of the declared quality metrics; none where it crashed."""
+
+    summaries: Mapping[str, float]
+    fingerprints: Sequence[str]  # one an epoch
+    seconds: float  # processor time of all commands
+    memory: int  # bytes, the largest of the commands
+    error: str = ""
+
+
+def tasks(*names: str) -> dict[str, tuple[suites.Suite, Task]]:
+    """The tasks of these suites, by name."""
+    found = {}
+    for name in names:
+        suite = suites.load(ROOT / "suites" / name)
+        found |= {task.name: (suite, task) for task in suite.tasks}
+    return found
+
+
+def judged(task: Task) -> list[Metric]:
+    """The metrics that tell of quality: these a busy machine cannot move."""
+    return [m for m in task.metrics if m.kind is Kind.QUALITY and m.direction is not Direction.INFO]
+
+
+def run(
+    suite: suites.Suite,
+    task: Task,
+    seed: int,
+    *,
+    cache: Path = CACHE,
+    folder: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> Trial:
+    """One trial, with `folder` for the suite's own and `extra` in its environment."""
+    folder, extra = folder or suite.folder, dict(extra or {})
+    digest = hashlib.sha256(_content(folder).encode())
+    digest.update(json.dumps([task.name, seed, sorted(extra.items()), str(task.commands)]).encode())
+    if extra:
+        digest.update(b"".join(path.read_bytes() for path in sorted(INJECTED.glob("*.py"))))
+    kept = cache / f"{digest.hexdigest()[:32]}.json"
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        trial = _run(task, folder, seed, extra)
+        draft = kept.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(trial.__dict__))
+        draft.rename(kept)
+    return Trial(**json.loads(kept.read_text()))
+
+
+def _content(folder: Path) -> str:
+    harness = (ROOT / "celedger" / "child" / "torch.py").read_bytes()
+    scripts = b"".join(
+        path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py"))
+    )
+    return hashlib.sha256(harness + scripts).hexdigest()
+
+
+def _run(task: Task, folder: Path, seed: int, extra: Mapping[str, str]) -> Trial:
+    with tempfile.TemporaryDirectory() as place:
+        journal = Path(place, "journal.jsonl")
+        descriptor = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        path = [str(ROOT)] if not extra else [str(INJECTED), str(ROOT)]
+        environment = os.environ | {
+            "CELEDGER_FD": str(descriptor), "PYTHONPATH": ":".join(path),
+            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **extra,
+        }  # fmt: skip
+        lines = suites.command_lines(
+            task, python=sys.executable, suite_dir=folder, tree=ROOT, seed=seed, out=Path(place)
+        )
+        seconds, memory, error = 0.0, 0, ""
+        for _, line in lines:
+            with Path(place, "stderr").open("w+") as stderr:
+                process = subprocess.Popen(
+                    line, env=environment, pass_fds=[descriptor],
+                    stdout=subprocess.DEVNULL, stderr=stderr,
+                )  # fmt: skip
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                seconds += usage.ru_utime + usage.ru_stime
+                memory = max(memory, usage.ru_maxrss * 1024)
+                if process.returncode:
+                    stderr.seek(0)
+                    error = (stderr.read().strip().splitlines() or ["no word"])[-1]
+                    break
+        os.close(descriptor)
+        parser = Parser()
+        reports = [parser.feed(line) for line in journal.read_bytes().splitlines()]
+    found = [report for report in reports if report is not None]
+    summaries = {}
+    for metric in judged(task):
+        series = [(r.epoch, r.values[metric.name]) for r in found if metric.name in r.values]
+        value = summarise(metric, series)
+        if value is not None:
+            summaries[metric.name] = value
+    marks = [report.fingerprint or "" for report in found]
+    return Trial({} if error else summaries, marks, seconds, memory, error)
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What a metric's verdict says: `how` is regressed, improved, not-finite, or failed."""
+
+    metric: str
+    how: str
+    base: float = 0.0
+    head: float = 0.0
+
+
+def judge(task: Task, base: Sequence[Trial], head: Sequence[Trial]) -> list[Caught]:
+    """The declared quality metrics that celedger's verdict tells apart, under one false-alarm
+    budget for the task, as `celedger check` has it for one task. A crash is told by itself."""
+    if any(trial.error for trial in head):
+        return [Caught("", "failed")]
+    metrics = [m for m in judged(task) if m.name in base[0].summaries]
+    questions = [
+        rules.Question(
+            values=[trial.summaries[m.name] for trial in head],
+            baseline=[[trial.summaries[m.name] for trial in base]],
+            sign=m.direction.sign,
+            floor=m.floor,
+            seeds=SEEDS[: len(head)],
+            baseline_seeds=[SEEDS[: len(base)]],
+        )
+        for m in metrics
+    ]
+    told = ("regressed", "improved", "not-finite")
+    return [
+        Caught(m.name, str(answer.kind), answer.level, answer.value)
+        for m, answer in zip(metrics, rules.judge_many(questions), strict=True)
+        if str(answer.kind) in told
+    ]
