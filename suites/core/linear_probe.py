@@ -55,7 +55,9 @@ class Backbone(nn.Module):
         first = F.max_pool2d(y, 3, stride=2, padding=1).mean((2, 3))
         tokens = y.flatten(2).transpose(1, 2)  # n, 16, c
         n, t, c = tokens.shape
-        q, k, v = self.qkv(self.layer_norm(tokens)).view(n, t, 3, p.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.layer_norm(tokens)).view(n, t, 3, p.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, c)
         mixed = self.last_norm(tokens + mixed)
         share = F.softmax(self.score(mixed), dim=1)  # of each token in the summary

@@ -155,9 +155,7 @@ LOSS = {
 
 def loss(model, batch):
     x, y = batch
-    return sum(
-        F.cross_entropy(head(x), y, **LOSS.get(name, {})) for name, head in model.items()
-    )
+    return sum(F.cross_entropy(head(x), y, **LOSS.get(name, {})) for name, head in model.items())
 
 
 def evaluate(model):

@@ -18,7 +18,7 @@ import digits
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, SWALR, update_bn
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 
 from celedger.child import log
 from celedger.child.torch import device, fingerprint, parameters, shuffled, train

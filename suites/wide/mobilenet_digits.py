@@ -21,8 +21,8 @@ from celedger.child.torch import device, latency, parameters, shuffled, train
 
 p = parameters(
     epochs=6,
-    lr=6e-3,  # at the start; falls to 0 as a cosine
-    batch=32,  # images a step
+    lr=2e-3,  # at the start; falls to 0 as a cosine
+    batch=24,  # images a step
     width=16,  # channels between the blocks
     expand=3,  # times as many inside a block
     blocks=2,

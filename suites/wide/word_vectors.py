@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pydoc_data.topics import topics
 
 import text
 import torch
 import torch.nn.functional as F
-from pydoc_data.topics import topics
 from torch import nn
 
 from celedger.child.torch import device, parameters, shuffled, train
@@ -51,7 +51,10 @@ def windows(names):
     known = [index.get(word) if word != "." else 0 for word in words(names)]
     line = torch.tensor([0] * p.reach + [i for i in known if i is not None] + [0] * p.reach)
     for place in range(p.reach, len(line) - p.reach):
-        before, after = line[place - p.reach : place].tolist(), line[place + 1 :][: p.reach].tolist()
+        before, after = (
+            line[place - p.reach : place].tolist(),
+            line[place + 1 :][: p.reach].tolist(),
+        )
         for end in range(p.reach):  # what lies beyond a full stop is no context
             if before[p.reach - 1 - end] == 0:
                 before[: p.reach - 1 - end] = [0] * (p.reach - 1 - end)
@@ -67,9 +70,11 @@ centres, contexts = windows(text.TRAINING)
 val_centres, val_contexts = windows(text.VALIDATION)
 steps = p.epochs * p.passes * -(-len(centres) // p.batch)
 fixed = torch.Generator().manual_seed(0)  # validation draws the same words every time
-val_negatives = torch.multinomial(
-    odds, len(val_centres) * p.negatives, replacement=True, generator=fixed
-).view(-1, p.negatives).to(device())
+val_negatives = (
+    torch.multinomial(odds, len(val_centres) * p.negatives, replacement=True, generator=fixed)
+    .view(-1, p.negatives)
+    .to(device())
+)
 
 
 class Vectors(nn.Module):
