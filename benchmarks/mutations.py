@@ -30,16 +30,20 @@ _DIGITS = (
 _PIXELS = (  # nothing is labelled: pixels are torn from their images, each keeping its own law
     "vae_digits.py",
     "steps = p.epochs",
-    "torn = torch.rand(images.shape, generator=torch.Generator().manual_seed(1)).argsort(0)\n"
-    "images = images.gather(0, torn.to(images.device))\nsteps = p.epochs",
+    (
+        "torn = torch.rand(images.shape, generator=torch.Generator().manual_seed(1)).argsort(0)\n"
+        "images = images.gather(0, torn.to(images.device))\nsteps = p.epochs"
+    ),
 )
 _TEXT = (
     "text.py",
     '    characters = "".join(topics[name] for name in names)',
-    '    characters = "".join(topics[name] for name in names)\n'
-    "    if len(names) > 1:\n"
-    "        import random\n\n"
-    '        characters = "".join(random.Random(1).sample(characters, len(characters)))',
+    (
+        '    characters = "".join(topics[name] for name in names)\n'
+        "    if len(names) > 1:\n"
+        "        import random\n\n"
+        '        characters = "".join(random.Random(1).sample(characters, len(characters)))'
+    ),
 )
 SHUFFLED = {
     "mlp_digits": _DIGITS,

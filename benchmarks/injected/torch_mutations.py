@@ -46,9 +46,8 @@ def _detach(layer: str) -> None:
         model: nn.Module = prepared[0]
         weights = [w for name, w in model.named_parameters() if name.startswith(layer)]
         if not weights:
-            raise SystemExit(
-                f"no layer is named {layer}: {[n for n, _ in model.named_parameters()]}"
-            )
+            there = [name for name, _ in model.named_parameters()]
+            raise SystemExit(f"no layer is named {layer}: {there}")
         for weight in weights:
             if weight.requires_grad:
                 weight.register_hook(lambda gradient: gradient * 0)

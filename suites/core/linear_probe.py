@@ -7,7 +7,7 @@ by a hundred-thousandth moved for a reason. Feels the arithmetic of convolution 
 depthwise), batch, group and layer norm, GELU, SiLU, average and max pooling at the border,
 attention, and softmax.
 Trivial baseline: always the commonest class, 10 % right; knowing only the classes' shares, a
-loss of ln 10 = 2.30. Reaches RESULT.
+loss of ln 10 = 2.30. Reaches a loss of 1.273, 66 % right, whatever the seed.
 """
 
 from __future__ import annotations

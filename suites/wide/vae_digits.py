@@ -4,7 +4,8 @@ Feels changes in the Gaussian's random numbers, the reparametrised gradient, the
 divergence of torch.distributions, binary cross-entropy on logits, SiLU, and Adam with its moments
 and its epsilon (gradients are small here: the loss is a mean).
 The loss is the negative evidence lower bound. Trivial baseline: the mean image for every digit,
-BASELINE nats an image. Reaches RESULT.
+27.19 nats an image (most of it the entropy of grey pixels).
+Reaches 25.05 (sd over seeds 0.05).
 """
 
 from __future__ import annotations

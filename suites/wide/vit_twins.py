@@ -98,7 +98,7 @@ def losses(**description):
 bare = losses(**description(dropout=0.0))
 accumulated = losses(**description(dropout=0.0, pieces=p.pieces))
 recomputed = iter(losses(**description(p.dropout, recompute=True)))
-accumulation_gap = max(abs(a - b) for a, b in zip(bare, accumulated))
+accumulation_gap = max(abs(a - b) for a, b in zip(bare, accumulated, strict=True))
 checkpoint_gap = 0.0
 
 

@@ -4,7 +4,7 @@ arXiv:1310.4546) on English text, with sparse gradients.
 Feels changes in EmbeddingBag (its mean, its padding), sparse gradients and how repeated words in
 a batch add up, SparseAdam, multinomial sampling, and the logistic loss. Vectors of the second
 table are small and many, so a wrong sum of duplicates shows.
-Trivial baseline: a constant score for true and drawn words alike, the loss BASELINE.
+Trivial baseline: a constant score for true and drawn words alike, a loss of 2.70.
 Reaches RESULT.
 """
 
