@@ -8,8 +8,8 @@ at once.
 Feels changes in torch.distributions.Categorical (sampling, log-probability, entropy), softmax,
 tanh, the smooth L1 loss of the critic, gradients stopped by detach, Adam, and clipping.
 The score, val_cost, is the mean cost of a push when the likelier push is always chosen, from 256
-starts that training does not draw. Trivial baseline: never pushing, BASELINE; by chance CHANCE.
-Reaches RESULT.
+starts that training does not draw. Trivial baseline: never pushing, 3.48; by chance, 5.21.
+With seed 0 it reaches 0.085.
 """
 
 from __future__ import annotations

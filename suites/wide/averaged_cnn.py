@@ -7,7 +7,8 @@ Feels changes in torch.save and torch.load, state_dict, torch.optim.swa_utils (t
 update_bn), batch norm's running statistics, max pooling, and SGD with momentum.
 Two scores: val_loss of the last checkpoint, which its high rate makes poor, and averaged_loss,
 which must beat it. Trivial baseline: always the commonest class, 10 % right; knowing only the
-classes' shares, a loss of ln 10 = 2.30. Reaches RESULT.
+classes' shares, a loss of ln 10 = 2.30. With seed 0 the last checkpoint reaches 0.141, 95.0 %
+right, and the mean 0.068, 98.3 %.
 """
 
 from __future__ import annotations

