@@ -33,9 +33,9 @@ torch.set_num_threads(1)  # before any fork: no pool of threads is lost in one
 INJECTED = ROOT / "benchmarks" / "injected"
 CACHE = Path(tempfile.gettempdir()) / "celedger-suite-trials"
 SEEDS = (0, 1, 2)
-# A ledger learns that a metric repeats exactly from a second commit that left it alone. Its trials
-# are those of the first (suite_figures.py shows that they repeat), and count once for the noise.
-COMMITS = 2
+# A ledger knows that a metric repeats exactly from commits that left it alone. Their trials
+# are those of the first (suite_figures.py shows that they repeat) and count once for the noise.
+COMMITS = 3
 
 
 @dataclass(frozen=True)
