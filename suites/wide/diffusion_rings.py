@@ -8,7 +8,7 @@ the squared error, AdamW, and the average of weights (torch.optim.swa_utils), fr
 scored. Two metrics: the error of the predicted noise (val_loss), and how far the points it makes
 lie from the nearer ring (ring_distance; 0.04 for the data themselves).
 Trivial baseline: predicting no noise at all, an error of 1; a normal law of the data's mean and
-spread, a distance of NORMAL. With seed 0 it reaches an error of 0.433 and DISTANCE.
+spread, a distance of 0.26. With seed 0 it reaches an error of 0.404 and a distance of 0.13.
 """
 
 from __future__ import annotations
