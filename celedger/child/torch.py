@@ -39,7 +39,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from celedger.child import log, wants_steps
 from celedger.child.torch_steps import StepSeries, gradient_norm
 
-__all__ = ["Training", "device", "fingerprint", "parameters", "shuffled", "train"]
+__all__ = [
+    "Training",
+    "device",
+    "fingerprint",
+    "latency",
+    "parameters",
+    "prepare",
+    "shuffled",
+    "step",
+    "train",
+]
 
 Batch = Any  # whatever `data` yields and `loss` understands; its first tensor's length counts
 
@@ -57,6 +67,8 @@ class Training:
     seed: int = 0
     schedule: Callable[[Optimizer], LRScheduler] | None = None  # stepped every step
     clip: float | None = None  # largest L2 norm of the whole gradient
+    pieces: int = 1  # of a batch, passed one by one, their gradients added up
+    scaler: torch.amp.GradScaler | None = None  # for mixed precision; `loss` does the autocast
     threads: int | None = None  # CPU threads; by default OMP_NUM_THREADS, else 1
 
 
@@ -174,21 +186,56 @@ def step(
 ) -> Tensor:
     """One step of the optimiser, noted in `series`; the loss before it, still on the device."""
     optimiser.zero_grad(set_to_none=True)
-    loss = training.loss(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    scaler, total = training.scaler, torch.zeros(())
+    for i, piece in enumerate(_pieces(batch, training.pieces)):
+        loss = training.loss(model, piece)
+        if training.pieces > 1:  # the mean over the batch is that of its pieces, by their length
+            loss = loss * (_length(piece) / _length(batch))
+        total = total + loss.detach() if i else loss.detach()
+        (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    if scaler is not None and not (training.clip is None and series is None):
+        scaler.unscale_(optimiser)  # limit and series mean the gradient itself
     norm = None  # of the gradient as it came
     if training.clip is not None:
         norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip)
     if series is not None:
-        series.add(loss, gradient_norm(model.parameters()) if norm is None else norm, optimiser)
-    optimiser.step()
+        series.add(total, gradient_norm(model.parameters()) if norm is None else norm, optimiser)
+    if scaler is None:
+        optimiser.step()
+    else:
+        scaler.step(optimiser)
+        scaler.update()
     if schedule is not None:
         schedule.step()
-    return loss
+    return total
+
+
+def _pieces(batch: Batch, count: int) -> Iterable[Batch]:
+    """A batch cut into `count` pieces of nearly equal length."""
+    if count == 1:
+        return (batch,)
+    if isinstance(batch, (tuple, list)):
+        return zip(*(tensor.chunk(count) for tensor in batch))  # noqa: B905 (Python 3.8)
+    pieces: Iterable[Batch] = batch.chunk(count)
+    return pieces
 
 
 def _length(batch: Batch) -> int:
     return len(batch[0]) if isinstance(batch, (tuple, list)) else len(batch)
+
+
+def latency(call: Callable[[], object], *, warmup: int = 20, calls: int = 100) -> dict[str, float]:
+    """latency_p50, _p90 and _p99 (s) of one call, until the device has finished it; the first
+    `warmup` calls, which fill caches and choose kernels, are left out."""
+    where, durations = device(), []
+    for _ in range(warmup + calls):
+        start = time.perf_counter()
+        call()
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+        durations.append(time.perf_counter() - start)
+    shares = {"latency_p50": 0.50, "latency_p90": 0.90, "latency_p99": 0.99}
+    return {name: quantile(durations[warmup:], share) for name, share in shares.items()}
 
 
 class StepClock:

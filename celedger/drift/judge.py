@@ -178,7 +178,7 @@ def _cases(
     accepted = f"accepted by {word.who}: {word.why}" if word else ""
     # The commit's own step is not part of the noise it is tested against; its repeats are.
     known = noise([r for r in here if r.commit != commit.sha], order)
-    if len(head) > 1 and not known.between:
+    if len(head) > 1 and not known.between and not known.exact:
         known = replace(noise(here, order), between=0.0)
     look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
     question = _question(metric, head, base, known, look)

@@ -142,3 +142,10 @@ def test_the_smallest_change_shrinks_with_trials_and_is_told_as_often_as_promise
 def test_nothing_can_be_told_without_noise_and_anything_of_an_exact_metric() -> None:
     assert smallest_change(pool([[1.0]]), 3, 3) == math.inf
     assert smallest_change(pool([[2.0, 2.0, 2.0]]), 1, 1) == 0.0
+
+
+def test_what_no_seed_has_a_say_in_is_exact_unless_it_is_coarse() -> None:
+    seeds = [[0, 1, 2]]
+    assert pool([[1.2734501234] * 3], seeds=seeds).exact
+    assert not pool([[1.0] * 3], seeds=seeds).exact, "every seed may well be right on all samples"
+    assert not pool([[1.2734501234, 1.2734501234, 1.3]], seeds=seeds).exact
