@@ -9,7 +9,8 @@ convolution, batch norm over two kinds of input, grid_sample, indexing and its g
 cross-entropy, AdamW, and a rate that warms up and falls as a cosine.
 Trivial baselines, mean overlap of boxes on the validation videos: staying where the target was at
 first, 0.28 (of masks 0.21); going on straight as between the first two true frames, 0.39.
-REACHES
+Quality and its spread over seeds are not measured yet for this version; with the smooth L1 of
+Fast R-CNN for the box instead, seed 0 reached 0.47 of boxes and 0.47 of masks.
 """
 
 from __future__ import annotations
