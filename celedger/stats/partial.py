@@ -149,7 +149,9 @@ def pick(
     worth = best.gain / cost.at(best.position) * ADVANTAGE
     chosen = Pick(best, whole=False)
     rung = _clearest(question, partial, seen)
-    found = _at_rung(question, seen, rung, cost, partial.memory) if rung is not None else None
+    found = None
+    if rung is not None:
+        found = _at_rung(question, seen, rung, cost, partial.memory, evidence.untestable)
     if rung is None or found is None:
         return chosen
     where, rate = found
@@ -185,10 +187,15 @@ def _shift(posterior: Posterior) -> float | None:
 
 
 def _at_rung(
-    question: Question, seen: View, rung: Rung, cost: Cost, memory: Memory
+    question: Question,
+    seen: View,
+    rung: Rung,
+    cost: Cost,
+    memory: Memory,
+    untestable: frozenset[int],
 ) -> tuple[Choice, float] | None:
     """The best trial that ends at this rung, and its bits a second."""
-    readings = Evidence((*rung.whole, *rung.stopped))
+    readings = Evidence((*rung.whole, *rung.stopped), untestable)
     here = _plain(question, readings.readings, memory)
     # The same belief as `seen.trusting`, reached through this rung's own readings.
     prior = _weights(np.asarray(seen.trusting.probability) / np.maximum(here.probability, _TINY))

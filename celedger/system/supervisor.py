@@ -121,6 +121,9 @@ def _kill_all(command: int, grace: float) -> None:
         pause = min(pause * 2, 0.1)  # a process may hang in the kernel for long
 
 
+_abandoned: list[bool] = []  # nobody wants to know any more what the command read
+
+
 def _listen(control: int, command: int) -> None:
     while True:
         try:
@@ -128,6 +131,7 @@ def _listen(control: int, command: int) -> None:
         except OSError:
             order = b""
         if not order:
+            _abandoned.append(True)
             _kill_all(command, 0.0)
         try:
             os.killpg(command, SIGTERM)
@@ -212,7 +216,7 @@ def supervise(
             _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
     if sys.platform != "darwin":  # where it is in bytes already
         max_rss *= 1024
-    if watch is not None:
+    if watch is not None and not _abandoned:
         try:
             watch.record.write(reads)  # type: ignore[attr-defined]
         except OSError:  # a full disk: nothing is known then

@@ -254,6 +254,7 @@ class Attempt:
             return
 
     def close(self) -> None:
+        self.reads.unlink(missing_ok=True)
         if self.channel >= 0:
             os.close(self.channel)
             self.channel = -1

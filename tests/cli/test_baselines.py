@@ -98,7 +98,7 @@ def test_speed_is_believed_once_it_was_measured_in_turns(tmp_path) -> None:
     judged = project.run("check", "--json")
     assert judged.status == 1, judged.err
     (verdict,) = [v for v in json.loads(judged.out)["verdicts"] if v["metric"] == "val_loss"]
-    assert verdict["kind"] == "regressed"
+    assert verdict["verdict"] == "regressed"
     assert "in turns" in verdict["rule"]
     ran = project.run("log", "--json").out.count('"ulid"')
     again = project.run("check", "--json")

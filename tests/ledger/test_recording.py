@@ -22,6 +22,7 @@ from celedger.model import (
     Commit,
     Direction,
     EpochReport,
+    Footprint,
     Mark,
     Metric,
     Outcome,
@@ -264,6 +265,8 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
+    ledger.record_closure(trial.ulid, Footprint((b"model.py",)), "0" * 64)
+    ledger.derive_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), trial.ulid, [])
     ledger.record_bisect(BisectRecord("1", "c", "t", "m", "a", "b", (), 0.5, "found", 1.0))
     ledger.record_baseline(
         BaselineRecord("1", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0)
@@ -273,7 +276,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 16
+    assert len(tables) == 19
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -115,7 +115,7 @@ def test_after_any_harm_a_move_or_restore_ends_in_what_a_clone_would_hold(
     rng = random.Random(20)
     restored = 0
     with take(tmp_path) as checkout:
-        for step in range(60):
+        for step in range(30):
             key = rng.choice(list(ids))
             checkout.move_to(ids[key])
             assert content(checkout.path) == want[key], (step, key)

@@ -326,7 +326,7 @@ def test_a_forked_trial_is_found_by_its_id(place: Place) -> None:
     """As `recover` looks for what a dead runner left."""
     argv = place.argv("import time; time.sleep(600)")
     env = place.env(CELEDGER_FD="")
-    with process.Running._start(argv, place.tree, env, 2, (), time.monotonic,
+    with process.Running._start(argv, place.tree, env, 2, (), None, time.monotonic,
                                 place.fork(argv, env)) as running:  # fmt: skip
         assert psutil.pid_exists(running.pid)
         assert tree.hunt(variable=("CELEDGER_TRIAL", place.token)) >= 1
