@@ -315,11 +315,10 @@ class TrialRecord:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is the
-    tree itself), of files and folders, there or not. `modules` are those of `paths` of which only
-    the code counts, and `inputs` the patterns of what its build depends on."""
+    tree itself), of files and folders, there or not. `inputs` are the patterns of what its build
+    depends on."""
 
     paths: tuple[bytes, ...]
-    modules: tuple[bytes, ...] = ()
     inputs: tuple[str, ...] = ()
 
 

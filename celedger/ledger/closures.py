@@ -25,14 +25,13 @@ o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
 class Closures(Writer):
     def record_closure(self, ulid: str, footprint: Footprint, content: str) -> None:
         paths = b"\0".join(footprint.paths)
-        modules = b"\0".join(footprint.modules)
         inputs = json.dumps(footprint.inputs)
-        digest = hashlib.sha256(b"\n\0".join((paths, modules, inputs.encode()))).hexdigest()
+        digest = hashlib.sha256(b"\n\0".join((paths, inputs.encode()))).hexdigest()
         with self.transaction() as connection:
             connection.execute(
-                "INSERT INTO footprints (digest, paths, modules, inputs) VALUES (?, ?, ?, ?) "
+                "INSERT INTO footprints (digest, paths, inputs) VALUES (?, ?, ?) "
                 "ON CONFLICT DO NOTHING",
-                (digest, zlib.compress(paths), zlib.compress(modules), inputs),
+                (digest, zlib.compress(paths), inputs),
             )
             connection.execute(
                 "INSERT INTO closures VALUES (?, ?, ?, '') ON CONFLICT DO NOTHING",
@@ -71,13 +70,11 @@ class Closures(Writer):
         return rows[0][0] or None if rows else None
 
     def footprint(self, number: int) -> Footprint:
-        ((paths, modules, inputs),) = self._rows(
-            "SELECT paths, modules, inputs FROM footprints WHERE id = ?", (number,)
+        ((paths, inputs),) = self._rows(
+            "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)
         )
-        names = [zlib.decompress(packed) for packed in (paths, modules)]
-        split = [tuple(text.split(b"\0")) if text else () for text in names]
         # "" alone, the tree itself, packs like nothing at all.
-        return Footprint(split[0] or (b"",), split[1], tuple(json.loads(inputs)))
+        return Footprint(tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)))
 
     def derive_trial(self, trial: Trial, evidence: str, without: Iterable[str]) -> None:
         """A trial that need not run: it ends as its evidence did, with the summaries of all

@@ -222,9 +222,8 @@ CREATE TABLE baselines (         -- which level a person declared right, and why
 ) STRICT;
 CREATE TABLE footprints (        -- what trials named of their commit's tree, each set once
   id INTEGER PRIMARY KEY,
-  digest TEXT NOT NULL UNIQUE,   -- SHA-256 of paths, modules and inputs
+  digest TEXT NOT NULL UNIQUE,   -- SHA-256 of paths and inputs
   paths BLOB NOT NULL,           -- zlib of the paths with NUL between, sorted; '' is the tree
-  modules BLOB NOT NULL,         -- zlib: those compared by their code alone
   inputs TEXT NOT NULL           -- JSON: patterns of what the build depends on
 ) STRICT;
 CREATE TABLE closures (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -22,7 +22,6 @@ from celedger.repo.repository import Repository
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 _TREE = b"40000"
-_BLOBS = (b"100644", b"100755")
 _GLOB = frozenset("*?[")
 
 KEPT = 128 << 20
@@ -38,7 +37,6 @@ class _Node:
     """A folder or file of a footprint. `named`: a trial named it, and not only what is below."""
 
     named: bool = False
-    module: bool = False
     whole: bool = False  # all that is below counts
     globs: list[str] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
@@ -58,8 +56,6 @@ def _plant(footprint: Footprint) -> _Node:
         parts = path.split(b"/")
         for i in range(len(parts)):
             root.at(b"/".join((*parts[:i], _ATTRIBUTES))).named = True
-    for path in footprint.modules:
-        root.at(path).module = True
     for pattern in footprint.inputs:
         node = root
         for part in filter(lambda p: p not in ("", "."), pattern.split("/")):
@@ -81,23 +77,15 @@ class _Found:
 
 
 class Contents:
-    """The contents of one footprint in many trees. `code` reduces a module's source to what
-    counts of it (None: it cannot tell, and every byte counts)."""
+    """The contents of one footprint in many trees."""
 
-    def __init__(
-        self,
-        objects: Objects,
-        footprint: Footprint,
-        code: Callable[[bytes], bytes | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, objects: Objects, footprint: Footprint) -> None:
         self._objects = objects
         self._root = _plant(footprint)
-        self._code = code
-        text = b"\0".join((*footprint.paths, b"", *footprint.modules))
+        text = b"\0".join((*footprint.paths, b""))
         self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
         self._found: dict[tuple[int, str], _Found] = {}
         self._hashes: dict[tuple[int, str], bytes] = {}
-        self._modules: dict[str, bytes] = {}
 
     def of(self, trees: Iterable[str]) -> dict[str, str]:
         """The hash (64 hex digits) for each tree, given by its own. Raises RepositoryError where
@@ -118,7 +106,6 @@ class Contents:
     def _read(self, trees: Sequence[str]) -> None:
         """Take in all folders that the hashes of `trees` will ask for."""
         level = {(id(self._root), tree): (self._root, tree) for tree in trees}
-        sources: set[str] = set()
         while level:
             by_tree: dict[str, list[_Node]] = {}
             for node, tree in level.values():
@@ -133,14 +120,9 @@ class Contents:
                         if child is None:
                             continue
                         key = (id(child), sha)
-                        if mode == _TREE and not child.whole:
-                            if key not in self._hashes and key not in self._found:
-                                level[key] = (child, sha)
-                        elif child.module and mode in _BLOBS and sha not in self._modules:
-                            sources.add(sha)
-        for sha, content in self._objects.read(sources):
-            code = self._code(content)
-            self._modules[sha] = b"whole" + bytes.fromhex(sha) if code is None else code
+                        known = key in self._hashes or key in self._found
+                        if mode == _TREE and not child.whole and not known:
+                            level[key] = (child, sha)
 
     def _hash(self, node: _Node, tree: str) -> bytes:
         key = (id(node), tree)
@@ -160,11 +142,8 @@ class Contents:
         if entry is None:
             return b"-"
         mode, sha = entry
-        if node is not None and not node.whole:
-            if mode == _TREE:
-                return b"tree" + self._hash(node, sha)
-            if node.module and mode in _BLOBS:
-                return mode + b" code " + self._modules[sha]
+        if node is not None and not node.whole and mode == _TREE:
+            return b"tree" + self._hash(node, sha)
         return mode + b" " + bytes.fromhex(sha)
 
 
