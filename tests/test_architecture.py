@@ -17,7 +17,7 @@ ROOMS = [
     "repo", "suite", "system",
     "ledger",
     "trial", "child",
-    "drift", "bisection", "demo", "service",
+    "drift", "bisection", "diagnose", "demo", "service",
     "views",
     "cli",
 ]  # fmt: skip
@@ -33,10 +33,13 @@ OWNERS = {
     "rich": ("cli",),
     "git": ("repo",),
 }
+# Loaded in diagnostic runs only, once the training has torch.
+PROBES = ("observe.py", "trace.py", "watch.py", "profile.py", "memory.py", "preflight.py")
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {
     "torch.py": ("torch", "numpy"),
     "torch_steps.py": ("torch",),
+    **dict.fromkeys(PROBES, ("torch",)),
     "lightning.py": ("lightning", "pytorch_lightning"),
     "huggingface.py": ("transformers",),
 }

@@ -4,10 +4,10 @@ measured environment, so it knows torch and the standard library (Python 3.8 on)
 celedger's parent side.
 
 A `Training` is plain data. `train` is its driver for the record: `prepare`, then `step` after
-`step`. Whoever wants to look closer (traces, watchpoints, profiles) drives the same `Training` by
-the same two functions in a run of its own; the driver for the record stays without hooks. Such a
-run is asked for from outside: CELEDGER_PROBE holds a JSON object whose `kind` names the module of
-`celedger.child` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to.
+`step`, without hooks. A diagnostic run may drive the same `Training` by the same two functions in
+its own way: CELEDGER_PROBE holds a JSON object with `drives` true, whose `kind` names the module of
+`celedger.child` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to. (Probes
+that only look are attached to any training, this one too, by `celedger.child.observe`.)
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def train(**description: Any) -> nn.Module:
     until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
-    if "CELEDGER_PROBE" in os.environ:
-        return _probed(training, json.loads(os.environ["CELEDGER_PROBE"]))
+    probe = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
+    if probe.get("drives"):
+        return _driven(training, probe)
     where = device()
     model, optimiser, schedule = prepare(training, where)
     for epoch in range(training.epochs):
@@ -153,7 +154,7 @@ def train(**description: Any) -> nn.Module:
     return model
 
 
-def _probed(training: Training, probe: Mapping[str, Any]) -> nn.Module:
+def _driven(training: Training, probe: Mapping[str, Any]) -> nn.Module:
     driver = importlib.import_module(f"celedger.child.{probe['kind']}")
     trained: nn.Module = driver.drive(training, probe, Path(os.environ["CELEDGER_PROBE_OUT"]))
     return trained

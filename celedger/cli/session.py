@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celedger.config import Config
     from celedger.ledger import Ledger
+    from celedger.model import Task
     from celedger.repo import Repository
+    from celedger.trial.runner import Bench
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,15 @@ class Session:
     repository: Repository
     config: Config
     ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Looking(Session):
+    """A session for diagnostic runs, whose results never enter the ledger."""
+
+    bench: Bench
+    tasks: tuple[Task, ...]
+    folder: Path  # for what the probes leave; gone at the end
 
 
 def note(text: str) -> None:
@@ -70,6 +81,35 @@ def writing(options: Options, **flags: object) -> Iterator[Session]:
     with Ledger.open(settings.ledger, create=True) as ledger:
         _report_leftovers(ledger)
         yield Session(repository, settings, ledger)
+
+
+@contextmanager
+def diagnosing(
+    options: Options,
+    verb: str,
+    *,
+    suite: str | None,
+    tasks: Sequence[str] = (),
+    device: str | None = None,
+) -> Iterator[Looking]:
+    """A session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named (all of
+    the suite when none is)."""
+    import tempfile
+
+    from celedger import suite as suites
+    from celedger.trial.workplace import choose_tasks, set_bench
+
+    with writing(options, suite=suite, device=device) as session:
+        repository, settings, ledger = session.repository, session.config, session.ledger
+        chosen = suites.load(suites.find(None, settings, repository.root))
+        picked = choose_tasks(chosen, tasks)
+        with (
+            tempfile.TemporaryDirectory(prefix=f"celedger-{verb}-") as folder,
+            set_bench(
+                repository, ledger, settings, chosen, picked, label=f"celedger {verb}"
+            ) as bench,
+        ):
+            yield Looking(repository, settings, ledger, bench, picked, Path(folder))
 
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:

@@ -8,6 +8,8 @@ does nothing in it, and the ledger never hears of it. What the probe inside the 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,10 +50,11 @@ def diagnose(
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
-    `probe` names the module of `celedger.child` that drives them (`kind`) and holds what else it
-    wants to know; `params` and `environment` change the task's parameters and variables. A
-    training that fails is a result. Raises CannotJudge where the commit cannot be built,
-    KeyboardInterrupt when it was stopped.
+    `probe` names the module of `celedger.child` that looks at them (`kind`; with `drives` it runs
+    them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of `out`,
+    one for each process that trained. `params` and `environment` change the task's parameters and
+    variables. A training that fails is a result. Raises CannotJudge where the commit cannot be
+    built, KeyboardInterrupt when it was stopped.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
@@ -67,6 +70,7 @@ def diagnose(
                 **(environment or {}),
             },
         )  # fmt: skip
+        env["PYTHONPATH"] = os.pathsep.join([str(_site(bench, out)), env["PYTHONPATH"]])
         place = bench.place(commit.sha, task)
         kind, reason = place.kind, place.problem
         if kind is OutcomeKind.OK:
@@ -88,3 +92,13 @@ def diagnose(
             if kind is not OutcomeKind.OK:
                 return Diagnostic(out, log, kind, explain(end, log))
     return Diagnostic(out, log, OutcomeKind.OK)
+
+
+def _site(bench: Bench, out: Path) -> Path:
+    """A folder that makes Python attach the probe before anything else (`sitecustomize`)."""
+    site = out / "site"
+    site.mkdir(exist_ok=True)
+    shutil.copyfile(
+        bench.child / "celedger" / "child" / "sitecustomize.py", site / "sitecustomize.py"
+    )
+    return site
