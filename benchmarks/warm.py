@@ -58,10 +58,10 @@ def suite_of(folder: Path, epochs: int) -> suites.Suite:
     """Suite core with a clock around the loop."""
     home = folder / "suites" / "core"
     shutil.copytree(suites.find("core", load(folder, {}), folder), home)
-    (home / "loop.py").write_text(LOOP)
-    for script in home.glob("*_*.py"):
+    for script in home.glob("*.py"):
         text = script.read_text()
         script.write_text(text.replace("\ntrain(\n", "\nfrom loop import train\ntrain(\n"))
+    (home / "loop.py").write_text(LOOP)
     text = (home / "suite.toml").read_text()
     (home / "suite.toml").write_text(re.sub(r"epochs = \d+", f"epochs = {epochs}", text))
     return suites.load(home)

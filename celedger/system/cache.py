@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from celedger.errors import Interrupted, MachineError
+from celedger.system.lock import Lock
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
 _POLL = 0.05  # seconds between two looks at an entry that another process makes
@@ -37,31 +36,12 @@ class Entry:
     facts: Mapping[str, object] | None
 
 
-class Held:
+class Held(Lock):
     """An entry in use, until it is closed or the process ends."""
 
     def __init__(self, path: Path, facts: Mapping[str, object], fd: int) -> None:
-        self.path, self.facts = path, facts
-        self._fd = fd
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
+        super().__init__(path, fd)
+        self.facts = facts
 
 
 class Cache:

@@ -413,25 +413,6 @@ def capture(
         raise MachineError(f"{argv[0]} cannot be started: {error}") from error
 
 
-_detached: list[subprocess.Popen[bytes]] = []  # kept, so that no __del__ complains of them
-
-
-def spawn_detached(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> int:
-    """Starts a process that outlives this one, in a session of its own and holding none of its
-    files (a pipe held open would keep a piped `git pull` waiting). Returns its pid. Raises
-    MachineError when it cannot be started."""
-    with contextlib.closing(Output(log)) as output:
-        try:
-            process = subprocess.Popen(
-                list(argv), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL,
-                stdout=output.fd, stderr=output.fd, start_new_session=True, close_fds=True,
-            )  # fmt: skip
-        except (OSError, ValueError) as error:
-            raise MachineError(f"{argv[0]} cannot be started: {error}") from error
-    _detached.append(process)
-    return process.pid
-
-
 def sweep(ulid: str) -> int:
     """Kills what a trial of a dead runner left: every process of this user that carries its
     ulid. Returns how many there were."""
