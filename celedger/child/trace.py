@@ -13,7 +13,6 @@ What it leaves: `events.jsonl`, an event a line in order of time; `values.bin` a
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
@@ -33,6 +32,15 @@ from celedger.child.trace_calls import (
     operators,
     torch_generators,
 )
+from celedger.child.trace_settings import (
+    autocast,
+    code,
+    groups,
+    norm,
+    number,
+    settings,
+    torch_version,
+)
 from celedger.child.trace_tensors import Store, data_hash, simple
 
 if TYPE_CHECKING:
@@ -47,8 +55,6 @@ _LOSSES = {
     "gaussian_nll_loss", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss",
     "cosine_embedding_loss", "triplet_margin_loss", "hinge_embedding_loss", "ctc_loss",
 }  # fmt: skip
-# Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
-_NO_SETTING = {"training", "call_super_init", "dump_patches"}
 
 
 class Probe(observe.Probe):
@@ -124,7 +130,7 @@ class Probe(observe.Probe):
     def _open(self) -> None:
         self.store = Store(self.out)
         self._events = (self.out / "events.jsonl").open("w", encoding="utf-8")
-        self._write(k="start", argv=sys.argv, full=sorted(self.full), torch=_torch_version())
+        self._write(k="start", argv=sys.argv, full=sorted(self.full), torch=torch_version())
         for event in self._early:
             self._write(**event)
         self._early = []
@@ -151,7 +157,7 @@ class Probe(observe.Probe):
             kind = type(module)
             self._write(
                 k="module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
-                a=_settings(module), f=_code(kind, "forward"), w=self._created.get(module, -1),
+                a=settings(module), f=code(kind, "forward"), w=self._created.get(module, -1),
                 s={n: list(p.shape) for n, p in module.named_parameters(recurse=False)},
             )  # fmt: skip
         prefix = self.names.of(root)
@@ -249,7 +255,7 @@ class Probe(observe.Probe):
                 self._write(
                     k="enter", p=path, n=number, c=type(module).__name__, tr=module.training,
                     u=self._stack[-2][1] if len(self._stack) > 1 else None,
-                    ac=_autocast(), w=self.sites.here(skip=3),
+                    ac=autocast(), w=self.sites.here(skip=3),
                     x=[self._tensor(t) for _, t in tensors(args)],
                 )  # fmt: skip
         wanted = self.options.get("autocast")
@@ -328,7 +334,7 @@ class Probe(observe.Probe):
         self._evaluating = self._looking = False
         with self._quietly():
             for loss in losses:
-                self._pulse["loss"].append([self.store.numbers(loss), _number(loss)])
+                self._pulse["loss"].append([self.store.numbers(loss), number(loss)])
             if self._recording():
                 self._write(k="loss", x=[self._tensor(loss) for loss in losses])
         if self._recording():
@@ -376,7 +382,7 @@ class Probe(observe.Probe):
         self._write(
             k="pulse", batch=data_hash("".join(self._pulse["batch"]).encode()),
             loss=self._pulse["loss"], params=data_hash(marks.encode()), random=generators(),
-            skipped=skipped, size=_norm([weight for _, weight in named]),
+            skipped=skipped, size=norm([weight for _, weight in named]),
         )  # fmt: skip
         self.store.forget()
         self.store.flush()
@@ -388,23 +394,17 @@ class Probe(observe.Probe):
         self, optimiser: Optimizer, number: int, named: Sequence[tuple[str, Tensor]]
     ) -> None:
         """The optimiser's settings, where they have changed, and which parameters have which."""
-        import torch
-
-        groups = []
-        for group in optimiser.param_groups:
-            groups.append({
-                key: float(value) if isinstance(value, torch.Tensor) else simple(value)
-                for key, value in group.items() if key != "params"
-            })  # fmt: skip
+        now = groups(optimiser)
         kind = type(optimiser)
-        said = json.dumps([kind.__qualname__, groups])
+        said = json.dumps([kind.__qualname__, now])
         if self._hyper.get(number) == said:
             return
         self._hyper[number] = said
         names = iter(name for name, _ in named)
         self._write(
-            k="hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=groups,
-            f=_code(kind, "step"), of=[[next(names) for _ in group["params"]] for group in optimiser.param_groups],
+            k="hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=now,
+            of=[[next(names) for _ in group["params"]] for group in optimiser.param_groups],
+            f=code(kind, "step"),
             w=getattr(optimiser, "_celedger_site", -1), at=self.sites.here(skip=2),
         )  # fmt: skip
 
@@ -483,54 +483,3 @@ class Probe(observe.Probe):
             if self._evaluating:
                 event["e"] = self._evaluations
         self._events.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def _settings(module: nn.Module) -> dict[str, Any]:
-    """The simple attributes of a module, by name, and its own description of itself."""
-    found: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        if name.startswith("_") or name in _NO_SETTING:
-            continue
-        if (
-            value is None
-            or isinstance(value, (bool, int, float, str, list, tuple))
-            or (callable(value) and not hasattr(value, "forward"))
-        ):
-            found[name] = simple(value)
-    return found
-
-
-def _code(kind: type, method: str) -> list[Any]:
-    """File, first and last line of a class's method, where its source can be read."""
-    try:
-        function = inspect.unwrap(getattr(kind, method))
-        lines, first = inspect.getsourcelines(function)
-        return [inspect.getsourcefile(function) or "", first, first + len(lines) - 1]
-    except (OSError, TypeError, AttributeError):
-        return []
-
-
-def _number(tensor: Tensor) -> Any:
-    return simple(float(tensor.detach().float().mean())) if tensor.numel() else None
-
-
-def _norm(weights: Sequence[Tensor]) -> Any:
-    """The L2 norm of all parameters."""
-    total = 0.0
-    for weight in weights:
-        total += float(weight.detach().float().pow(2).sum())
-    return simple(total**0.5)
-
-
-def _autocast() -> str | None:
-    import torch
-
-    if torch.is_autocast_enabled():
-        return str(torch.get_autocast_gpu_dtype())
-    return str(torch.get_autocast_cpu_dtype()) if torch.is_autocast_cpu_enabled() else None
-
-
-def _torch_version() -> str:
-    import torch
-
-    return str(torch.__version__)

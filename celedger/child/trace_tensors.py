@@ -100,7 +100,8 @@ class Store:
             flat = flat[self._sample(flat)]
         data = content(flat.double())
         told["o"], told["k"] = self._written, len(data) // 8
-        self._written += self._values.write(data)
+        self._values.write(data)
+        self._written += told["k"]
         return told
 
     def _sample(self, flat: Tensor) -> Tensor:

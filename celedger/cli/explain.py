@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
 from celedger.cli.session import diagnosing, note
-from celedger.errors import CannotJudge, Status, UsageError
+from celedger.errors import CannotJudge, CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from celedger.cli.session import Looking
+    from celedger.bisection import Report
+    from celedger.cli.session import Looking, Session
     from celedger.diagnose.explain import Explanation, Limits
     from celedger.diagnose.variants import Side
     from celedger.model import Task
+    from celedger.suite import Suite
+    from celedger.views.export import Json
 
 
 def explain(
@@ -133,3 +137,59 @@ def sides(
             )
         left = right = Side(commit.sha[:10], commit)
     return variant(left, task, a), variant(right, task, b)
+
+
+def explained(session: Session, suite: Suite, reports: Sequence[Report]) -> Iterator[str]:
+    """After a bisect: why each first bad commit is bad, as text."""
+    from celedger.views.explain import explanation_text
+
+    for found, tree in _culprits(session, suite, reports):
+        yield explanation_text(found, tree, options.width())
+
+
+def explained_json(session: Session, suite: Suite, reports: Sequence[Report]) -> dict[str, Json]:
+    """The same, as a key to add to what a bisect says."""
+    from celedger.views.explain import explanations_json
+
+    said: list[Json] = []
+    for found, tree in _culprits(session, suite, reports):
+        answer = explanations_json([found], tree)["explanations"]
+        assert isinstance(answer, list)
+        said += answer
+    return {"explanations": said}
+
+
+def _culprits(
+    session: Session, suite: Suite, reports: Sequence[Report]
+) -> Iterator[tuple[Explanation, Path]]:
+    """Each named commit against its first parent, once a task, and the folder both ran in. What
+    cannot be explained is said on stderr: the bisect's answer stands without it."""
+    import tempfile
+
+    from celedger.diagnose.explain import Desk
+    from celedger.diagnose.explain import explain as ask
+    from celedger.diagnose.variants import Side
+    from celedger.trial.workplace import choose_tasks, set_bench
+
+    repository = session.repository
+    done = set()
+    for report in reports:
+        culprit = report.culprits[0] if report.status == "found" else None
+        if culprit is None or not culprit.parents or (report.task, culprit.sha) in done:
+            continue
+        done.add((report.task, culprit.sha))
+        parent = repository.commit(culprit.parents[0])
+        try:
+            (task,) = choose_tasks(suite, [report.task])
+            with (
+                tempfile.TemporaryDirectory(prefix="celedger-explain-") as folder,
+                set_bench(
+                    repository, session.ledger, session.config, suite, [task],
+                    label="celedger bisect --explain",
+                ) as bench,
+            ):  # fmt: skip
+                desk = Desk(bench, task, Path(folder), say=note)
+                sides = Side(parent.sha[:10], parent), Side(culprit.sha[:10], culprit)
+                yield ask(desk, *sides), bench.tree
+        except CeledgerError as error:
+            note(f"celedger: {report.task} is not explained: {error}")

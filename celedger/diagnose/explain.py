@@ -12,9 +12,9 @@ from celedger.diagnose.blame import Blamed, blame
 from celedger.diagnose.depth import Layer, depth
 from celedger.diagnose.difference import Comparison, Growth
 from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.judge import judge
 from celedger.diagnose.tolerance import largest, unexplained
 from celedger.diagnose.trace import Trace, read_all
-from celedger.diagnose.updates import judge
 from celedger.diagnose.variants import Side, coarsest, inexact
 from celedger.errors import CannotJudge
 from celedger.model import Kind, Task
@@ -118,7 +118,8 @@ class Desk:
         if self.limits.operators:
             probe["operators"] = True
         done = diagnose(
-            self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed, out, probe,
+            self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
+            out, probe,
             params=side.params, environment=side.environment,
         )  # fmt: skip
         return done, read_all(out)

@@ -193,12 +193,12 @@ def flags_differ(c: Comparison, step: int) -> Event | None:
 def _mode(c: Comparison, owner: str | None, at: Event) -> tuple[str, bool, int] | None:
     """Where the module at the front runs in another mode: the outermost module that does (its
     path in b), its flag there, and how many do."""
-    found = []
-    for pair in c.pairs:
-        if pair.one.kind == "enter" and pair.a and pair.b and pair.step == at.step and (
-            pair.a.evaluation == at.evaluation and pair.a.raw["tr"] != pair.b.raw["tr"]
-        ):  # fmt: skip
-            found.append((pair.a.path, pair.b.path or "", bool(pair.b.raw["tr"])))
+    found = [
+        (pair.a.path, pair.b.path or "", bool(pair.b.raw["tr"]))
+        for pair in c.pairs
+        if pair.one.kind == "enter" and pair.a and pair.b and pair.step == at.step
+        and pair.a.evaluation == at.evaluation and pair.a.raw["tr"] != pair.b.raw["tr"]
+    ]  # fmt: skip
     if owner not in {path for path, _, _ in found}:
         return None
     _, path, flag = found[0]

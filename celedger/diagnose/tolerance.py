@@ -10,7 +10,7 @@ from celedger.diagnose.difference import Comparison, Front, Pair
 from celedger.diagnose.distance import EPSILON
 from celedger.diagnose.finding import Finding, Phase, Sureness, call, code_of, figure, named, novel
 from celedger.diagnose.forward import first_distance
-from celedger.diagnose.updates import judge
+from celedger.diagnose.judge import judge
 
 # A module may amplify the error it is given: a normalisation of nearly constant values, or a
 # softmax of large ones, by the condition of its function. Modules of the suites stay below 8 at

@@ -19,7 +19,7 @@ _TINY = 1e-9  # below all that any type can tell: where equal values are drawn
 
 
 def depth_figure(found: Explanation, path: Path) -> Path:
-    """Raises UsageError for a name that is no picture's, MachineError where it cannot be written."""
+    """Draws the layers. Raises MachineError where the file cannot be written."""
     layers = [layer for layer in found.layers if not math.isnan(layer.forward)]
     finding = found.finding
     with picture.style():
