@@ -20,6 +20,7 @@ from celedger.cli import (
     check,
     demo,
     doctor,
+    explain,
     hook,
     init,
     noise,
@@ -73,7 +74,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    bisect.bisect, explain.explain, noise.noise, table.table, worker.queue, worker.worker,
+    demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.cli import options
+from celedger.cli.explain import explained, explained_json
 from celedger.cli.session import note, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
@@ -50,6 +51,9 @@ def bisect(
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Then say what differs first from its parent.")
     ] = False,
     output: options.Output = None,
     device: options.Device = None,
@@ -121,11 +125,16 @@ def bisect(
         picture = output or ledger.folder / ".celedger" / "plots" / f"bisect-{report.id}.png"
         if json:
             said = answer_json(answer) if several else report_json(report)
+            if explain:
+                said |= explained_json(session, chosen, answer.reports)
             print(export.dumps(said), flush=True)
         elif several:
             print(answer_text(answer, known, options.width()), flush=True)
         else:
             print(report_text(report, known.get(report.metric)), flush=True)
+        if explain and not json:
+            for text in explained(session, chosen, answer.reports):
+                print(f"\n{text}", flush=True)
         try:
             picture.parent.mkdir(parents=True, exist_ok=True)
             if len(answer.reports) > 1:

@@ -1,0 +1,195 @@
+"""`celedger explain GOOD..BAD`: what differs first, and where in the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import diagnosing, note
+from celedger.errors import CannotJudge, CeledgerError, Status, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from celedger.bisection import Report
+    from celedger.cli.session import Looking, Session
+    from celedger.diagnose.explain import Explanation, Limits
+    from celedger.diagnose.variants import Side
+    from celedger.model import Task
+    from celedger.suite import Suite
+    from celedger.views.export import Json
+
+
+def explain(
+    context: typer.Context,
+    revision: Annotated[
+        str,
+        typer.Argument(metavar="GOOD..BAD | REV", help="Two commits; or one, with --a and --b."),
+    ],
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="The task [default: all of the suite].")
+    ] = None,
+    a: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--a",
+            metavar="KEY=VALUE",
+            help="Side a: device, autocast, python, or a parameter of the task; may be repeated.",
+        ),
+    ] = None,
+    b: Annotated[
+        list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same of side b.")
+    ] = None,
+    suite: options.Suite = None,
+    seed: Annotated[int | None, typer.Option(help="The seed [default: the task's first].")] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="End a training after N steps.")
+    ] = 2000,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Look at every operator torch dispatches.")
+    ] = False,
+    output: options.Output = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Say what differs first between two trainings, and where in the code.
+
+    Both sides run with one seed under traces of every module, gradient and parameter, in runs that
+    never enter the ledger. Differences that vanish again, and those of rounding, are told from
+    ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it cannot be
+    told.
+    """
+    from celedger.diagnose.explain import Limits
+    from celedger.views import export
+    from celedger.views.explain import explanation_text, explanations_json
+    from celedger.views.picture import check_suffix
+
+    if output is not None:
+        check_suffix(output)
+    limits = Limits(steps=steps, operators=operators)
+    names = [task] if task is not None else []
+    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as looking:
+        found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits)
+        tree = looking.bench.tree
+        if json:
+            print(export.dumps(explanations_json(found, tree)), flush=True)
+        elif found:
+            print("\n\n".join(explanation_text(one, tree, options.width()) for one in found))
+        if output is not None and (drawn := next((one for one in found if one.layers), None)):
+            from celedger.views.depth import depth_figure
+
+            note(f"plot: {depth_figure(drawn, output)}")
+        elif output is not None:
+            note("celedger: no plot: no module's output differs")
+    return status(found, refused)
+
+
+def status(found: Sequence[Explanation], refused: int) -> int:
+    if any(one.verdict == "difference" for one in found):
+        return Status.BAD
+    return Status.CANNOT_JUDGE if refused or not found else Status.GOOD
+
+
+def _explain_all(
+    looking: Looking, revision: str, a: list[str], b: list[str], seed: int | None, limits: Limits
+) -> tuple[list[Explanation], int]:
+    """What was found for each task, and how many could not be judged."""
+    from celedger.diagnose.explain import Desk
+    from celedger.diagnose.explain import explain as ask
+
+    found, refused = [], 0
+    for task in looking.tasks:
+        desk = Desk(looking.bench, task, looking.folder, seed=seed, limits=limits, say=note)
+        try:
+            found.append(ask(desk, *sides(looking, task, revision, a, b)))
+        except CannotJudge as error:
+            if len(looking.tasks) == 1:
+                raise
+            note(f"celedger: {error}")
+            refused += 1
+    return found, refused
+
+
+def sides(
+    looking: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
+) -> tuple[Side, Side]:
+    """What is compared. Raises UsageError where that makes no sense."""
+    from celedger.diagnose.variants import Side, variant
+
+    repository = looking.repository
+    if ".." in revision:
+        old, _, new = revision.partition("..")
+        if new.startswith(".") or ".." in new:
+            raise UsageError(f"{revision!r} is not a range", "write GOOD..BAD")
+        good, bad = repository.resolve(old or "HEAD"), repository.resolve(new or "HEAD")
+        if good.sha == bad.sha and not (a or b):
+            raise UsageError(f"both ends of {revision} are the same commit, {good.sha[:10]}")
+        left, right = Side(good.sha[:10], good), Side(bad.sha[:10], bad)
+    else:
+        commit = repository.resolve(revision)
+        if not (a or b):
+            raise UsageError(
+                f"{revision} is one commit: what is it to be compared with?",
+                f"write GOOD..{revision}, or --a KEY=VALUE --b KEY=VALUE",
+            )
+        left = right = Side(commit.sha[:10], commit)
+    return variant(left, task, a), variant(right, task, b)
+
+
+def explained(session: Session, suite: Suite, reports: Sequence[Report]) -> Iterator[str]:
+    """After a bisect: why each first bad commit is bad, as text."""
+    from celedger.views.explain import explanation_text
+
+    for found, tree in _culprits(session, suite, reports):
+        yield explanation_text(found, tree, options.width())
+
+
+def explained_json(session: Session, suite: Suite, reports: Sequence[Report]) -> dict[str, Json]:
+    """The same, as a key to add to what a bisect says."""
+    from celedger.views.explain import explanations_json
+
+    said: list[Json] = []
+    for found, tree in _culprits(session, suite, reports):
+        answer = explanations_json([found], tree)["explanations"]
+        assert isinstance(answer, list)
+        said += answer
+    return {"explanations": said}
+
+
+def _culprits(
+    session: Session, suite: Suite, reports: Sequence[Report]
+) -> Iterator[tuple[Explanation, Path]]:
+    """Each named commit against its first parent, once a task, and the folder both ran in. What
+    cannot be explained is said on stderr: the bisect's answer stands without it."""
+    import tempfile
+
+    from celedger.diagnose.explain import Desk
+    from celedger.diagnose.explain import explain as ask
+    from celedger.diagnose.variants import Side
+    from celedger.trial.workplace import choose_tasks, set_bench
+
+    repository = session.repository
+    done = set()
+    for report in reports:
+        culprit = report.culprits[0] if report.status == "found" else None
+        if culprit is None or not culprit.parents or (report.task, culprit.sha) in done:
+            continue
+        done.add((report.task, culprit.sha))
+        parent = repository.commit(culprit.parents[0])
+        try:
+            (task,) = choose_tasks(suite, [report.task])
+            with (
+                tempfile.TemporaryDirectory(prefix="celedger-explain-") as folder,
+                set_bench(
+                    repository, session.ledger, session.config, suite, [task],
+                    label="celedger bisect --explain",
+                ) as bench,
+            ):  # fmt: skip
+                desk = Desk(bench, task, Path(folder), say=note)
+                sides = Side(parent.sha[:10], parent), Side(culprit.sha[:10], culprit)
+                yield ask(desk, *sides), bench.tree
+        except CeledgerError as error:
+            note(f"celedger: {report.task} is not explained: {error}")

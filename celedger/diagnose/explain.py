@@ -1,0 +1,284 @@
+"""Why do two trainings differ? Runs both outside the record under traces, finds the first
+difference with an effect, and says what it is and which part of the change made it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from celedger.diagnose.blame import Blamed, blame
+from celedger.diagnose.depth import Layer, depth
+from celedger.diagnose.difference import Comparison, Growth
+from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.judge import judge
+from celedger.diagnose.tolerance import largest, unexplained
+from celedger.diagnose.trace import Trace, read_all
+from celedger.diagnose.variants import Side, coarsest, inexact
+from celedger.errors import CannotJudge
+from celedger.model import Kind, Task
+from celedger.repo.hunks import hunks
+from celedger.system import environment
+from celedger.trial.diagnostic import Diagnostic, diagnose
+from celedger.trial.runner import Bench
+
+FULL = (0, 1, 2)
+_SPARSE = tuple(2**k for k in range(2, 12))
+# A change at rounding level is benign when it parts the two trainings no faster than a change of
+# the weights by one unit in the last place does. Two such perturbations differ from each other by
+# this factor at most in nine of ten steps (docs/explain.md has the figures).
+_LIKE_ROUNDING = 30.0
+# What names the cause without regard to how far it reaches.
+_LITERAL = ("settings", "argument", "class", "mode", "dtype", "parameters", "schedule", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    steps: int = 2000  # after so many a training is ended
+    operators: bool = False
+    seeds: int = 5  # of each side, where the training does not repeat itself
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    task: str
+    a: Side
+    b: Side
+    seed: int
+    steps: int  # that both sides have
+    verdict: str  # "equal", "rounding", "difference", "noise"
+    finding: Finding | None = None
+    blamed: tuple[Blamed, ...] = ()
+    repeats: bool | None = None  # a, bit by bit; None: it was not needed to know
+    growth: Growth | None = None
+    amplified: Growth | None = None  # a against a with its weights moved by rounding
+    layers: tuple[Layer, ...] = ()
+    vanished: int = 0  # differences inside that had no effect
+    cut: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def grows(self) -> bool | None:
+        """Whether the two trainings part further than they did at first; None where there is
+        nothing to go by."""
+        if self.growth is None:
+            return None
+        return grows(self.growth)
+
+
+Say = Callable[[str], None]
+
+
+class Desk:
+    """Runs one task's sides under traces; every run has a folder of its own."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        task: Task,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        limits: Limits = Limits(),
+        say: Say = lambda text: None,
+    ) -> None:
+        self.bench, self.task = bench, task
+        self.seed = task.seeds[0] if seed is None else seed
+        self.folder, self.limits, self.say = folder, limits, say
+        self._runs = 0
+
+    def bench_of(self, side: Side) -> Bench:
+        """The bench, with the side's interpreter."""
+        if not side.python:
+            return self.bench
+        name, bench = self.task.name, self.bench
+        python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
+        described = environment.describe(
+            python, device=bench.device, threads=self.task.threads,
+            repo_root=bench.checkouts.repository.root,
+        )  # fmt: skip
+        other = replace(
+            bench, interpreters={**bench.interpreters, name: python},
+            environments={**bench.environments, name: described},
+        )  # fmt: skip
+        other._checkout = bench.checkout
+        return other
+
+    def run(
+        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: object
+    ) -> tuple[Diagnostic, list[Trace]]:
+        self._runs += 1
+        out = self.folder / self.task.name / str(self._runs)
+        probe: dict[str, object] = {
+            "kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more
+        }  # fmt: skip
+        if side.autocast:
+            probe["autocast"] = side.autocast
+        if self.limits.operators:
+            probe["operators"] = True
+        done = diagnose(
+            self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
+            out, probe,
+            params=side.params, environment=side.environment,
+        )  # fmt: skip
+        return done, read_all(out)
+
+
+def explain(desk: Desk, a: Side, b: Side) -> Explanation:
+    """The first difference between two sides of one task. Raises CannotJudge where side a does not
+    train, or nothing was trained with torch."""
+    task, seed, bench, say = desk.task, desk.seed, desk.bench, desk.say
+    repository = bench.checkouts.repository
+    metrics = {m.name for m in task.metrics if m.kind is Kind.QUALITY} or None
+    full = {*FULL, *_SPARSE}
+    change = hunks(repository, a.commit.sha, b.commit.sha) if a.commit != b.commit else []
+    say(f"{task.name}: {a.name}")
+    good, left = desk.run(a, sorted(full))
+    if not good.ok and not _cut(left):
+        raise CannotJudge(f"{task.name} fails at {a.name}: {good.message}")
+    if not left:
+        raise CannotJudge(
+            f"{task.name} at {a.name} trained nothing that was seen",
+            "explain follows trainings with torch that step an optimiser of torch.optim",
+        )
+    say(f"{task.name}: {b.name}")
+    bad, right = desk.run(b, sorted(full))
+    crashed = not bad.ok and not _cut(right)
+    whole = Explanation(task.name, a, b, seed, 0, "equal", cut=_cut(left) or _cut(right))
+    c: Comparison | None = None
+    for _ in range(3):  # each look further names a step that was not looked at in full
+        c = _first(left, right, metrics)
+        if c is None or inexact(a, b) or (wanted := _unseen(c, full)) is None:
+            break
+        full |= wanted
+        say(f"{task.name}: both again, for a close look at step {max(wanted)}")
+        (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
+    if crashed:
+        found = _crash(right, bad.message, bench.tree)
+        finding, blamed = blame(found, change, bench.tree, _files(left, right))
+        return replace(
+            whole, verdict="difference", finding=finding, blamed=blamed,
+            steps=min((t.steps for t in right), default=0),
+        )  # fmt: skip
+    steps = min(left[0].steps, right[0].steps) if right else 0
+    whole = replace(whole, steps=steps)
+    if c is None:
+        return whole
+    if inexact(a, b) and not crashed:
+        told = unexplained(c, coarsest(a, b))
+        whole = replace(whole, growth=c.growth(), layers=depth(c))
+        if told is None:
+            note = f"the largest relative error of a module's output in step 0 is {largest(c):.2g}"
+            return replace(whole, verdict="rounding", notes=(note,))
+        return replace(whole, verdict="difference", finding=told)
+    front = c.front()
+    if front is None and c.equal:
+        return replace(whole, vanished=_internal(c))
+    say(f"{task.name}: {a.name} again, to see whether it repeats itself")
+    _, twin = desk.run(a, sorted(full))
+    other = _first(left, twin, metrics)
+    repeats = other is None or (other.equal and other.front() is None)
+    whole = replace(whole, repeats=repeats, growth=c.growth(), layers=depth(c))
+    if not repeats:
+        from celedger.diagnose.seeds import by_statistics
+
+        return by_statistics(desk, whole, change, metrics)
+    if front is None:
+        note = "the trainings part, at no place that was looked at"
+        return replace(whole, verdict="difference", notes=(note,))
+    finding = judge(c, front)
+    finding, blamed = blame(finding, change, bench.tree, _files(left, right))
+    whole = replace(
+        whole, verdict="difference", finding=finding, blamed=blamed, vanished=len(front.vanished)
+    )
+    if _may_be_rounding(finding):
+        say(f"{task.name}: {a.name} with its weights moved by rounding, to compare with")
+        _, moved = desk.run(a, sorted(full), perturb=seed)
+        shaken = _first(left, moved, metrics)
+        if shaken is not None:
+            amplified = shaken.growth()
+            whole = replace(whole, amplified=amplified)
+            if like_rounding(c.growth(), amplified):
+                return replace(whole, verdict="rounding")
+    return whole
+
+
+def _first(
+    left: Sequence[Trace], right: Sequence[Trace], metrics: set[str] | None
+) -> Comparison | None:
+    """The first process whose trainings differ, by the order in which they started; the last where
+    none does, None where there is none."""
+    comparison = None
+    for one, other in zip(left, right, strict=False):
+        comparison = Comparison(one, other, metrics)
+        if not comparison.equal:
+            break
+    return comparison
+
+
+def _unseen(c: Comparison, full: set[int]) -> set[int] | None:
+    """The steps to look at in full, where the trainings part before the first difference seen."""
+    parted, front = c.parted, c.front()
+    if parted is None or (front is not None and front.pair.step <= parted):
+        return None
+    wanted = {max(parted - 1, 0), parted}
+    return None if wanted <= full else wanted
+
+
+def _internal(c: Comparison) -> int:
+    return sum(1 for pair in c.pairs if c.differs(pair))
+
+
+def _cut(traces: Sequence[Trace]) -> bool:
+    return any(trace.cut for trace in traces)
+
+
+def _files(*sides: Sequence[Trace]) -> set[str]:
+    return {name for traces in sides for trace in traces for name in trace.files}
+
+
+def _crash(traces: Sequence[Trace], message: str, tree: Path) -> Finding:
+    """Side b breaks where side a trains."""
+    inside = next((trace.inside for trace in reversed(traces) if trace.inside), ())
+    step = traces[-1].steps if traces else 0
+    path = inside[-1] if inside else None
+    said = f"it fails at step {step}: {message}"
+    places: list[Place] = []
+    if traces:
+        last = [e for e in traces[-1].events if e.site >= 0][-1:]
+        places = [Place("b", "last call", traces[-1].frames(e.site)) for e in last]
+    module = traces[-1].modules.get(path or "") if traces else None
+    return Finding(
+        Phase.CRASH, step, path, module.short if module else "", "", "crash", said,
+        places=tuple(places), sureness=Sureness.SURE,
+    )  # fmt: skip
+
+
+def _may_be_rounding(finding: Finding) -> bool:
+    return finding.cause not in _LITERAL and (
+        finding.distance is not None and finding.distance.rounding
+    )
+
+
+def like_rounding(found: Growth, amplified: Growth) -> bool:
+    """Whether two trainings part no faster than rounding alone makes them part."""
+    pairs = [(x, y) for x, y in zip(found.loss, amplified.loss, strict=False) if x == x and y == y]
+    if not pairs:
+        return False
+    floor = 1e-7  # single precision has no smaller relative difference
+    ratios = [max(x, floor) / max(y, floor) for x, y in pairs]
+    return (
+        statistics.quantiles(ratios, n=10)[8] <= _LIKE_ROUNDING
+        if len(ratios) > 1
+        else (ratios[0] <= _LIKE_ROUNDING)
+    )
+
+
+def grows(growth: Growth) -> bool | None:
+    """Whether the difference at the end is larger than where it began."""
+    values = [x for x in growth.loss if x == x and x > 0]
+    if len(values) < 4:
+        return None
+    quarter = max(1, len(values) // 4)
+    return statistics.median(values[-quarter:]) > statistics.median(values[:quarter])

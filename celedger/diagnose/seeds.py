@@ -1,0 +1,147 @@
+"""Where a training does not repeat itself bit by bit: the first difference in the statistics of
+several seeds. Every tensor gives two numbers, the logarithm of its root mean square and its mean in
+units of that; a place counts where Welch's t-test of either, over the seeds, survives
+Bonferroni's correction for all places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from celedger.diagnose.blame import blame
+from celedger.diagnose.difference import Comparison
+from celedger.diagnose.finding import (
+    Finding,
+    Phase,
+    Place,
+    Sureness,
+    became,
+    changed,
+    code_of,
+    figure,
+    named,
+)
+from celedger.diagnose.trace import Event, Trace
+from celedger.repo.hunks import Hunk
+
+if TYPE_CHECKING:
+    from celedger.diagnose.explain import Desk, Explanation
+
+LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
+_STEPS = (0, 1, 2)
+_PHASES = {"init": Phase.INIT, "leave": Phase.FORWARD, "loss": Phase.LOSS, "grad": Phase.BACKWARD,
+           "pgrad": Phase.BACKWARD, "param": Phase.UPDATE}  # fmt: skip
+
+Place_ = tuple[str, int, str | None, int, str, int]  # kind, step, path, call, name, evaluation
+
+
+def by_statistics(
+    desk: Desk, whole: Explanation, change: Sequence[Hunk], metrics: set[str] | None
+) -> Explanation:
+    """The explanation from `limits.seeds` runs of each side."""
+    sides: tuple[list[Trace], list[Trace]] = ([], [])
+    for number in range(desk.limits.seeds):
+        seed = whole.seed + number
+        desk.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
+        for side, traces in zip((whole.a, whole.b), sides, strict=True):
+            traces.extend(desk.run(side, _STEPS, seed=seed)[1][:1])
+    note = (
+        f"{whole.a.name} does not repeat itself bit by bit with one seed: statistics over "
+        f"{desk.limits.seeds} seeds"
+    )
+    whole = replace(whole, notes=(*whole.notes, note))
+    if min(len(traces) for traces in sides) < 3:
+        return replace(whole, verdict="noise")
+    finding = first_shift(*sides)
+    if finding is None:
+        return replace(whole, verdict="noise")
+    finding, blamed = blame(finding, change, desk.bench.tree, sides[0][0].files | sides[1][0].files)
+    return replace(whole, verdict="difference", finding=finding, blamed=blamed)
+
+
+def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> Finding | None:
+    """The first place in the order of a's time whose statistics differ between two sets of runs."""
+    comparison = Comparison(left[0], right[0])
+    a = [_features(trace, None) for trace in left]
+    b = [_features(trace, comparison) for trace in right]
+    places = [
+        place for place in a[0]
+        if all(place in one for one in a) and all(place in one for one in b)
+    ]  # fmt: skip
+    bound = LEVEL / max(1, 2 * len(places))
+    for place in places:
+        for number, what in ((0, "size"), (1, "mean")):
+            x = np.array([one[place][1][number] for one in a])
+            y = np.array([one[place][1][number] for one in b])
+            p = _welch(x, y)
+            if p < bound:
+                return _found(comparison, place, a[0][place][0], what, x, y, p)
+    return None
+
+
+def _features(
+    trace: Trace, comparison: Comparison | None
+) -> dict[Place_, tuple[Event, tuple[float, float]]]:
+    found: dict[Place_, tuple[Event, tuple[float, float]]] = {}
+    for event in trace.of(*_PHASES):
+        if event.step not in _STEPS or not event.tensors:
+            continue
+        values = event.tensors[0].values
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue
+        size = float(np.sqrt(np.mean(values**2)))
+        path = event.path if comparison is None else comparison.path(event)
+        key = (event.kind, event.step, path, event.number, event.name, event.evaluation)
+        mean = float(values.mean()) / size if size else 0.0
+        found.setdefault(key, (event, (math.log10(size) if size else -40.0, mean)))
+    return found
+
+
+def _welch(x: np.ndarray, y: np.ndarray) -> float:
+    """Two-sided p; where both repeat exactly, 0 or 1 by whether they are equal."""
+    spread = math.hypot(float(x.std()), float(y.std()))
+    gap = abs(float(x.mean() - y.mean()))
+    if spread <= 1e-9 * max(1.0, abs(float(x.mean()))):
+        return 0.0 if gap > 1e-6 else 1.0
+    return float(stats.ttest_ind(x, y, equal_var=False).pvalue)
+
+
+def _found(
+    c: Comparison, place: Place_, event: Event, what: str, x: np.ndarray, y: np.ndarray, p: float
+) -> Finding:
+    kind, step, path, _, _name, evaluation = place
+    new = next((n for n, o in c.alignment.modules.items() if o == path), path)
+    module = c.b.modules.get(new or "") if kind in ("leave", "grad") else None
+    old = c.a.modules.get(path or "") if module is not None else None
+    tensor = {
+        "init": f"`{path}`", "leave": f"output of {named(new)}", "loss": "loss",
+        "grad": f"gradient of the output of {named(new)}", "pgrad": f"gradient of `{path}`",
+        "param": f"`{path}`",
+    }[kind]  # fmt: skip
+    if what == "size":
+        shift = f"is {figure(10 ** float(y.mean() - x.mean()))} times as large"
+    else:
+        shift = f"has its mean moved from {figure(float(x.mean()))} to {figure(float(y.mean()))}"
+        shift += " times its root mean square"
+    said = f"the {tensor} {shift}, over {len(x)} seeds (p = {p:.1g})"
+    changes = changed(old.settings, module.settings) if old and module else []
+    if changes:
+        said += f"; settings changed: {became(changes)}"
+    places: list[Place] = code_of(c.b, "b", module)
+    owner = (path or "").rpartition(".")[0] if kind in ("init", "pgrad", "param") else new
+    if kind in ("init", "pgrad", "param"):
+        places = code_of(c.b, "b", c.b.modules.get(owner or ""))
+        initial = next((e for e in c.b.of("init") if c.path(e) == path), None)
+        if initial is not None and (frames := c.b.frames(initial.site)):
+            places = [Place("b", "initialised", frames), *places]
+    phase = Phase.EVALUATION if evaluation else _PHASES[kind]
+    return Finding(
+        phase, step, owner, module.short if module else "", tensor, "statistics", said,
+        None, "", (), tuple(places), Sureness.SURE if changes else Sureness.LIKELY, evaluation,
+    )  # fmt: skip

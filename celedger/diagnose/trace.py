@@ -1,0 +1,219 @@
+"""What a traced training left (celedger.child.trace writes it), read back. No torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from celedger.errors import CannotJudge
+
+Values = NDArray[np.float64]
+Digests = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`values`: all elements, or a sample at places that depend on the size alone."""
+
+    hash: str  # exact bits; empty for a tensor without elements of its own
+    dtype: str
+    shape: tuple[int, ...]
+    gradient: bool  # whether it requires one
+    finite: bool
+    values: Values = field(compare=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape)) if self.shape else 1
+
+    def same(self, other: Tensor) -> bool:
+        """Bit by bit, in the same type and shape."""
+        return (self.hash, self.dtype, self.shape) == (other.hash, other.dtype, other.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a training did. `kind` is one of celedger.child.trace's; `path` of the module,
+    parameter or buffer; `number` counts a module's calls in a step; `name` is an operator, a
+    place in an output or a key of the optimiser's state; `evaluation` is 0 in training."""
+
+    order: int
+    kind: str
+    step: int
+    path: str | None
+    number: int
+    name: str
+    evaluation: int
+    tensors: tuple[Tensor, ...]
+    site: int
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def drew(self) -> bool:
+        """Whether random numbers were drawn since the event before."""
+        return "y" in self.raw
+
+    @property
+    def literals(self) -> str:
+        return str(self.raw.get("l", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    path: str
+    kind: str  # qualified name of its class
+    settings: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]  # of its own parameters
+    code: tuple[str, int, int] | None  # file, first and last line of its forward
+    created: int  # the site that constructed it
+
+    @property
+    def short(self) -> str:
+        return self.kind.rpartition(".")[2]
+
+    @property
+    def of_torch(self) -> bool:
+        return self.kind.startswith("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What is known of every step."""
+
+    step: int
+    batch: str
+    losses: tuple[tuple[str, float], ...]  # hash and value, one a backward pass
+    params: str
+    random: Mapping[str, str]
+    norm: float  # L2, of all parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    events: tuple[Event, ...]
+    modules: Mapping[str, Module]
+    pulses: tuple[Pulse, ...]
+    sites: Mapping[int, tuple[Frame, ...]]
+    rows: Mapping[str, tuple[Digests, ...]]  # "input" and "target": a row's digest, by pass
+    ended: bool  # in its own time; else it was killed, or never came to an end
+    cut: bool  # after as many steps as were asked for
+    inside: tuple[str, ...]  # modules whose forward pass an exception left
+    files: frozenset[str]  # Python files that were loaded
+
+    def of(self, *kinds: str) -> Iterator[Event]:
+        return (event for event in self.events if event.kind in kinds)
+
+    def frames(self, site: int) -> tuple[Frame, ...]:
+        return self.sites.get(site, ())
+
+    @property
+    def steps(self) -> int:
+        return len(self.pulses)
+
+
+def read(folder: Path) -> Trace:
+    """The trace in a folder. A half-written last line (the training was killed) is left out.
+    Raises CannotJudge where there is none."""
+    try:
+        lines = (folder / "events.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        raise CannotJudge(f"no trace in {folder}: the training never came to its start") from None
+    values = _memory(folder / "values.bin", "<f8")
+    digests = _memory(folder / "rows.bin", "<u8")
+    events: list[Event] = []
+    modules: dict[str, Module] = {}
+    pulses: list[Pulse] = []
+    sites: dict[int, tuple[Frame, ...]] = {}
+    rows: dict[str, list[Digests]] = {"input": [], "target": []}
+    end: dict[str, Any] | None = None
+    for line in lines:
+        try:
+            raw = json.loads(line)
+        except ValueError:
+            break
+        kind = raw["k"]
+        if kind == "site":
+            sites[raw["id"]] = tuple(Frame(*frame) for frame in raw["s"])
+        elif kind == "module":
+            modules.setdefault(raw["p"], _module(raw))
+        elif kind == "rows":
+            rows[raw["r"]].append(digests[raw["o"] : raw["o"] + raw["m"]])
+        elif kind == "end":
+            end = raw
+        else:
+            if kind == "pulse":
+                pulses.append(_pulse(raw))
+            events.append(_event(len(events), raw, values))
+    end_of = end or {}
+    return Trace(
+        tuple(events), modules, tuple(pulses), sites,
+        {role: tuple(found) for role, found in rows.items()},
+        end is not None, bool(end_of.get("cut")), tuple(end_of.get("inside", ())),
+        frozenset(end_of.get("files", ())),
+    )  # fmt: skip
+
+
+def read_all(folder: Path) -> list[Trace]:
+    """The traces of all processes that trained, by their start."""
+    places = [p for p in folder.iterdir() if p.name.isdigit() and (p / "events.jsonl").exists()]
+    return [read(place) for place in sorted(places, key=lambda p: int(p.name))]
+
+
+def _memory(path: Path, kind: str) -> Any:
+    return np.fromfile(path, dtype=kind) if path.exists() else np.empty(0, kind)
+
+
+def _event(order: int, raw: Mapping[str, Any], values: Values) -> Event:
+    told = raw.get("x", ())
+    found = [told] if isinstance(told, dict) and "d" in told else told
+    tensors = tuple(_tensor(one, values) for one in found) if isinstance(found, list) else ()
+    number = raw.get("n", 0)
+    name = raw.get("q") or raw.get("r") or raw.get("o") or ""
+    return Event(
+        order, raw["k"], raw.get("t", 0), raw.get("p"), number, str(name), raw.get("e", 0)
+        if isinstance(raw.get("e", 0), int) and raw["k"] != "report" else 0,
+        tensors, raw.get("w", -1), raw,
+    )  # fmt: skip
+
+
+def _tensor(raw: Mapping[str, Any], values: Values) -> Tensor:
+    start = raw.get("o", 0)
+    return Tensor(
+        raw.get("h", ""), raw["d"], tuple(raw["s"]), bool(raw["g"]), bool(raw.get("f", True)),
+        values[start : start + raw.get("k", 0)],
+    )  # fmt: skip
+
+
+def _module(raw: Mapping[str, Any]) -> Module:
+    code = raw["f"]
+    return Module(
+        raw["p"], raw["c"], raw["a"], {name: tuple(shape) for name, shape in raw["s"].items()},
+        (code[0], code[1], code[2]) if code else None, raw["w"],
+    )  # fmt: skip
+
+
+def _pulse(raw: Mapping[str, Any]) -> Pulse:
+    losses = tuple((mark, number(value)) for mark, value in raw["loss"])
+    return Pulse(raw["t"], raw["batch"], losses, raw["params"], raw["random"], number(raw["size"]))
+
+
+def number(value: object) -> float:
+    """A number that JSON may have had to spell."""
+    return float("nan") if value is None else float(str(value))
+
+
+def same_tensors(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return len(left) == len(right) and all(a.same(b) for a, b in zip(left, right, strict=True))

@@ -1,0 +1,72 @@
+"""The lines that differ between two commits, hunk by hunk, without context."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from celedger.repo.plumbing import tell
+from celedger.repo.repository import Repository
+
+_HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines `old_count` from `old_start` of `old` became `new_count` from `new_start` of `new`
+    (paths in the tree, empty where the file is on one side only). `around` is the function or
+    class that git names; `lines` have their `-` or `+`."""
+
+    old: str
+    new: str
+    old_start: int
+    old_count: int
+    new_start: int
+    new_count: int
+    around: str
+    lines: tuple[str, ...]
+
+    def touches(self, path: str, first: int, last: int, *, side: str) -> bool:
+        """Whether it changes lines `first` to `last` of a file of side "a" (old) or "b" (new). A
+        hunk that only takes lines out stands, on the other side, between two lines."""
+        name, start, count = (
+            (self.old, self.old_start, self.old_count) if side == "a"
+            else (self.new, self.new_start, self.new_count)
+        )  # fmt: skip
+        if path != name:
+            return False
+        return start <= last and first <= start + max(count - 1, 1 if count == 0 else 0)
+
+
+def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
+    """What changed from one commit (a hash) to another, in text files."""
+    out = tell(
+        repository.worktree, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
+        "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", old, new, "--",
+    ).out.decode(errors="replace")  # fmt: skip
+    found: list[Hunk] = []
+    names = ["", ""]
+    header: re.Match[str] | None = None
+    lines: list[str] = []
+
+    def close() -> None:
+        if header is not None:
+            a, b, c, d = (int(header[n]) if header[n] else 1 for n in (1, 2, 3, 4))
+            found.append(Hunk(names[0], names[1], a, b, c, d, header[5], tuple(lines)))
+
+    left = [0, 0]
+    for line in out.split("\n"):
+        if any(left) and line[:1] in ("-", "+"):
+            left[line[0] == "+"] -= 1
+            lines.append(line)
+        elif match := _HEADER.match(line):
+            close()
+            header, lines = match, []
+            left = [int(match[2] or 1), int(match[4] or 1)]
+        elif line.startswith(("--- ", "+++ ")):
+            close()
+            header = None
+            name = line[4:].rstrip("\t").strip('"')
+            names[line[0] == "+"] = "" if name == "/dev/null" else name[2:]
+    close()
+    return found
