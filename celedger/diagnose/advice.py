@@ -7,7 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from celedger.diagnose.profile import OPTIMISER, PYTHON, Line, Operator, Profile, by_name
+from celedger.diagnose.profile import (
+    OPTIMISER,
+    PYTHON,
+    WAITS,
+    Line,
+    Operator,
+    Profile,
+    by_name,
+)
 
 DATA_SHARE = 0.20  # at most 1.25 times as fast without it
 TAIL_SHARE = 0.20
@@ -16,7 +24,6 @@ ONE_OPERATOR = 0.40
 PYTHON_SHARE = 0.40
 COLLECTOR_SHARE = 0.02
 CAST_SHARE = 0.10
-WAITS = 0.5  # a step: what happens every other step is in the loop
 # Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured on the CPU
 # alike): a shorter operator is mostly its own start.
 TINY = 10e-6  # s

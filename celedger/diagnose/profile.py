@@ -25,6 +25,7 @@ MEANING = {
     "tail": "optimiser tail",
     "evaluation": "evaluation and reports",
 }
+WAITS = 0.5  # a step: what happens every other step is in the loop
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
 STATES = ("data", "forward", "backward", "tail")
 PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.operators writes them
@@ -95,6 +96,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
+    folder: Path  # of what the probe left
     torch: str
     device: str
     threads: int
@@ -165,6 +167,7 @@ def load(folder: Path, roots: Mapping[str, str], machine: Machine = Machine()) -
     operators = tuple(sorted(map(_operator, window["rows"]), key=lambda row: -row.seconds))
     pauses = {step: places[place] for step, _, _, place in found["pauses"] if place >= 0}
     return Profile(
+        folder=folder,
         torch=found["torch"],
         device=found["device"],
         threads=found["threads"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def profile(
 ) -> Profile:
     folder, machine = run(bench, commit, task, seed, out, probe)
     return load(folder, roots(bench), machine)
+
+
+def both(
+    bench: Bench,
+    sides: tuple[Commit, Commit],
+    task: Task,
+    seed: int,
+    out: Path,
+    probe: dict[str, object],
+    turns: str,
+    tell: Callable[[Commit], None],
+) -> tuple[list[Profile], list[Profile]]:
+    """Profiles of both sides, run in these turns (of A and B)."""
+    found: tuple[list[Profile], list[Profile]] = ([], [])
+    for number, letter in enumerate(turns):
+        side = "AB".index(letter)
+        tell(sides[side])
+        found[side].append(profile(bench, sides[side], task, seed, out / str(number), probe))
+    return found
 
 
 def roots(bench: Bench) -> dict[str, str]:
