@@ -35,8 +35,10 @@ OWNERS = {
 }
 # Loaded in diagnostic runs only, once the training has torch.
 PROBES = (
-    "observe.py", "trace.py", "trace_calls.py", "trace_settings.py", "trace_tensors.py",
-    "watch.py", "profile.py", "memory.py", "preflight.py",
+    "observe.py",
+    "trace.py", "trace_calls.py", "trace_settings.py", "trace_tensors.py",
+    "watch.py", "preflight.py",
+    "profile.py", "phases.py", "operators.py", "memory.py",
 )  # fmt: skip
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {

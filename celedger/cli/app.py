@@ -25,6 +25,7 @@ from celedger.cli import (
     init,
     noise,
     plot,
+    profile,
     reading,
     table,
     unix,
@@ -74,7 +75,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, explain.explain, noise.noise, table.table, worker.queue, worker.worker,
+    bisect.bisect, explain.explain, noise.noise, profile.profile, table.table, worker.queue,
+    worker.worker,
     demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)

@@ -1,1 +1,1 @@
-"""Diagnosis: why a training changed, from runs that never enter the record."""
+"""Diagnosis: why a training differs, stalls, leaks or does not learn. Reads what probes left."""

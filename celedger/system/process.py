@@ -209,6 +209,12 @@ class Running:
             return Usage()
         return tree.usage(self._process.pid)
 
+    def processes(self) -> list[tree.One]:
+        """Each process of the tree by itself."""
+        if self._exit is not None or self._process is None:
+            return []
+        return tree.processes(self._process.pid)
+
     # -- ending --------------------------------------------------------------------------
 
     def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:

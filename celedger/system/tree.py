@@ -49,6 +49,39 @@ def usage(supervisor: int) -> Usage:
     return Usage(supervisor, tuple(pids), rss, ticks / _TICK)
 
 
+@dataclass(frozen=True, slots=True)
+class One:
+    """One process of a tree: `cpu` seconds of its own so far, `rss` in bytes."""
+
+    pid: int
+    name: str
+    cpu: float
+    rss: int
+
+
+def processes(supervisor: int) -> list[One]:
+    """Every process below `supervisor`, each by itself."""
+    found = []
+    for pid in descendants(supervisor) if sys.platform == "linux" else _below(supervisor):
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                times = process.cpu_times()
+                found.append(
+                    One(pid, process.name(), times.user + times.system, process.memory_info().rss)
+                )
+        except psutil.Error:
+            continue
+    return found
+
+
+def _below(supervisor: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(supervisor).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
 def _ticks(pid: int, *, own: bool) -> int:
     """utime, stime, cutime and cstime of proc(5); without `own` only the last two."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,13 +47,15 @@ def diagnose(
     *,
     params: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    on_tick: Callable[[process.Running], None] | None = None,
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
     `probe` names the module of `celedger.child` that looks at them (`kind`; with `drives` it runs
     them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of `out`,
     one for each process that trained. `params` and `environment` change the task's parameters and
-    variables. A training that fails is a result. Raises CannotJudge where the commit cannot be
+    variables; `on_tick` sees each command some twenty times a second. A training that fails is
+    a result. Raises CannotJudge where the commit cannot be
     built, KeyboardInterrupt when it was stopped.
     """
     task = replace(task, params={**task.params, **(params or {})})
@@ -84,7 +86,7 @@ def diagnose(
         for _, argv in lines:
             end = process.run(
                 argv, cwd=bench.tree, env=env, log=log, timeout=task.timeout,
-                silence=task.silence, memory=task.memory, stop=bench.stop,
+                silence=task.silence, memory=task.memory, stop=bench.stop, on_tick=on_tick,
             )  # fmt: skip
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt

@@ -1,0 +1,259 @@
+"""A window of steps under torch.profiler: the self time and memory of every operator, in the phase
+and module that asked for it. What is asked for in a backward pass is the module's whose forward
+pass had made the node, told by autograd's sequence numbers.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celedger.child.phases import STATES
+from celedger.child.sampling import Places, is_library
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from celedger.child.observe import Names
+
+__all__ = ["Waits", "Window"]
+
+_EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
+_NODE = "autograd::engine::evaluate_function: "
+OPTIMISER = "(optimiser)"  # stands for a module, in what an optimiser's step does
+PYTHON = "(Python)"  # time of a phase that no operator accounts for
+
+
+class Window:
+    """Starts and stops the profiler, and marks steps, phases and modules within it."""
+
+    def __init__(self, names: Names) -> None:
+        self.asked = self.running = False
+        self.problem = ""
+        self._names = names
+        self._profile: Any = None
+        self._modules: list[tuple[int, Any]] = []
+
+    def start(self) -> None:
+        from torch import cuda
+        from torch.profiler import ProfilerActivity, profile
+
+        self.asked = True
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda.is_available()
+        try:
+            self._profile = profile(activities=kinds, profile_memory=True)
+            self._profile.start()
+        except RuntimeError as error:  # the script has a profiler of its own
+            self.problem = str(error).partition("\n")[0]
+            return
+        self.running = True
+        self.phase(0)
+
+    def phase(self, state: int) -> None:
+        """The training enters a phase; entering the first one, the gap, ends a step."""
+        if self.running:
+            self._leave_modules()  # an exception that the script caught may have left some
+            _range(_EDGE + STATES[state]).__exit__(None, None, None)
+
+    def module_begins(self, module: nn.Module) -> None:
+        if self.running:
+            path = self._names.of(module)
+            self._modules.append((id(module), _range(_MODULE + path)))
+
+    def module_ends(self, module: nn.Module) -> None:
+        while self.running and self._modules:
+            known, opened = self._modules.pop()
+            opened.__exit__(None, None, None)
+            if known == id(module):
+                break
+
+    def stop(self) -> None:
+        if self.running:
+            self._leave_modules()
+            self.running = False
+            self._profile.stop()
+
+    def _leave_modules(self) -> None:
+        while self._modules:
+            self._modules.pop()[1].__exit__(None, None, None)
+
+    def export(self, path: Path) -> None:
+        """A Chrome trace, which Perfetto opens."""
+        if self._profile is not None:
+            self._profile.export_chrome_trace(str(path))
+
+    def read(self) -> dict[str, Any]:
+        """`steps` (s, each step's wall time in the window, without the first, which warms the
+        profiler up) and `rows`: name, phase, module (None outside of all), calls a step, seconds
+        of each step's self time, seconds a step on the device, bytes a step kept of what it
+        allocated less what it freed. Times of one step's rows add up to its wall time on the CPU.
+        """
+        if self._profile is None or self.running:
+            return {"steps": [], "rows": [], "problem": self.problem}
+        events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
+        edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
+        owners = {
+            e.sequence_nr: found
+            for e in reversed(events)  # the first of a number is the outermost operator
+            if e.sequence_nr >= 0
+            and not e.name.startswith(_NODE)
+            and (found := _ancestor(e, _MODULE)) is not None
+        }
+        n = len(edges.steps)
+        rows: dict[tuple[str, str, str | None], _Row] = defaultdict(lambda: _Row(n))
+        for step, phase, seconds in edges.phases():
+            rows[PYTHON, phase, None].seconds[step] += seconds
+        for event in events:
+            at = edges.of(event)
+            if at is None or event.name == "[memory]":
+                continue
+            step, phase = at
+            module = _ancestor(event, _MODULE)
+            if module is None and phase == "backward":
+                module = owners.get(_sequence(event))
+            elif phase == "tail" and _within_optimiser(event):
+                module = OPTIMISER
+            elif module is not None and phase == "data":
+                rows[PYTHON, phase, None].seconds[step] -= event.self_cpu_time_total / 1e6
+                phase = "evaluation"
+                rows[PYTHON, phase, None].seconds[step] += event.self_cpu_time_total / 1e6
+            rows[PYTHON, phase, None].seconds[step] -= event.self_cpu_time_total / 1e6
+            name = PYTHON if event.name.startswith("celedger ") else event.name.replace(_NODE, "")
+            rows[name, phase, module].add(step, event)
+        return {
+            "steps": edges.steps,
+            "rows": [
+                {
+                    "name": name, "phase": phase, "module": module, "seconds": row.seconds,
+                    "calls": row.calls / n, "device": row.device / n, "memory": row.memory / n,
+                    "kernels": row.kernels / n,
+                }
+                for (name, phase, module), row in rows.items()
+            ],
+            "problem": self.problem,
+        }  # fmt: skip
+
+
+def _range(name: str) -> Any:
+    from torch.profiler import record_function
+
+    opened = record_function(name)
+    opened.__enter__()  # type: ignore[no-untyped-call]
+    return opened
+
+
+class _Row:
+    """An operator's sums over the window."""
+
+    def __init__(self, steps: int) -> None:
+        self.seconds = [0.0] * steps
+        self.calls = self.kernels = 0
+        self.device = self.memory = 0.0
+
+    def add(self, step: int, event: Any) -> None:
+        self.seconds[step] += event.self_cpu_time_total / 1e6
+        self.calls += 1
+        self.kernels += len(event.kernels)
+        self.device += float(getattr(event, "self_device_time_total", 0.0)) / 1e6
+        self.memory += event.self_cpu_memory_usage
+        self.memory += float(getattr(event, "self_device_memory_usage", 0.0))
+
+
+class _Edges:
+    """The moments at which phases began: which step and phase an event began in."""
+
+    def __init__(self, events: list[Any]) -> None:
+        ordered = sorted(events, key=lambda e: e.time_range.start)
+        self._starts = [e.time_range.start for e in ordered]
+        self._phases = [e.name[len(_EDGE) :] for e in ordered]
+        begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
+        whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
+        self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}
+        self.steps = [(self._starts[b] - self._starts[a]) / 1e6 for a, b in whole]
+
+    def of(self, event: Any) -> tuple[int, str] | None:
+        at = bisect.bisect_right(self._starts, event.time_range.start) - 1
+        return (self._step[at], self._phases[at]) if at in self._step else None
+
+    def phases(self) -> Iterator[tuple[int, str, float]]:
+        """Step, phase and how long it lasted (s)."""
+        for at, step in self._step.items():
+            yield step, self._phases[at], (self._starts[at + 1] - self._starts[at]) / 1e6
+
+
+def _ancestor(event: Any, prefix: str) -> str | None:
+    """The rest of the name of the nearest range around an event, itself among them."""
+    while event is not None:
+        if event.name.startswith(prefix):
+            found: str = event.name[len(prefix) :]
+            return found
+        event = event.cpu_parent
+    return None
+
+
+def _within_optimiser(event: Any) -> bool:
+    while event is not None:
+        if event.name.startswith("Optimizer."):
+            return True
+        event = event.cpu_parent
+    return False
+
+
+def _sequence(event: Any) -> int:
+    """The number of the node that an event of the backward pass belongs to; -1 for none."""
+    while event is not None:
+        if event.name.startswith(_NODE):
+            return int(event.sequence_nr)
+        event = event.cpu_parent
+    return -1
+
+
+class Waits:
+    """Where a script asks a tensor for a plain value (on a GPU each time waits for all that was
+    launched, and copies): counts by the user's line, while it watches."""
+
+    METHODS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__repr__")
+
+    def __init__(self, places: Places) -> None:
+        self.counts: dict[tuple[str, int], int] = defaultdict(int)
+        self._places = places
+        self._own: dict[str, Any] = {}
+        self._inside = False
+
+    def watch(self) -> None:
+        from torch import Tensor
+
+        for name in self.METHODS:
+            if name in Tensor.__dict__:
+                self._own[name] = Tensor.__dict__[name]
+            setattr(Tensor, name, self._counted(name, getattr(Tensor, name)))
+
+    def leave(self) -> None:
+        from torch import Tensor
+
+        for name in self.METHODS:
+            if name in self._own:
+                setattr(Tensor, name, self._own[name])
+            elif name in Tensor.__dict__:
+                delattr(Tensor, name)
+
+    def _counted(self, name: str, original: Any) -> Any:
+        @functools.wraps(original)
+        def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside:  # `float` and printing ask for the item in turn
+                return original(tensor, *args, **kwargs)
+            self._inside = True
+            try:
+                frame = sys._getframe(1)
+                if not is_library(frame.f_code):  # an optimiser's own are not the script's
+                    self.counts[name.strip("_"), self._places.of(frame)] += 1
+                return original(tensor, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return counted

@@ -1,0 +1,176 @@
+"""The probe of `celedger profile`: where the time of every step goes.
+
+Every step is timed at its phases' edges, and the main thread's Python stack is sampled.
+torch.profiler runs only in one short window, whose steps (and the few after it) are not timed:
+neither measurement is in the other's way.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celedger.child import observe
+from celedger.child.operators import Waits, Window
+from celedger.child.phases import BACKWARD, FORWARD, GAP, TAIL, LoaderClock, OwnClock, PhaseClock
+from celedger.child.sampling import Places, Sampler
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
+WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
+SETTLE = 2  # steps after it, in which caches fill again
+_LONG_PAUSE = 1e-3  # s; a shorter one of the garbage collector is not told by itself
+
+
+class Probe(observe.Probe):
+    """Writes `profile.json` and, where `timeline` is set, `trace.json.gz`. With `steps`, the
+    training ends after so many."""
+
+    def starts(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        now = OwnClock()
+        self._exact = now.exact
+        self._loader = LoaderClock(now)
+        self._loader.watch()
+        self._window = Window(self.names)
+        self._places = Places()
+        self._waits = Waits(self._places)
+        self._pauses: list[tuple[int, float, int, int]] = []  # step, s, generation, place
+        self._hooks: list[Any] = []
+        self._clock = clock = PhaseClock(now, self._loader, cuda=self._cuda)
+        self._watch_collector()
+        self._sampler = Sampler(
+            threading.get_ident(), self._places, lambda: clock.step * 4 + clock.state
+        )
+        self._sampler.start()
+        self._began = time.time()
+        self._enter(FORWARD)
+
+    def wants(self, step: int) -> bool:
+        return self._window.running
+
+    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._window.module_begins(module)
+
+    def forward_ends(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        self._window.module_ends(module)
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        if self._clock.state == GAP:
+            self._unhook()
+        self._clock.begin_backward()
+        self._window.phase(BACKWARD)
+
+    def backward_ends(self) -> None:
+        self._enter(TAIL)
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        self._clock.end_step()
+        self._window.phase(GAP)
+        done = self._clock.step
+        if done == WARM_UP and not self._window.asked:
+            self._window.start()
+            self._waits.watch()
+        elif self._window.running and done == WARM_UP + 1 + WINDOW:  # the first warms it up
+            self._window.stop()
+            self._waits.leave()
+        if done >= self.options.get("steps", sys.maxsize):
+            raise SystemExit(0)
+        self._clock.begin_step()
+        self._watch_gap()
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        self._clock.evaluated()
+
+    def ends(self) -> None:
+        import torch
+
+        self._sampler.finish()
+        self._unhook()
+        self._clock.note_evaluation()
+        if self._window.running:
+            self._window.stop()
+            self._waits.leave()
+        labels = self._sampler.labels
+        document = {
+            "torch": torch.__version__, "device": "cuda" if self._cuda else "cpu",
+            "threads": torch.get_num_threads(), "pid": os.getpid(),
+            "seconds": time.time() - self._began, "exact": self._exact,
+            "steps": self._clock.read(), "evaluations": self._clock.evaluations,
+            "untimed": [WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
+            "window": {"first": WARM_UP + 1, **self._window.read()},
+            "places": self._places.table,
+            "samples": {
+                "step": [label // 4 for label in labels],
+                "state": [label % 4 for label in labels],
+                "place": list(self._sampler.found),
+                "seconds": list(self._sampler.seconds),
+            },
+            "waits": [(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
+            "pauses": self._pauses, "workers": self._loader.workers,
+        }  # fmt: skip
+        if self.options.get("timeline"):
+            self._window.export(self.out / "trace.json.gz")
+        (self.out / "profile.json").write_text(json.dumps(document))
+
+    def _enter(self, state: int) -> None:
+        self._clock.enter(state)
+        self._window.phase(state)
+
+    def _watch_gap(self) -> None:
+        """Hooks until the next forward pass with gradients: those without are an evaluation."""
+        from torch.nn.modules import module
+
+        self._unhook()
+        self._hooks = [
+            module.register_module_forward_pre_hook(self._forward_in_gap),
+            module.register_module_forward_hook(self._evaluated_in_gap),
+        ]
+
+    def _unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _forward_in_gap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        import torch
+
+        if torch.is_grad_enabled() and self._clock.state == GAP:
+            self._unhook()
+            self._clock.begin_forward()
+            self._window.phase(FORWARD)
+
+    def _evaluated_in_gap(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._clock.evaluated()
+
+    def _watch_collector(self) -> None:
+        """Count the time of Python's garbage collector, in this thread, and where it struck."""
+        ident, began = threading.get_ident(), 0.0
+
+        def called(phase: str, info: Mapping[str, int]) -> None:
+            nonlocal began
+            if threading.get_ident() != ident:
+                return
+            if phase == "start":
+                began = time.perf_counter()
+                return
+            spent = time.perf_counter() - began
+            self._clock.collected += spent
+            if spent > _LONG_PAUSE:
+                place = self._places.of(sys._getframe().f_back)
+                self._pauses.append((self._clock.step, spent, info["generation"], place))
+
+        gc.callbacks.append(called)

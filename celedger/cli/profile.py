@@ -1,0 +1,159 @@
+"""`celedger profile`: where the time and memory of a training go, outside the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import diagnosing, note
+from celedger.errors import Status
+
+if TYPE_CHECKING:
+    from celedger.cli.session import Looking
+    from celedger.model import Commit
+
+
+def profile(
+    context: typer.Context,
+    revision: Annotated[
+        str, typer.Argument(metavar="REV | GOOD..BAD", help="A commit, or two to compare.")
+    ],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task.")],
+    suite: options.Suite = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Look at memory instead of time.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="End each training after so many steps [default: all]."),
+    ] = None,
+    turns: Annotated[
+        int, typer.Option(min=1, metavar="N", help="GOOD..BAD: N times good, bad, bad, good.")
+    ] = 2,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json or .json.gz."),
+    ] = None,
+    output: options.Output = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Split every step into its phases, rank operators, find stalls, and advise.
+
+    The training runs once, outside the record. Steps are timed without a profiler, operators in a
+    window of ten other steps. GOOD..BAD runs both sides in turns and says which phases and
+    operators got slower: 0 no difference beyond noise, 1 slower, 125 cannot be judged.
+    """
+    from celedger.views.picture import check_suffix
+
+    if output is not None:
+        check_suffix(output)
+    if timeline is not None:
+        _check_timeline(timeline, revision)
+    with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
+        probe: dict[str, object] = {"kind": "profile"} | ({"steps": steps} if steps else {})
+        if ".." in revision:
+            return _two(looking, revision, probe, turns, output, json)
+        return _one(looking, revision, probe, timeline, output, json)
+
+
+def _check_timeline(path: Path, revision: str) -> None:
+    from celedger.errors import UsageError
+
+    if not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{path.name!r} is no trace", "name it FILE.json or FILE.json.gz")
+    if ".." in revision:
+        raise UsageError("a timeline is of one commit", "name one revision instead of a range")
+
+
+def _one(
+    looking: Looking,
+    revision: str,
+    probe: dict[str, object],
+    timeline: Path | None,
+    output: Path | None,
+    json: bool,
+) -> int:
+    from celedger.diagnose.advice import advise
+    from celedger.diagnose.profiling import profile as profiled
+    from celedger.views import export
+    from celedger.views.profile import Header, profile_json, profile_text
+
+    (task,) = looking.tasks
+    commit = looking.repository.resolve(revision)
+    seed = task.seeds[0]
+    if timeline is not None:
+        probe["timeline"] = True
+    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {seed}, outside the record")
+    found = profiled(looking.bench, commit, task, seed, looking.folder, probe)
+    header, advice = Header(task.name, commit, seed), advise(found)
+    if timeline is not None:
+        _keep(found.folder / "trace.json.gz", timeline)
+    if json:
+        print(export.dumps(profile_json(header, found, advice)))
+    else:
+        print(profile_text(header, found, advice, width=options.width()))
+    return Status.GOOD
+
+
+def _keep(trace: Path, at: Path) -> None:
+    import gzip
+    import shutil
+
+    from celedger.errors import CannotJudge, MachineError
+
+    if not trace.exists():
+        raise CannotJudge("the training left no trace", "give the task more steps")
+    try:
+        if at.name.endswith(".gz"):
+            shutil.copyfile(trace, at)
+        else:
+            at.write_bytes(gzip.decompress(trace.read_bytes()))
+    except OSError as error:
+        raise MachineError(f"cannot write {at}: {error.strerror}") from error
+    note(f"{at}: open it at https://ui.perfetto.dev")
+
+
+def _two(
+    looking: Looking,
+    revision: str,
+    probe: dict[str, object],
+    turns: int,
+    output: Path | None,
+    json: bool,
+) -> int:
+    from celedger.diagnose.profiling import both
+    from celedger.diagnose.slower import TURNS, compare
+    from celedger.views import export
+    from celedger.views.slower import slower_json, slower_text
+
+    (task,) = looking.tasks
+    sides = _sides(looking, revision)
+    seed = task.seeds[0]
+    left = len(TURNS) * turns
+
+    def tell(commit: Commit) -> None:
+        nonlocal left
+        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record ({left} to run)")
+        left -= 1
+
+    found = both(looking.bench, sides, task, seed, looking.folder, probe, TURNS * turns, tell)
+    compared = compare(*found)
+    if json:
+        print(export.dumps(slower_json(task.name, sides, seed, compared)))
+    else:
+        print(slower_text(task.name, sides, seed, compared, width=options.width()))
+    return Status.BAD if compared.slower else Status.GOOD
+
+
+def _sides(looking: Looking, revision: str) -> tuple[Commit, Commit]:
+    from celedger.errors import UsageError
+
+    good, _, bad = revision.partition("..")
+    if bad.startswith("."):
+        raise UsageError(f"{revision} is a symmetric difference", "type GOOD..BAD with two dots")
+    resolve = looking.repository.resolve
+    return resolve(good or "HEAD"), resolve(bad or "HEAD")
