@@ -27,6 +27,7 @@ from celedger.cli import (
     reading,
     table,
     unix,
+    watch,
     worker,
 )
 from celedger.cli import run as run_verb
@@ -73,7 +74,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    bisect.bisect, watch.watch, noise.noise, table.table, worker.queue, worker.worker, demo.demo,
+    doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -1,0 +1,1 @@
+"""Diagnosis: why a training broke, from runs that never enter the record."""
