@@ -29,6 +29,7 @@ from celedger.cli import (
     reading,
     table,
     unix,
+    watch,
     worker,
 )
 from celedger.cli import run as run_verb
@@ -75,9 +76,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, explain.explain, noise.noise, profile.profile, table.table, worker.queue,
-    worker.worker,
-    demo.demo, doctor.doctor,
+    bisect.bisect, explain.explain, watch.watch, profile.profile, noise.noise, table.table,
+    worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -1,0 +1,69 @@
+"""`celedger watch`: train once with watchpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import diagnosing
+from celedger.errors import Status, UsageError
+
+
+def watch(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task to train.")],
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE",
+                     help="Another threshold for a watchpoint (docs/watch.md); may be repeated."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="[default: the task's first]")
+    ] = None,
+    suite: options.Suite = None,
+    device: options.Device = None,
+    output: options.Output = None,
+    json: options.Json = False,
+) -> int:  # fmt: skip
+    """Train a task once with watchpoints on its tensors: overflow, underflow, weights, gradients,
+    activations, loss and data.
+
+    Any training with torch; nothing enters the record. Exits 1 when a watchpoint fired, 125 when
+    nothing trained.
+    """
+    from celedger.diagnose.watch import watch as watched
+    from celedger.views import export
+    from celedger.views.picture import check_suffix
+    from celedger.views.watch import watch_json, watch_text
+
+    if output is not None:
+        check_suffix(output)
+    thresholds = dict(_setting(text) for text in limits or ())
+    with diagnosing(
+        context.obj, "watch", suite=suite, tasks=[task], device=device
+    ) as session:  # fmt: skip
+        (chosen,) = session.tasks
+        commit = session.repository.resolve(revision)
+        at = chosen.seeds[0] if seed is None else seed
+        report = watched(session.bench, commit, chosen, at, session.folder, thresholds)
+        if output is not None:
+            from celedger.views.watch_figure import watch_figure
+
+            watch_figure(report, output)
+        print(
+            export.dumps(watch_json(report)) if json else watch_text(report, width=options.width())
+        )
+    if report.fired:
+        return Status.BAD
+    return Status.CANNOT_JUDGE if report.failed else Status.GOOD
+
+
+def _setting(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UsageError(f"{text!r} is no threshold", "write --set overflow=1e4") from None

@@ -1,0 +1,372 @@
+"""Where in a training each watchpoint's figure is beyond a threshold: one generator for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from celedger.diagnose.halves import ENOUGH
+from celedger.diagnose.watched import FUNCTION, Change, Row, Step, Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a figure was met."""
+
+    step: int
+    module: str  # its path; "" is the model itself
+    tensor: str
+    figure: float
+    note: str = ""  # what else there is to say of it
+
+
+# A step that is looked at a few times in a row: once is chance, twice a coincidence.
+IN_A_ROW = 3
+# Samples with a stuck weight or the same batch before it is said: looks at steps 0, 1, 2, 3.
+STUCK = 4
+# Losses that are compared with the first ones, at least.
+LOSSES = 5
+
+
+def overflow_step(training: Watched) -> int | None:
+    """The first step whose loss, activations or gradients were not finite."""
+    steps = [step for step, loss in training.losses if not math.isfinite(loss)]
+    steps += [s.number for s in training.steps if not s.skipped and _first_broken(s) is not None]
+    return min(steps, default=None)
+
+
+def sound(training: Watched) -> Watched:
+    """What came before the first infinity: what follows is its consequence."""
+    end = overflow_step(training)
+    if end is None:
+        return training
+    return replace(
+        training,
+        losses=tuple(pair for pair in training.losses if pair[0] < end),
+        steps=tuple(step for step in training.steps if step.number < end),
+    )
+
+
+# --- overflow --------------------------------------------------------------------------------
+
+
+def overflow(training: Watched, limit: float) -> Iterator[Place]:
+    for step in training.steps:
+        if step.skipped and step.scale > 1.0:
+            continue  # a gradient scaler that finds its scale meets infinite gradients by design
+        row = _first_broken(step, limit)
+        if row is None:
+            continue
+        if step.broke and not math.isfinite(row.size):
+            yield _broken_operator(step, row.size)
+        else:
+            yield Place(step.number, *_maker(row), row.size, _overflow_note(row))
+        return
+    for number, loss in training.losses:
+        if not math.isfinite(loss):
+            seen = next((step for step in training.steps if step.number == number), None)
+            if seen is None:
+                yield Place(number, FUNCTION, "loss", loss, "its modules were not looked at")
+            elif seen.broke:
+                yield _broken_operator(seen, loss)
+            else:
+                note = "every module's output was finite: the loss function made it"
+                yield Place(number, FUNCTION, "loss", loss, note)
+            return
+
+
+def _broken_operator(step: Step, figure: float) -> Place:
+    assert step.broke is not None
+    phase, module, operator = step.broke
+    note = "the first operator to produce it: what it was given is finite"
+    return Place(step.number, module, f"{operator}, {phase}", figure, note)
+
+
+def _first_broken(step: Step, limit: float = math.inf) -> Row | None:
+    """The first tensor of a step with a NaN or a value of `limit` or more.
+
+    Minus infinity alone is how attention is masked: it counts only if something else breaks, too.
+    """
+    hurt = [row for row in step.rows if not row.size < limit]
+    masks = [row for row in hurt if row.low == -math.inf and row.high < math.inf]
+    if len(masks) == len(hurt) and limit == math.inf:
+        return None
+    return next((row for row in hurt if row.trainable or row not in masks), None)
+
+
+def _maker(row: Row) -> tuple[str, str]:
+    """The module that made the tensor, and the tensor's name."""
+    if row.what == "in":  # made by no module, so by the code around the call, or the data
+        if row.parent is None:
+            return (row.name, f"{row.tensor} (the data)")
+        return (row.parent, f"what it gives to {row.name}")
+    if row.kind == "parameter":
+        return (row.name, "gradient")
+    return (row.name, row.tensor)
+
+
+def _overflow_note(row: Row) -> str:
+    if row.what == "in" and row.parent is None:
+        return "the batch itself is not finite"
+    if row.kind == "activation":
+        return "the first module to produce it: what it was given is finite"
+    return "the forward pass was finite: the backward pass made it"
+
+
+# --- half precision --------------------------------------------------------------------------
+
+
+def underflow(training: Watched, limit: float) -> Iterator[Place]:
+    for step in training.steps:
+        for lost in step.lost:
+            share = lost.lost / max(1, lost.at_risk)
+            if lost.at_risk >= ENOUGH and share > limit:
+                tensor = f"{lost.operator}, {lost.phase}"
+                note = (
+                    f"{lost.operator} gave zero for {lost.lost} of {lost.at_risk} values that are "
+                    f"not zero, in {step.half}"
+                )
+                yield Place(step.number, lost.module, tensor, share, note)
+
+
+# --- weights ---------------------------------------------------------------------------------
+
+
+def stuck(training: Watched, limit: float) -> Iterator[Place]:
+    series: dict[str, list[tuple[Step, Change]]] = {}
+    for step in training.steps:
+        for change in step.changes:
+            series.setdefault(change.name, []).append((step, change))
+    for name, seen in series.items():
+        for still, run in groupby(seen, key=lambda pair: pair[1].largest <= limit):
+            found = list(run)
+            if still and len(found) >= STUCK:
+                step, change = found[0]
+                yield Place(step.number, *_owner(name), change.largest, _why_stuck(name, found))
+                break
+    orphans = [set(step.orphans) for step in training.steps if not step.skipped]
+    if len(orphans) >= STUCK:
+        for name in sorted(set.intersection(*orphans)):
+            if not (name in training.parameters and training.parameters[name].trained):
+                note = "it gets gradients, and no optimiser holds it"
+                yield Place(training.steps[0].number, *_owner(name), 0.0, note)
+
+
+def _why_stuck(name: str, found: list[tuple[Step, Change]]) -> str:
+    rows = [row for step, _ in found for row in step.gradients()
+            if row.kind == "parameter" and row.name == name]  # fmt: skip
+    if not rows:
+        return "no gradient reaches it"
+    if all(row.size == 0 for row in rows):
+        return "its gradient is zero"
+    if all(rate == 0 for step, _ in found for rate in step.rates):
+        return "the learning rate is 0"
+    return "its gradient is not zero, but the step is smaller than its last place"
+
+
+def _changes(training: Watched) -> Iterator[tuple[Step, Change, float]]:
+    """|Δw| / |w| of matrices that began with different elements (those that began at zero change
+    by more than themselves at first), where gradients are dense."""
+    sparse = {r.name for s in training.steps for r in s.rows if r.what == "sparse"}
+    for step in training.steps:
+        for change in step.changes:
+            about = training.parameters[change.name]
+            varied = about.fan_in and about.low != about.high and change.name not in sparse
+            if varied and change.before > 0:
+                yield step, change, change.change / change.before
+
+
+def large_change(training: Watched, limit: float) -> Iterator[Place]:
+    for step, change, ratio in _changes(training):
+        if not ratio <= limit:
+            yield Place(step.number, *_owner(change.name), ratio)
+
+
+def small_change(training: Watched, limit: float) -> Iterator[Place]:
+    """A weight whose ratio never was above the limit, in a training long enough to tell."""
+    series: dict[str, list[tuple[int, float, float]]] = {}
+    for step, change, ratio in _changes(training):
+        series.setdefault(change.name, []).append((step.number, ratio, change.largest))
+    for name, seen in series.items():
+        most = max(ratio for _, ratio, _ in seen)
+        if len(seen) >= 2 * IN_A_ROW and most < limit and any(largest > 0 for *_, largest in seen):
+            yield Place(seen[0][0], *_owner(name), most, "the most in any step looked at")
+
+
+def _gains(training: Watched) -> Iterator[tuple[str, float]]:
+    """std * sqrt(fan-in) of every matrix that is trained; at least 16 elements, to have a std."""
+    for about in training.parameters.values():
+        if (
+            about.trained
+            and about.fan_in
+            and math.prod(about.shape) >= 16
+            and about.low < about.high
+        ):
+            yield about.name, about.std * math.sqrt(about.fan_in)
+
+
+def large_init(training: Watched, limit: float) -> Iterator[Place]:
+    for name, gain in _gains(training):
+        if gain > limit:
+            fan = training.parameters[name].fan_in
+            yield Place(0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}")
+
+
+def small_init(training: Watched, limit: float) -> Iterator[Place]:
+    for name, gain in _gains(training):
+        if gain < limit:
+            fan = training.parameters[name].fan_in
+            yield Place(0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}")
+
+
+def alike(training: Watched, limit: float) -> Iterator[Place]:
+    """Matrices that began constant and whose units are alike after `IN_A_ROW` real steps: nothing
+    will ever tell them apart. (One that ends a residual branch, or a head, is not after one.)"""
+    steps = [step for step in training.steps if not step.skipped]
+    for step in [s for s in steps if s.number >= IN_A_ROW][:1]:
+        for name, gap in step.alike.items():
+            about = training.parameters[name]
+            if gap <= limit and about.fan_in:
+                said = f"it began as {about.low:.3g} everywhere, and {about.shape[0]} units are one"
+                yield Place(step.number, *_owner(name), gap, said)
+
+
+# --- gradients -------------------------------------------------------------------------------
+
+
+def _layers(step: Step, training: Watched) -> list[Row]:
+    return [
+        row for row in step.gradients()
+        if row.what == "dense" and training.parameters[row.name].fan_in
+    ]  # fmt: skip
+
+
+def vanishing(training: Watched, limit: float) -> Iterator[Place]:
+    """A matrix whose gradient (RMS) is this much smaller than the largest layer's, `IN_A_ROW` times
+    running. The first step does not count: a branch that begins at zero sends nothing back."""
+    running: dict[str, list[Place]] = {}
+    fired: set[str] = set()
+    for step in training.steps:
+        rows = _layers(step, training)
+        most = max(rows, key=lambda row: row.rms, default=None)
+        if step.number == 0 or most is None or not most.rms > 0:
+            continue
+        for row in rows:
+            ratio = row.rms / most.rms
+            if not ratio < limit:
+                running[row.name] = []
+                continue
+            note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
+            run = running.setdefault(row.name, [])
+            run.append(Place(step.number, *_owner(row.name, "gradient"), ratio, note))
+            if len(run) == IN_A_ROW and row.name not in fired:
+                fired.add(row.name)
+                yield run[0]
+
+
+def exploding(training: Watched, limit: float) -> Iterator[Place]:
+    """A layer's gradient (RMS) beside the largest it had in the first steps looked at."""
+    first: dict[str, list[float]] = {}
+    for step in training.steps:
+        for row in _layers(step, training):
+            known = first.setdefault(row.name, [])
+            rms = row.rms
+            if len(known) < IN_A_ROW:
+                known.append(rms)
+            elif max(known) > 0 and not rms / max(known) <= limit:
+                note = f"RMS {rms:.2g}, at first {max(known):.2g}"
+                yield Place(step.number, *_owner(row.name, "gradient"), rms / max(known), note)
+
+
+# --- activations -----------------------------------------------------------------------------
+
+
+def out_of_range(training: Watched, limit: float) -> Iterator[Place]:
+    for step in training.steps:
+        for row in step.rows:
+            if row.kind == "activation" and row.trainable and limit < row.size < math.inf:
+                yield Place(step.number, row.name, row.tensor, row.size)
+
+
+def dead(training: Watched, limit: float) -> Iterator[Place]:
+    for step in training.steps:
+        for key, since, units, dead in step.units:
+            what, _, name = key.partition(" ")
+            tensor = "output" if what == "out" else "input (a rectifier's output)"
+            if dead / units > limit:
+                note = f"{dead} of {units} units never positive, steps {since} to {step.number}"
+                yield Place(since, name, tensor, dead / units, note)
+
+
+def saturated(training: Watched, limit: float) -> Iterator[Place]:
+    """The share of a tanh beyond ±0.99, of a sigmoid outside 0.01 to 0.99: the slope there is 2 %
+    and 4 % of its largest."""
+    runs: dict[tuple[str, str], list[Place]] = {}
+    fired: set[tuple[str, str]] = set()
+    for step in training.steps:
+        for row in step.rows:
+            made = row.type if row.what == "out" else row.operator
+            if row.kind != "activation" or not made.startswith(("Tanh", "Sigmoid")):
+                continue
+            share = row.above + (row.below if made.startswith("Sigmoid") else 0.0)
+            key = row.name, row.tensor
+            if not share > limit:
+                runs[key] = []
+                continue
+            run = runs.setdefault(key, [])
+            run.append(Place(step.number, row.name, row.tensor, share))
+            if len(run) == IN_A_ROW and key not in fired:
+                fired.add(key)
+                yield run[0]
+
+
+# --- loss and data ---------------------------------------------------------------------------
+
+
+def not_decreasing(training: Watched, limit: float) -> Iterator[Place]:
+    """How far the best stretch of the loss is below its first one, in standard errors of the two.
+    Two optimisers play against each other: their losses need not fall."""
+    losses = [loss for _, loss in training.losses]
+    size = max(LOSSES, len(losses) // 10)
+    if len(losses) < 4 * size or training.optimisers != 1:
+        return
+    stretches = [losses[at : at + size] for at in range(0, len(losses) - size + 1, size)]
+    first, *rest = [(sum(part) / size, _variance(part)) for part in stretches]
+    best = min(rest)
+    error = math.sqrt((first[1] + best[1]) / size)
+    gain = (first[0] - best[0]) / error if error > 0 else math.inf * (first[0] - best[0] > 0)
+    if not gain > limit:
+        note = f"{first[0]:.4g} over the first {size} steps, {best[0]:.4g} in the best {size}"
+        yield Place(
+            training.losses[0][0], FUNCTION, "loss", 0.0 if math.isnan(gain) else gain, note
+        )
+
+
+def _variance(values: list[float]) -> float:
+    """Of the values about the line between neighbours: a falling loss is not noise."""
+    steps = [b - a for a, b in pairwise(values)]
+    return sum(step * step for step in steps) / (2 * len(steps)) if steps else 0.0
+
+
+def stale(training: Watched, limit: float) -> Iterator[Place]:
+    run: list[tuple[int, Mapping[str, object]]] = []
+    for step in training.steps:
+        if step.batch is None:
+            continue
+        same = run and run[-1][1]["mark"] == step.batch["mark"]
+        run = [*run, (step.number, step.batch)] if same else [(step.number, step.batch)]
+        # The same tensor object, and no more data in sight: a training on all its data at once.
+        whole = all(b["same_object"] and not b["part"] for _, b in run[1:])
+        if len(run) > limit and not whole:
+            at, batch = run[0]
+            note = f"the same {batch['shape']} in steps {at} to {step.number}, each time looked at"
+            yield Place(at, str(batch["module"]), "input", float(len(run)), note)
+            return
+
+
+def _owner(parameter: str, tensor: str = "") -> tuple[str, str]:
+    """A parameter's module, and the name of the tensor within it."""
+    module, _, own = parameter.rpartition(".")
+    return module, f"{tensor} of {own}" if tensor else own

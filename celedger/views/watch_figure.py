@@ -1,0 +1,86 @@
+"""`celedger watch -o`: the loss, and layer by layer the gradients and the changes of the weights,
+over the steps looked at; where watchpoints fired is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from celedger.diagnose.watch import Judged, WatchReport
+from celedger.diagnose.watched import Step, Watched
+from celedger.views.format import clip, short
+from celedger.views.picture import BLUE, MUTED, RED, save, sheet, style
+
+_ROW = 0.17  # inches a layer
+_LONGEST = 28  # characters of a layer's name
+
+
+def watch_figure(report: WatchReport, path: Path) -> Path:
+    """Draw the last training of the report: the one that the others prepare."""
+    judged = report.trainings[-1]
+    layers = _layers(judged.training)
+    names = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
+    with style():
+        figure = sheet(f"Watchpoints of {names}, seed {report.seed}", 3.2 + 2 * _ROW * len(layers))
+        heights = [2.0, *[max(0.6, _ROW * len(layers))] * 2]
+        loss, gradients, changes = figure.subplots(3, 1, height_ratios=heights)
+        _loss(loss, judged)
+        _strip(figure, gradients, judged, layers, _gradients, "gradient, RMS")
+        _strip(figure, changes, judged, layers, _changes, "change of a step, |Δw| / |w|")
+        changes.set_xlabel("step (those looked at)")
+        return save(figure, path)
+
+
+def _layers(training: Watched) -> list[str]:
+    """Parameters with a fan-in, in the model's order; all of them where none has one."""
+    trained = [p for p in training.parameters.values() if p.trained]
+    return [p.name for p in trained if p.fan_in] or [p.name for p in trained]
+
+
+def _loss(axes: Axes, judged: Judged) -> None:
+    steps, losses = np.array(judged.training.losses).reshape(-1, 2).T
+    axes.plot(steps, losses, color=BLUE, linewidth=0.9)
+    axes.set_ylabel("loss")
+    axes.set_xlim(-0.5, max(1, judged.training.length) - 0.5)
+    for row, finding in enumerate(judged.findings):
+        axes.axvline(finding.first.step, color=RED, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"{finding.watchpoint.name}, step {finding.first.step}",
+            (0.99, 0.95 - 0.11 * row), xycoords="axes fraction", ha="right", va="top",
+            color=RED, fontsize=8,
+        )  # fmt: skip
+
+
+def _strip(
+    figure: Figure, axes: Axes, judged: Judged, layers: list[str],
+    values: Callable[[Step], Mapping[str, float]], label: str,
+) -> None:  # fmt: skip
+    steps = [step for step in judged.training.steps if not step.skipped]
+    grid = np.array([[values(step).get(name, np.nan) for step in steps] for name in layers])
+    grid = np.where(grid > 0, grid, np.nan)
+    axes.set_title(label, loc="left")
+    axes.grid(visible=False)
+    axes.set_yticks(range(len(layers)), [clip(name, _LONGEST) for name in layers], fontsize=7)
+    axes.set_xticks(range(len(steps)), [str(s.number) for s in steps], fontsize=7, rotation=90)
+    if not np.isfinite(grid).any():
+        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=MUTED)
+        return
+    low, high = np.nanmin(grid), np.nanmax(grid)
+    image = axes.imshow(
+        grid, aspect="auto", cmap="viridis", norm=LogNorm(low, max(high, low * 1.01)),
+        interpolation="nearest",
+    )  # fmt: skip
+    figure.colorbar(image, ax=axes, pad=0.01, aspect=12)
+
+
+def _gradients(step: Step) -> dict[str, float]:
+    return {row.name: row.rms for row in step.rows if row.kind == "parameter"}
+
+
+def _changes(step: Step) -> dict[str, float]:
+    return {c.name: c.change / c.before for c in step.changes if c.before > 0}
