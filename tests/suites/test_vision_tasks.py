@@ -1,4 +1,4 @@
-"""The scene-text detector and the tracker of the suite `vision`: their generators, their arithmetic
+"""The scene-text detector and the tracker of the suite `wide`: their generators, their arithmetic
 against plain counterparts, and that both learn and repeat themselves."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-VISION = ROOT / "suites" / "vision"
+VISION = ROOT / "suites" / "wide"
 
 
 @pytest.fixture(autouse=True)

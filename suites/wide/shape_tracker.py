@@ -24,17 +24,18 @@ from celedger.child.torch import device, parameters, shuffled, train
 
 p = parameters(
     epochs=8,
-    videos=64,  # to train on
+    videos=192,  # to train on
+    frames=6,  # of each
+    pairs=3,  # of template and search window, cut from each video each epoch
     val_videos=32,
-    length=16,  # frames of a video
-    pairs=8,  # of template and search window, cut from each video each epoch
-    gap=8,  # frames between the two at most
+    val_frames=16,
     shift=12.0,  # pixels of the search window by which the target is off its centre at most
     scale=0.2,  # a search window is larger or smaller by as much at most (log)
     lr=3e-3,  # after the warm-up; falls to 0 as a cosine
     warmup=0.1,  # share of all steps
     batch=16,  # pairs a step
     width=12,  # channels of the stem; the last stage has three times as many
+    masks=2,  # learnt of each pair, at the places that overlap the target most
     mask_weight=8.0,  # of the mask's loss to those of score and box (the paper: 32)
     penalty=0.1,  # for a box that changes size or form: exp(-penalty (change - 1))
     window=0.3,  # share of a cosine window in a box's score: targets seldom jump
@@ -50,9 +51,9 @@ POSITIVE, NEGATIVE = 0.5, 0.3  # overlap of an anchor with the target from which
 where = device()
 
 
-def load(count, seed):
+def load(count, length, seed):
     """Frames (n, length, 3, H, W) uint8, boxes (n, length, 4), masks (n, length, H, W)."""
-    videos = shape_video.sequences(count, p.length, seed)
+    videos = shape_video.sequences(count, length, seed)
     return tuple(torch.from_numpy(part).to(where) for part in videos)
 
 
@@ -85,8 +86,7 @@ def cut_pairs(videos, count):
     target's box (n, 4) and mask (n, 64, 64) in the search window."""
     frames, boxes, masks = videos
     which = torch.arange(len(frames)).repeat(count)
-    first = torch.randint(p.length, which.shape)
-    second = (first + torch.randint(-p.gap, p.gap + 1, which.shape)).clamp(0, p.length - 1)
+    first, second = torch.randint(frames.shape[1], (2, len(which)))
     shifts = (p.shift * (2 * torch.rand(len(which), 2) - 1)).to(where)
     scales = (p.scale * (2 * torch.rand(len(which)) - 1)).exp().to(where)
     which, first, second = which.to(where), first.to(where), second.to(where)
@@ -169,9 +169,12 @@ class Tracker(nn.Module):
             nn.Conv2d(f, f, 1, bias=False),
             nn.BatchNorm2d(f),
         )
-        self.join = nn.Sequential(nn.BatchNorm2d(f), nn.Conv2d(f, f, 1), nn.ReLU())
+        self.join = nn.Sequential(
+            nn.BatchNorm2d(f), conv(f, f), nn.BatchNorm2d(f), nn.ReLU()
+        )
         self.score = nn.Conv2d(f, len(RATIOS), 1)
         self.box = nn.Conv2d(f, 4 * len(RATIOS), 1)
+        self.spread = nn.ConvTranspose2d(f, f, TEMPLATE // STRIDE)
         self.mask = nn.Sequential(
             nn.ReLU(),
             nn.ConvTranspose2d(f, c, 2, stride=2),
@@ -198,7 +201,7 @@ class Tracker(nn.Module):
         reach = torch.arange(TEMPLATE // STRIDE, device=where)
         down, right = (y[:, None] + reach)[:, :, None], (x[:, None] + reach)[:, None, :]
         window = search.permute(0, 2, 3, 1)[row[:, None, None], down, right].permute(0, 3, 1, 2)
-        return self.mask(window + response[row, :, y, x][:, :, None, None])
+        return self.mask(window + self.spread(response[row, :, y, x][:, :, None, None]))
 
 
 def loss_of(model, templates, searches, boxes, masks):
@@ -216,8 +219,9 @@ def loss_of(model, templates, searches, boxes, masks):
     wanted = [(centre[:, None] - centres) / sizes, (size[:, None] / sizes).log()]
     box_loss = (offsets - torch.cat(wanted, 2))[positive].abs().sum(1).mean()
 
-    # a mask is learnt where an anchor is positive, and covers what the template does there
-    row, place = positive.view(len(boxes), -1, len(RATIOS)).any(2).nonzero(as_tuple=True)
+    # a mask is learnt where the best anchors are, and covers what the template does there
+    place = overlap.view(len(boxes), -1, len(RATIOS)).amax(2).topk(p.masks).indices.flatten()
+    row = torch.arange(len(boxes), device=where).repeat_interleave(p.masks)
     seen = masks.unfold(1, TEMPLATE, STRIDE).unfold(2, TEMPLATE, STRIDE)
     seen = seen[row, place // PLACES, place % PLACES][:, None]
     logits = model.masks(search, response, row, place)
@@ -269,7 +273,7 @@ def overlap_of_masks(a, b):
     return (a & b).sum((-2, -1)) / (a | b).sum((-2, -1))
 
 
-videos, val_videos = load(p.videos, seed=1), load(p.val_videos, seed=2)
+videos, val_videos = load(p.videos, p.frames, seed=1), load(p.val_videos, p.val_frames, seed=2)
 torch.manual_seed(0)  # `train` seeds again: data and validation pairs are the same for every --seed
 val_pairs = cut_pairs(val_videos, 4)
 steps = p.epochs * -(-len(videos[0]) * p.pairs // p.batch)

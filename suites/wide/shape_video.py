@@ -20,6 +20,7 @@ POLES = (0, 2)
 POLE = (3.0, 6.0)  # pixels a pole is wide
 SEEN = 0.4  # share of the target that is seen in every frame, all of it in the first
 CORE = 0.3  # radius of a shape's core, in its second colour, to its own
+GROUND = (0.4, 0.6)  # of each colour, from place to place
 NOISE = 0.04  # standard deviation of a pixel; frames are in 0..1
 
 
@@ -37,7 +38,7 @@ def sequences(count, length, seed):
 
 def sequence(length, random):
     """One video, as above, and the share (length,) of the target that is seen in each frame."""
-    ground = np.stack([ndimage.zoom(random.uniform(0.1, 0.9, (5, 5)), SIZE / 5, order=1)
+    ground = np.stack([ndimage.zoom(random.uniform(*GROUND, (5, 5)), SIZE / 5, order=1)
                        for _ in range(3)])  # fmt: skip
     shapes = [Shape(random) for _ in range(1 + DISTRACTORS)]
     poles = [(random.uniform(0, SIZE), random.uniform(*POLE), random.uniform(size=3))
