@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import Server
 from hypothesis import settings
 
 # The same examples in every run: a test that fails, fails again. `--hypothesis-profile=search`
@@ -46,6 +46,9 @@ def git(repo: Path, *words: str, env: Mapping[str, str] | None = None) -> str:
     ).stdout.strip()  # fmt: skip
 
 
+PROGRAM = Server()
+
+
 @dataclass(frozen=True)
 class Done:
     status: int
@@ -57,12 +60,7 @@ def celedger(
     cwd: Path, *words: str, env: Mapping[str, str] | None = None, timeout: float = 120
 ) -> Done:
     """Run the real program in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "celedger", *words], cwd=cwd,
-        env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr)
+    return Done(*PROGRAM.run(words, cwd, {**os.environ, **(env or {})}, timeout))
 
 
 SUITE = """\
