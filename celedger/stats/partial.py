@@ -166,7 +166,9 @@ def _clearest(question: Question, partial: Partial, seen: View) -> Rung | None:
     last = _shift(seen.trusting)
     if last is None:
         return None
-    for rung in partial.rungs:
+    for rung in sorted(partial.rungs, key=lambda rung: rung.share):
+        if best >= 1 / max(rung.share, 1e-9):
+            break  # a trial tells one bit at most
         known = _plain(question, rung.whole, partial.memory)
         if known.belief is None or known.no_change > CLEAR_RUNG or not known.effect_low > 0:
             continue

@@ -67,7 +67,7 @@ def test_a_sure_crash_takes_one_reading_a_halving_and_a_few_more(first_bad: int)
     question = Question(Lineage.line(1024), binary=True)
     answer, path = bisect(question, lambda position: float(position >= first_bad))
     assert (answer.state, answer.candidates) == (State.FOUND, (first_bad,))
-    assert len(path) <= 3 + 10 + 8  # where only the last commit crashes, it may be by chance
+    assert len(path) <= 3 + 10 + 9  # where only the last commit crashes, it may be by chance
     assert answer.effect > 0.9 and np.isnan(answer.noise)
 
 
