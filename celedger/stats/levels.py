@@ -302,7 +302,8 @@ def _focus(
     gap = max(centre[1] - centre[0], 0.0)
     finest = max(finest, gap / FINEST)
     by_kind = by_scale.reshape(len(grid.kinds), -1).sum(axis=1)
-    kinds = tuple(k for k, held in zip(grid.kinds, by_kind, strict=True) if held > NEGLIGIBLE)
+    kept = tuple(k for k, held in zip(grid.kinds, by_kind, strict=True) if held > NEGLIGIBLE)
+    kinds = kept or grid.kinds
     return _grid(centre, widths, mean, spread, finest, noise, sharp, floor, nodes, kinds)
 
 
