@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, product
@@ -54,12 +54,17 @@ class Cell:
     shift: float
     stored: int = 10
     noise: str = "gauss"
-    """gauss, t3 (sd 1), outlier (5 % with ten times the sd), exact (levels jitter by 1e-3)"""
+    """gauss, t3 (sd 1), outlier (5 % with ten times the sd), exact (levels jitter by 1e-3), crash
+    (`shift` is how often a bad commit crashes, and those stored at the bad end all did: else
+    nobody would have asked)"""
     untestable: float = 0.0
     drift: float = 0.0
-    """sd of the small effects of four more commits, in sd of one trial"""
+    """sd of the small effects of four more commits, in sd of one trial, where the bad end is
+    still worse by half the shift"""
     own: float = 0.0
     """sd of every commit's own small effect"""
+    sound: float = 0.0
+    """how often a good commit crashes all the same"""
     known: float = 0.0
     """degrees of freedom of the noise the ledger knows"""
     redraw: float | None = None
@@ -101,6 +106,9 @@ class Case:
     def read(self, position: int) -> float:
         """The value of one more trial."""
         self.trials += 1
+        if self.cell.noise == "crash":
+            bad = position >= self.first_bad
+            return float(self.random.random() < (self.cell.shift if bad else self.cell.sound))
         return self.level(position) + self.draw()
 
 
@@ -110,9 +118,14 @@ def make(cell: Cell, number: int) -> Case:
     n = cell.n
     first_bad = int(random.integers(n))
     steps = np.zeros(n)
-    if cell.drift:
+    while cell.drift:
         where = random.choice(n, size=min(4, n), replace=False)
-        steps[where] += cell.drift * random.standard_normal(len(where))
+        small = np.zeros(n)
+        small[where] = cell.drift * random.standard_normal(len(where))
+        small[first_bad] = 0.0
+        if cell.shift + small.sum() >= cell.shift / 2:  # else nobody would have seen a change
+            steps += small
+            break
     if cell.noise == "exact":
         steps += 1e-3 * cell.shift * random.standard_normal(n)
     steps[first_bad] = cell.shift
@@ -147,7 +160,7 @@ class Trials:
     def add(self, position: int) -> None:
         case = self.case
         if case.cell.redraw is None:
-            self.readings.append(Reading(position, case.level(position) + case.draw()))
+            self.readings.append(Reading(position, case.read(position)))
             return
         known = alike(self.readings, position)
         tried = {r.seed for r in self.readings if r.position in known}
@@ -175,19 +188,32 @@ class Trials:
 
 
 def ours(case: Case) -> Answer:
+    return ours_at(case, [case.cell.confidence])[0]
+
+
+def ours_at(case: Case, confidences: Sequence[float]) -> list[Answer]:
+    """The answers of one bisect that is asked for ever more confidence, each after the last."""
     cell, n = case.cell, case.cell.n
     noise = None
     if cell.known:
         chi = case.random.chisquare(cell.known) / cell.known
         noise = NoisePrior(float(np.sqrt(chi)), cell.known)
-    question = Question(Lineage.line(n), cell.confidence, noise)
+    binary = cell.noise == "crash"
     done = Trials(case)
     for position in (GOOD, n - 1):
         for _ in range(cell.stored):
-            done.add(position)
+            if binary and position != GOOD:
+                done.readings.append(Reading(position, 1.0))
+            else:
+                done.add(position)
     broken: set[int] = set()
     trials, spent, decisions = 0, 0.0, 0
-    while True:
+    answers: list[Answer] = []
+    lineage = Lineage.line(n)
+    while len(answers) < len(confidences):
+        asked = max(cell.stored, 1)
+        confidence = confidences[len(answers)]
+        question = Question(lineage, confidence, noise, binary=binary, asked=asked)
         evidence = Evidence(tuple(done.readings), frozenset(broken), done.sides)
         start = time.process_time()
         belief = posterior(question, evidence)
@@ -195,23 +221,21 @@ def ours(case: Case) -> Answer:
         spent += time.process_time() - start
         decisions += 1
         if choice is None or trials >= (MOST_TRIALS if cell.shift else NULL_TRIALS):
-            break
+            right = (
+                belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
+            )
+            if not cell.shift:
+                right = belief.state is State.NOTHING_CHANGED
+            leader = float(belief.probability[belief.leader])
+            state, size = belief.state.value, len(belief.candidates)
+            answers.append(Answer(trials, right, state, size, spent / decisions, leader))
+            continue
         trials += 1
         if choice.position in case.broken:
             broken.add(choice.position)
         else:
             done.add(choice.position)
-    right = belief.state is not State.NOTHING_CHANGED and case.first_bad in belief.candidates
-    if not cell.shift:
-        right = belief.state is State.NOTHING_CHANGED
-    return Answer(
-        trials,
-        right,
-        belief.state.value,
-        len(belief.candidates),
-        spent / decisions,
-        float(belief.probability[belief.leader]),
-    )
+    return answers
 
 
 def oracle(case: Case) -> Answer:
@@ -369,13 +393,14 @@ CELLS: dict[str, list[Cell]] = {
         for d in (4.0, 2.0, 1.0, 0.0)
         for bits in (True, False)
     ],
+    "crash": [
+        Cell(n, rate, stored=stored, noise="crash", sound=sound)
+        for n in (64, 1024)
+        for stored in (1, 3)
+        for rate, sound in ((1.0, 0.0), (0.9, 0.0), (0.7, 0.0), (0.5, 0.0), (0.3, 0.0), (1.0, 0.05))
+    ],
     "ends": [Cell(n, d) for n, d in product((16, 256), (8.0, 0.5))],
     "exact": [Cell(n, 4.0, stored=2, noise="exact") for n in (64, 1024)],
-    "calibration": [
-        Cell(n, d, confidence=c)
-        for n, d in ((16, 2.0), (64, 2.0), (64, 1.0))
-        for c in (0.9, 0.95, 0.99)
-    ],
 }
 
 
@@ -389,7 +414,7 @@ def describe(cell: Cell, name: str, answers: list[Answer]) -> dict[str, object]:
         "noise": cell.noise,
         "extra": ",".join(
             f"{key}={getattr(cell, key)}"
-            for key in ("untestable", "drift", "own", "known", "redraw")
+            for key in ("untestable", "drift", "own", "sound", "known", "redraw")
             if getattr(cell, key)
         )
         + ("" if cell.bits else " bits ignored")

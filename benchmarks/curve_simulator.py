@@ -162,7 +162,8 @@ def search(history: History, *, stop: bool) -> Answer:
         points = [(e, float(v)) for e, v in enumerate(values)]
         epochs = EPOCHS
         if pick is not None and stop and not pick.whole:
-            enough = curves.enough(Placed(n - 1, tuple(records)), seed, pick.epochs)
+            rungs = {} if pick.epochs is None else {"loss": pick.epochs}
+            enough = curves.enough(Placed(n - 1, tuple(records)), seed, rungs)
             for epochs in range(1, EPOCHS + 1):
                 ledger.keep(ulid, points[:epochs])
                 if enough(curves.read(ulid))[0]:

@@ -165,13 +165,17 @@ def table(title: str, head: list[str], rows: list[list[str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=400)
-    cases = parser.parse_args().cases
+    parser.add_argument("--only", default="", help="tables whose title holds this text")
+    options = parser.parse_args()
+    cases = options.cases
 
-    table(
-        f"share of right answers where nothing changed, {cases} cases (single metric, 3 seeds)",
-        ["noise", "commits", "at 90%", "at 95%", "at 99%", "95% interval"],
-        calibration(cases),
-    )
+    title = f"share of right answers where nothing changed, {cases} cases (single metric, 3 seeds)"
+    if options.only in title:
+        table(
+            title,
+            ["noise", "commits", "at 90%", "at 95%", "at 99%", "95% interval"],
+            calibration(cases),
+        )
     for title, metrics, commits, histories in (
         ("nothing changes, 10 metrics, commits 2 to 20", 10, range(1, 20), max(4, cases // 10)),
         (
@@ -180,7 +184,10 @@ def main() -> None:
             range(40, 80),
             max(1, cases // 200),
         ),
+        ("nothing changes, 300 metrics, commits 2 to 8", 300, range(1, 8), max(1, cases // 100)),
     ):
+        if options.only not in title:
+            continue
         rows = []
         for seeds in (1, 3):
             for law in LAWS:
@@ -199,22 +206,24 @@ def main() -> None:
                     )
         head = ["seeds", "noise", "re-run", "verdicts", "alarms/1000", "undecided/1000"]
         table(title, [*head, "extra/trial"], rows)
-    rows = []
-    for metrics, seeds, baseline, rerun in (
-        (10, 3, 3, True), (10, 3, 6, True), (10, 3, 60, True),
-        (300, 1, 60, False), (300, 1, 60, True), (300, 3, 60, False), (300, 3, 60, True),
-    ):  # fmt: skip
-        for law in ("normal", "skewed"):
-            row = [str(metrics), str(seeds), str(baseline), "yes" if rerun else "no", law]
-            for shift in (1.0, 2.0, 4.0, 8.0):
-                found = delay(law, seeds, shift, baseline, cases, rerun=rerun, metrics=metrics)
-                row.append(f"{found[0]:.2f} ({found[1]:.2f})")
-            rows.append(row)
-    table(
-        "mean delay in commits (share told on the very commit) of a shift in sd",
-        ["metrics", "seeds", "before", "re-run", "noise", "1", "2", "4", "8"],
-        rows,
-    )
+    title = "mean delay in commits (share told on the very commit) of a shift in sd"
+    if options.only in title:
+        rows = []
+        for metrics, seeds, baseline, rerun in (
+            (10, 3, 3, True), (10, 3, 6, True), (10, 3, 60, True),
+            (300, 1, 60, False), (300, 1, 60, True), (300, 3, 60, False), (300, 3, 60, True),
+        ):  # fmt: skip
+            for law in ("normal", "skewed"):
+                row = [str(metrics), str(seeds), str(baseline), "yes" if rerun else "no", law]
+                for shift in (1.0, 2.0, 4.0, 8.0):
+                    found = delay(law, seeds, shift, baseline, cases, rerun=rerun, metrics=metrics)
+                    row.append(f"{found[0]:.2f} ({found[1]:.2f})")
+                rows.append(row)
+        table(
+            title,
+            ["metrics", "seeds", "before", "re-run", "noise", "1", "2", "4", "8"],
+            rows,
+        )
     random = np.random.default_rng(4)
     noise = Noise(1.0, 100.0, False, 150)
     run = [

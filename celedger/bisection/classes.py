@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from celedger.errors import CannotJudge
-from celedger.model import Closure, Commit, Task, TrialRecord
+from celedger.model import Closure, Commit, Task
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.runner import Bench
@@ -85,19 +85,6 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     last = place[-1]
     place = [len(commits) - 1 if at == last else at for at in place]
     return Classes(tuple(place), tuple(weights), _trials(agreeing, commits, good))
-
-
-def trials_of(bench: Bench, commit: Commit, task: Task) -> list[TrialRecord]:
-    """The trials that tell of a commit: its own, and those that ran where the training cannot
-    have met anything else. A derived one tells what its evidence does."""
-    environment = bench.environments[task.name].fingerprint
-    own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
-    agreeing = bench.closures.agreeing([commit], task, environment)[commit.sha]
-    known = {r.trial.ulid for r in own} | {""}
-    others = [bench.ledger.trial(c.ulid) for c in agreeing if c.ulid not in known]
-    found = [*own, *(r for r in others if r is not None)]
-    ran = {r.trial.ulid for r in found if not r.derived}
-    return sorted((r for r in found if r.derived not in ran), key=lambda r: r.trial.started)
 
 
 def _trials(

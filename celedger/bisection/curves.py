@@ -123,29 +123,31 @@ class Curves:
         return tuple(Epoch(n, prints.get(n), values.get(n, {})) for n in numbers)
 
     def enough(
-        self, placed: Placed, seed: int, epochs: int | None
+        self, placed: Placed, seed: int, rungs: Mapping[str, int]
     ) -> Callable[[Trace], tuple[str, Trace | None]]:
         """When a running trial of this seed has told enough: why, and the whole trial it is taken
-        for. `epochs` is the rung at which it may stop by its numbers: not while it computes what
-        a whole trial did, for then it tells nothing of its own."""
+        for. `rungs` are the points of each metric after which it may stop by its numbers (none:
+        it may not): not while one of them repeats a whole trial, and so tells nothing of its own.
+        """
         same = self.twins(placed, seed)
         wholes = [self.trace(r) for _, r in placed.whole(seed)]
-        names = [s.name for s in self._symptoms]
+
+        def told(part: Trace, name: str) -> bool:
+            own = _own(part, name)
+            if len(own) < rungs[name]:
+                return False
+            others = [_own(whole, name) for whole in wholes]
+            steps = partial.rungs(max(map(len, others), default=0))
+            step = max((s for s in steps if s <= len(own)), default=rungs[name])
+            return all(other[:step] != own[:step] for other in others)
 
         def enough(part: Trace) -> tuple[str, Trace | None]:
             found = same(part)
             if found is not None:
                 return f"computed the same as another trial up to epoch {part[-1].number}", found
-            if epochs is None or len(names) != 1:
-                return "", None
-            own = _own(part, names[0])
-            if len(own) < epochs:
-                return "", None
-            steps = partial.rungs(max((len(_own(w, names[0])) for w in wholes), default=0))
-            step = max((s for s in steps if s <= len(own)), default=epochs)
-            if any(_own(whole, names[0])[:step] == own[:step] for whole in wholes):
-                return "", None
-            return f"{names[0]} up to epoch {own[-1][0]} tells enough", None
+            if rungs and all(told(part, name) for name in rungs):
+                return f"{', '.join(rungs)} up to epoch {part[-1].number} tells enough", None
+            return "", None
 
         return enough
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from celedger.bisection.classes import trials_of
 from celedger.bisection.many import search
 from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step, next_seed
+from celedger.bisection.search import Limits, Step
 from celedger.bisection.symptom import CHOOSING, Symptom, find_symptom, must_be_judged
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.trial.runner import Bench
+from celedger.trial.seeds import next_seed, trials_of
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -39,7 +39,7 @@ def lacking_ends(
     lack = []
     for task in tasks:
         for end, number in zip((good, bad), wanted, strict=True):
-            held = trials_of(bench, end, task)
+            held = trials_of(bench, end, task, bench.environments[task.name].fingerprint)
             final = [r for r in held if r.outcome is not None and r.outcome.kind.final]
             final = [r for r in final if not r.early_stopped]
             # An end that does not run at all tells so with its first trial.
@@ -159,10 +159,7 @@ def _symptoms(
             tasks = [symptoms[0].task]
         must_be_judged(tasks, name)
         try:
-            symptom = find_symptom(
-                bench.ledger, tasks, good, bad, bench.environments, name, improved=improved,
-                at=lambda commit, task: trials_of(bench, commit, task),
-            )  # fmt: skip
+            symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
         except CannotJudge as error:
             refused.append((name or "", error))
             continue

@@ -11,23 +11,26 @@ whose trial serves those that are not answered yet best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from celedger.bisection.classes import classify
 from celedger.bisection.curves import Curves, Placed
 from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report, conclude
-from celedger.bisection.search import Limits, Step, build_seconds, next_seed
+from celedger.bisection.search import Limits, Step, build_seconds
 from celedger.bisection.symptom import Symptom
 from celedger.bisection.track import Track
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, firstbad, partial
+from celedger.stats import choice, firstbad
 from celedger.stats.lineage import GOOD
 from celedger.trial import events
 from celedger.trial.runner import Bench
+from celedger.trial.seeds import next_seed
 
 
 def search(
@@ -53,13 +56,14 @@ def search(
     """
     pace = pace or Pace(bench.listen)
     task, commits = symptoms[0].task, history.commits
-    tracks = [Track(bench, history, good, symptom, limits) for symptom in symptoms]
+    classes = classify(bench, history, good, task)
+    tracks = [Track(bench, history, good, symptom, limits, classes) for symptom in symptoms]
     reader = tracks[0].reader
     records = reader.stored()
     spent = [r for r in ran if r.trial.recipe == task.recipe]
     budget = limits.budget + len(spent)
     for track in tracks:
-        track.hear(records, pace, alone=len(tracks) == 1)
+        track.hear(records, classes, pace)
     free = [
         len(t.evidence.readings) - sum(t.symptom.reads(r) is not None for r in spent)
         for t in tracks
@@ -78,23 +82,24 @@ def search(
             found = _next(tracks, choice.Cost(seconds, build_seconds(records), built))
             if found is None:
                 break
-            pick, wanting = found
-            at = reader.classes.at(pick.position)
+            wanting = found.wanting
+            at = classes.at(found.position)
             commit = good if at == GOOD else commits[at]
-            like = set[int]() if pick.whole else set.union(*(t.fellows(at) for t in wanting))
+            like = set[int]() if found.whole else set.union(*(t.fellows(at) for t in wanting))
             seed = next_seed(
-                bench, commit, task, [_sha(good, commits, p) for p in like], whole=pick.whole
+                bench, commit, task, [_sha(good, commits, p) for p in like], whole=found.whole
             )
             placed = Placed(len(commits) - 1, tuple((reader.position(r), r) for r in records))
             record = bench.run(
                 commit, task, seed,
                 derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
-                until=_until(bench, wanting, placed, seed, pick),
+                until=_until(bench, found, placed, seed),
             )  # fmt: skip
             spent.append(record)
             records.append(record)
+            classes = classify(bench, history, good, task)
             for track in tracks:
-                track.hear(records, pace, alone=len(wanting) == 1)
+                track.hear(records, classes, pace)
                 track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
             first = wanting[0]
             name = first.symptom.name if len(tracks) > 1 else ""
@@ -111,35 +116,43 @@ def search(
     )  # fmt: skip
 
 
-def _next(tracks: Sequence[Track], cost: choice.Cost) -> tuple[partial.Pick, list[Track]] | None:
-    """The next trial and the metrics that it is for; None when all are answered, or no trial
-    would tell them more."""
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """The next trial, and the metrics that it is for. `rungs`: after how many of its points each
+    of them has told enough; none where some metric wants the whole trial."""
+
+    position: int
+    whole: bool
+    wanting: Sequence[Track]
+    rungs: Mapping[str, int] = field(default_factory=dict)
+
+
+def _next(tracks: Sequence[Track], cost: choice.Cost) -> _Next | None:
+    """None when all metrics are answered, or no trial would tell them more."""
     picks = [(pick, track) for track in tracks if (pick := track.pick(cost)) is not None]
     if not picks:
         return None
     wanting = [track for _, track in picks]
-    if len(picks) == 1:
-        return picks[0][0], wanting
     for pick, _ in picks:
         if pick.whole:  # some metric cannot do without it
-            return pick, wanting
+            return _Next(pick.position, True, wanting)
+    rungs = {t.symptom.name: pick.epochs for pick, t in picks if pick.epochs is not None}
+    if len(rungs) < len(picks):
+        rungs = {}
     positions = sorted({pick.position for pick, _ in picks})
     bits = np.sum(
         [choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting], axis=0
     )
     best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
-    where = choice.Choice(positions[best], float(bits[best]), "tells most of all metrics together")
-    return partial.Pick(where, whole=False), wanting
+    return _Next(positions[best], False, wanting, rungs)
 
 
-def _until(
-    bench: Bench, wanting: Sequence[Track], placed: Placed, seed: int, pick: partial.Pick
-) -> events.Until | None:
+def _until(bench: Bench, found: _Next, placed: Placed, seed: int) -> events.Until | None:
     """When the trial may stop; None where its end is wanted."""
-    curves = Curves(bench.ledger, [track.symptom for track in wanting])
-    if pick.whole or not curves.decide:
+    curves = Curves(bench.ledger, [track.symptom for track in found.wanting])
+    if found.whole or not curves.decide:
         return None
-    enough = curves.enough(placed, seed, pick.epochs)
+    enough = curves.enough(placed, seed, found.rungs)
     return lambda ulid: enough(curves.read(ulid))[0]
 
 

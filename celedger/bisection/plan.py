@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from celedger.bisection.classes import classify, trials_of
+from celedger.bisection.classes import classify
 from celedger.bisection.ends import lacking_ends
-from celedger.bisection.search import Limits, read
+from celedger.bisection.pace import Pace
+from celedger.bisection.search import Limits
 from celedger.bisection.symptom import find_symptom
+from celedger.bisection.track import Track
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.repo import History
-from celedger.stats import choice, firstbad
+from celedger.stats import choice
 from celedger.trial.runner import Bench
 
 # The answer of a search with no noise at all, and the confirmation of both neighbours.
@@ -54,37 +56,28 @@ def plan(
     ends = lacking_ends(bench, good, bad, tasks, metric)
     symptom = None
     try:
-        symptom = find_symptom(
-            bench.ledger,
-            tasks,
-            good,
-            bad,
-            bench.environments,
-            metric,
-            improved=improved,
-            at=lambda commit, task: trials_of(bench, commit, task),
-        )
+        symptom = find_symptom(bench, tasks, good, bad, metric, improved=improved)
     except CannotJudge:
         if not ends:
             raise
-    classes = min(classify(bench, history, good, task).left for task in tasks)
-    least = math.log2(classes) + _CONFIRMING
+    classes = {task.name: classify(bench, history, good, task) for task in tasks}
+    left = min(found.left for found in classes.values())
+    least = math.log2(left) + _CONFIRMING
     trials, known, name, stored = least + len(ends), False, "", 0
     timed = [seconds(task) for task in tasks]
     if symptom is not None:
-        question, evidence = read(bench, history, good, symptom, limits)
-        posterior = firstbad.posterior(question, evidence)
+        of_task = classes[symptom.task.name]
+        track = Track(bench, history, good, symptom, limits, of_task)
+        track.hear(track.reader.stored(), of_task, Pace(bench.listen))
         name = f"{symptom.task.name} {symptom.name}"
         timed = [seconds(symptom.task)]
-        classes = classify(bench, history, good, symptom.task).left
-        stored = len(evidence.readings)
-        known = not ends
+        left, stored, known = of_task.left, track.stored, not ends
         if known:
-            trials = choice.expected_trials(question, evidence, posterior)
+            trials = choice.expected_trials(track.question, track.evidence, track.posterior)
     each = [s for s in timed if s is not None]
     return Plan(
         commits=len(commits),
-        classes=classes,
+        classes=left,
         stored=stored,
         ends=len(ends),
         symptom=name,

@@ -4,26 +4,23 @@ read as evidence, and what the ledger knows of the noise.
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from celedger import drift
 from celedger.bisection.bits import Bits
-from celedger.bisection.classes import classify, trials_of
+from celedger.bisection.classes import Classes
 from celedger.bisection.symptom import Symptom
-from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, Task, TrialRecord
+from celedger.config import BISECT_TRIALS
+from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, TrialRecord
 from celedger.repo import History
 from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench
 
-# A shift of one sd in 4,096 commits takes about 130 trials (bisect.md); beyond this many the
-# shift is far below the noise, or is not there, and a person should decide to go on.
-BUDGET = 200
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -32,7 +29,7 @@ class Limits:
     """`budget` bounds the trials that are run; stored ones are free."""
 
     confidence: float = 0.95
-    budget: int = BUDGET
+    budget: int = BISECT_TRIALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +62,16 @@ class Reader:
     """Turns all trials known so far into evidence, afresh each time: what an end's trial says
     of the others does not depend on which came first."""
 
-    def __init__(self, bench: Bench, symptom: Symptom, history: History, good: Commit) -> None:
+    def __init__(
+        self, bench: Bench, symptom: Symptom, history: History, good: Commit, classes: Classes
+    ) -> None:
         self._bench, self._ledger, self._symptom = bench, bench.ledger, symptom
         self._history = history
         self._environment = bench.environments[symptom.task.name].fingerprint
         self.shas = {i: c.sha for i, c in enumerate(history.commits)} | {GOOD: good.sha}
         self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
         self._bits = Bits(bench.ledger, symptom)
-        self._good = good
-        self.classes = classify(bench, history, good, symptom.task)
+        self.classes = classes
 
     def stored(self) -> list[TrialRecord]:
         """The trials that the ledger already holds: of the range, and of commits elsewhere that
@@ -93,17 +91,19 @@ class Reader:
         return self.classes.at(at)
 
     def ask(
-        self, records: list[TrialRecord], limits: Limits
+        self, records: list[TrialRecord], classes: Classes, limits: Limits
     ) -> tuple[firstbad.Question, firstbad.Evidence]:
         """What the statistics are asked, by all that the ledger knows now: the noise, too, is
-        what a second asking of the same question would find."""
-        self.classes = classify(self._bench, self._history, self._good, self._symptom.task)
+        what a second asking of the same question would find. `classes` are those of the range,
+        as far as its trials prove them by now."""
+        self.classes = classes
         evidence = self.evidence(records)
         question = firstbad.Question(
             lineage=Lineage(self._history.parents),
             confidence=limits.confidence,
             noise=_noise(self._bench, self._symptom, self._environment, self.places),
             binary=self._symptom.metric is None,
+            asked=self._symptom.asked,
             floor=_floor(self._symptom, evidence),
             prior=self.classes.weights,
             place=self.classes.place,
@@ -139,34 +139,6 @@ class Reader:
         return firstbad.Evidence(tuple(readings), untestable, sides)
 
 
-def read(
-    bench: Bench, history: History, good: Commit, symptom: Symptom, limits: Limits
-) -> tuple[firstbad.Question, firstbad.Evidence]:
-    """What the stored trials alone say."""
-    reader = Reader(bench, symptom, history, good)
-    return reader.ask(reader.stored(), limits)
-
-
-def next_seed(
-    bench: Bench, commit: Commit, task: Task, like: Iterable[str] = (), *, whole: bool = True
-) -> int:
-    """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
-    seeds at different commits pair their noise. A seed that was tried at commits known to compute
-    the same (`like`, hashes) would tell nothing. One that was stopped early counts as tried,
-    unless a `whole` trial is asked."""
-    records = trials_of(bench, commit, task) + bench.ledger.trials(
-        commits=list(like), recipe=task.recipe,
-        environment=bench.environments[task.name].fingerprint,
-    )  # fmt: skip
-    tried = {
-        r.trial.seed
-        for r in records
-        if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
-    }
-    later = itertools.count(max(task.seeds) + 1)
-    return next(s for s in itertools.chain(task.seeds, later) if s not in tried)
-
-
 def _noise(
     bench: Bench, symptom: Symptom, environment: str, places: dict[str, int]
 ) -> firstbad.NoisePrior | None:
@@ -181,7 +153,7 @@ def _noise(
         if row.environment == environment and drift.usable(row, symptom.metric)
     ]
     found = drift.noise(rows, places)
-    return firstbad.NoisePrior(found.sd, found.dof) if found.known else None
+    return firstbad.NoisePrior(found.sd, found.dof, found.between) if found.known else None
 
 
 def _floor(symptom: Symptom, evidence: firstbad.Evidence) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from celedger import drift
@@ -15,7 +15,6 @@ from celedger.ledger import Ledger
 from celedger.model import (
     Commit,
     Direction,
-    Environment,
     Kind,
     Metric,
     OutcomeKind,
@@ -25,6 +24,8 @@ from celedger.model import (
     VerdictKind,
 )
 from celedger.stats import verdict as rules
+from celedger.trial.runner import Bench
+from celedger.trial.seeds import trials_of
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
 CHOOSING = 3
@@ -34,14 +35,16 @@ _ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault)
 @dataclass(frozen=True, slots=True)
 class Symptom:
     """The task, and the metric; None where it is the crash that is searched. `crash` is how a
-    trial fails at BAD: only a trial that fails alike counts as bad. Where an improvement is
-    searched, `metric` has its direction turned round: all that follows takes better for worse.
+    trial fails at BAD: only a trial that fails alike counts as bad, and `asked` of them had to
+    for it to be searched. Where an improvement is searched, `metric` has its direction turned
+    round: all that follows takes better for worse.
     """
 
     task: Task
     metric: Metric | None
     crash: str = ""
     improved: bool = False
+    asked: int = 1
 
     @property
     def name(self) -> str:
@@ -100,20 +103,17 @@ def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
 
 
 def find_symptom(
-    ledger: Ledger,
+    bench: Bench,
     tasks: Sequence[Task],
     good: Commit,
     bad: Commit,
-    environments: Mapping[str, Environment],
     metric: str | None,
     *,
     improved: bool = False,
-    at: Callable[[Commit, Task], list[TrialRecord]] | None = None,
 ) -> Symptom:
     """What is worst at BAD against GOOD, among the given tasks and (if named) the one metric.
 
-    `at` gives the trials that tell of a commit (by default those that ran there). Raises
-    CannotJudge where an end is not what it is said to be, with the sentence that says so;
+    Raises CannotJudge where an end is not what it is said to be, with the sentence that says so;
     UsageError for an unknown metric.
     """
     must_be_judged(tasks, metric)
@@ -123,15 +123,8 @@ def find_symptom(
     for task in tasks:
         if metric is not None and task.metric(metric) is None:
             continue
-        here = environments[task.name].fingerprint
-        at_good, at_bad = (
-            _first(
-                at(end, task)
-                if at is not None
-                else ledger.trials(commit=end.sha, recipe=task.recipe, environment=here)
-            )
-            for end in (good, bad)
-        )
+        here = bench.environments[task.name].fingerprint
+        at_good, at_bad = (_first(trials_of(bench, end, task, here)) for end in (good, bad))
         silent = silent and not (at_good and at_bad)
         try:
             crash = _crash(task, good, bad, at_good, at_bad)
@@ -139,13 +132,13 @@ def find_symptom(
             refused = refused or error  # another task may still tell
             continue
         if crash is not None and not improved:
-            return crash
+            return replace(crash, asked=CHOOSING if metric is None else 1)
         for known in task.metrics:
             if known.direction is Direction.INFO or metric not in (None, known.name):
                 continue
             if improved:
                 known = replace(known, direction=known.direction.opposite)
-            question = _question(ledger, task, known, at_good, at_bad)
+            question = _question(bench.ledger, task, known, at_good, at_bad)
             if question is not None:
                 asked.append(_Asked(Symptom(task, known, improved=improved), question))
     # One budget over all that is compared: of a dozen metrics one always looks worse.

@@ -3,6 +3,7 @@ run next. Several tracks share the trials of one search; none knows of the other
 
 from __future__ import annotations
 
+from celedger.bisection.classes import Classes
 from celedger.bisection.curves import Curves, Placed, at_rungs
 from celedger.bisection.pace import Pace
 from celedger.bisection.search import Limits, Reader
@@ -17,10 +18,16 @@ class Track:
     """The search for the first commit bad in one metric."""
 
     def __init__(
-        self, bench: Bench, history: History, good: Commit, symptom: Symptom, limits: Limits
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptom: Symptom,
+        limits: Limits,
+        classes: Classes,
     ) -> None:
         self.symptom = symptom
-        self.reader = Reader(bench, symptom, history, good)
+        self.reader = Reader(bench, symptom, history, good, classes)
         self.steps: list[tuple[int, tuple[float, ...]]] = []
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
@@ -36,10 +43,14 @@ class Track:
     def posterior(self) -> firstbad.Posterior:
         return self.view.posterior
 
-    def hear(self, records: list[TrialRecord], pace: Pace, *, alone: bool) -> None:
-        """Take in all trials known so far. Only where the metric is searched `alone` may its
-        numbers stop a trial: another one would want the rest."""
-        self.question, self.evidence = self.reader.ask(records, self._limits)
+    @property
+    def stored(self) -> int:
+        """How many trials tell something, whole or stopped."""
+        return len(self.evidence.readings) + len(self._placed.stopped)
+
+    def hear(self, records: list[TrialRecord], classes: Classes, pace: Pace) -> None:
+        """Take in all trials known so far, and the classes of the range that they prove."""
+        self.question, self.evidence = self.reader.ask(records, classes, self._limits)
         placed = tuple((self.reader.position(r), r) for r in records)
         self._placed = Placed(self._bad, placed)
         memory = self._partial.memory
@@ -48,8 +59,6 @@ class Track:
         if self.symptom.bits_decide and metric is not None:
             repeats, self._alike = self._curves.alike(self._placed)
             rungs = at_rungs(self._curves, metric, self._placed, repeats, pace.share)
-            if not alone:
-                rungs = tuple(rung for rung in rungs if rung.stopped)
             self._partial = partial.Partial(self._alike, rungs, memory)
         self.view = partial.view(self.question, self.evidence, self._partial)
 

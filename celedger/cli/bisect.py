@@ -11,6 +11,7 @@ import typer
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
 from celedger.cli.session import note, writing
+from celedger.config import BISECT_TRIALS
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def bisect(
     ] = 0.95,
     budget: Annotated[
         int, typer.Option(min=0, metavar="N", help="Run at most N trials beyond the ends'.")
-    ] = 200,
+    ] = BISECT_TRIALS,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Only commits of the main line.")
     ] = False,

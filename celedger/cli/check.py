@@ -8,6 +8,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.session import writing
+from celedger.config import RERUNS
 
 
 def check(
@@ -17,7 +18,7 @@ def check(
     task: options.Tasks = None,
     budget: Annotated[
         int, typer.Option(min=0, help="Extra trials a task may take to settle a suspicion.")
-    ] = 6,
+    ] = RERUNS,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
     ] = False,

@@ -6,19 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from celedger.config import RERUNS
 from celedger.drift.baseline import HISTORY, Baselines, usable
 from celedger.drift.judge import Judged, judge
-from celedger.ledger import Ledger
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
 from celedger.trial.runner import Bench
+from celedger.trial.seeds import next_seed
 
 # HEAD, baseline, baseline, HEAD: a drift of the machine that is linear over the four cancels.
 _ABBA = (True, False, False, True)
 
 
 def settle(
-    repository: Repository, bench: Bench, commit: Commit, tasks: Sequence[Task], *, budget: int
+    repository: Repository,
+    bench: Bench,
+    commit: Commit,
+    tasks: Sequence[Task],
+    *,
+    budget: int = RERUNS,
 ) -> Judged:
     """Judge, and as long as something is suspect run its task again with a fresh seed: at most
     `budget` more trials of a task at this commit (and as many of its baseline, where speed alone
@@ -40,18 +46,11 @@ def settle(
                 interleaved.setdefault(task.name, bench.now())
                 for head in _ABBA:
                     place = commit if head else base
-                    seed = fresh_seed(bench.ledger, place, task)
-                    bench.run(place, task, seed, derive=False)
+                    bench.run(place, task, next_seed(bench, place, task), derive=False)
                 extra[task.name] += 2
             else:
-                bench.run(commit, task, fresh_seed(bench.ledger, commit, task))
+                bench.run(commit, task, next_seed(bench, commit, task))
                 extra[task.name] += 1
-
-
-def fresh_seed(ledger: Ledger, commit: Commit, task: Task) -> int:
-    """The smallest seed above all that this commit was tried with."""
-    used = [r.trial.seed for r in ledger.trials(commit=commit.sha, recipe=task.recipe)]
-    return max([*used, *task.seeds, -1]) + 1
 
 
 def _speed_baseline(

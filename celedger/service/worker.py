@@ -35,7 +35,6 @@ KIND = "commit"
 LEASE = 120.0  # seconds; what a worker of another host must wait for, whose lock we cannot see
 BEAT = 15.0  # seconds between two renewals of the lease
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
-RERUNS = 6  # extra trials a task may take to settle a suspicion, as in `celedger check`
 _HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
 
 
@@ -208,7 +207,7 @@ class Worker:
         ) as bench:  # fmt: skip
             bench.stop = beat
             run_all(bench, lacking(bench, [commit], tasks))
-            judged = drift.settle(place, bench, commit, tasks, budget=RERUNS)
+            judged = drift.settle(place, bench, commit, tasks)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]

@@ -83,11 +83,6 @@ class Changes:
     deterministic: bool
     failed: tuple[int, ...]
 
-    @property
-    def last_confirmed(self) -> int:
-        """The commit from which on the present level holds: where a baseline starts."""
-        return max((p.index for p in self.points if p.confirmed), default=0)
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:

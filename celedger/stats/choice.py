@@ -29,7 +29,7 @@ from celedger.stats.lineage import GOOD, Lineage, unpack
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-DOUBTED = 0.2
+DOUBTED = 0.3
 """Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:
 the evidence then speaks for it (NONE_PRIOR), and where a change is not even likely its place is not
 worth a trial. Such trials go to the ends, which differ most."""
@@ -103,10 +103,11 @@ def choose(
     useful = tested - draws.spare(evidence.readings, bad)
     positions = _positions(lineage, posterior, useful, frozenset(tested | hidden), cost)
     share = _shares(lineage, posterior, positions)
-    gain = _gains(posterior, positions, share)
+    predictions = belief.fit.predictions()
+    gain = _gains(posterior, positions, share, predictions)
     doubted = posterior.no_change > DOUBTED
     if doubted:
-        of_change = _gains(posterior, positions, share, of_change=True)
+        of_change = _gains(posterior, positions, share, predictions, of_change=True)
         of_change *= [p in (GOOD, bad) for p in positions]
         gain = of_change if of_change.max() >= SMALLEST_GAIN else gain
     repeats = draws.repeating(evidence.readings, bad)
@@ -142,7 +143,8 @@ def gains(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Float
     differ. What several metrics learn of one trial is compared by it."""
     if posterior.belief is None:
         return np.zeros(len(positions))
-    return _gains(posterior, positions, _shares(lineage, posterior, positions))
+    share = _shares(lineage, posterior, positions)
+    return _gains(posterior, positions, share, posterior.belief.fit.predictions())
 
 
 def expected_trials(question: Question, evidence: Evidence, posterior: Posterior) -> float:
@@ -279,13 +281,18 @@ def _shares(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Flo
 
 
 def _gains(
-    posterior: Posterior, positions: list[int], share: Floats, *, of_change: bool = False
+    posterior: Posterior,
+    positions: list[int],
+    share: Floats,
+    predictions: tuple[Floats, Floats, Floats, float],
+    *,
+    of_change: bool = False,
 ) -> Floats:
     """(P,) bits that one trial at each position tells about the answer; `of_change` only about
     whether anything changed."""
     belief = posterior.belief
     assert belief is not None
-    good, bad, same, step = belief.fit.predictions()
+    good, bad, same, step = predictions
     none = posterior.no_change
     is_bad, is_good = share * belief.group, (1 - share) * belief.group
     changed = is_bad @ bad + is_good @ good

@@ -47,6 +47,8 @@ def located(
     Not DOUBT each: of a thousand commits that repeat the good end a few would then always stay
     in doubt, and no reading could clear them, for they have no draws of their own. `prior` sums
     to one."""
+    if not sides and all(r.draw is None for r in readings):
+        return prior
     apart = contradicted(lineage, readings, sides)
     left, lost = prior[~apart].sum(), prior[apart].sum()
     if left <= 0 or lost <= 0:
@@ -103,6 +105,8 @@ def ends_repeat(readings: Sequence[Reading], bad: int) -> bool:
 def spare(readings: Sequence[Reading], bad: int) -> frozenset[int]:
     """Tested positions that another one stands for: an end, or the oldest of equal bits."""
     found: set[int] = set()
+    if all(r.draw is None for r in readings):
+        return frozenset()
     for position in {r.position for r in readings} - {GOOD, bad}:
         others = alike(readings, position)
         if others & {GOOD, bad} or min(others) < position:

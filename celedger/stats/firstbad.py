@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -27,11 +28,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-NONE_PRIOR = 0.2
+NONE_PRIOR = 0.3
 """Prior probability that nothing changed: who bisects has seen a difference, but of noisy readings.
-Two ends with 10 readings each and no difference need about 100 more at this prior before nothing
-changed is believed at 95 % (390 at 0.05, 54 at 0.3), which is then said wrongly of a shift of
-half a sd in 0.9 % (0 and 3.6 %), of one of 1 sd in less than 0.1 %."""
+Two ends with 10 readings each and no difference need a median of 54 more at this prior before
+nothing changed is believed at 95 % (100 at 0.2, 390 at 0.05), which is then said wrongly of a
+shift of half a sd in 3.6 % (0.9 and 0 %), of one of 1 sd in less than 0.1 %."""
 BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
@@ -40,10 +41,12 @@ FEWEST_GOOD, FEWEST_BAD = 2, 1
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats."""
+    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats.
+    `between`: sd of the commits beyond what their repeats explain."""
 
     sd: float
     dof: float
+    between: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Question:
     """A weight for every candidate, None for equal ones."""
     binary: bool = False
     """Values are 0 (ran) or 1 (crashed); how often either lies is learned."""
+    asked: int = FEWEST_BAD
+    """So many crashes of the bad end are why somebody asks, and so no evidence of their rate."""
     floor: float = 0.0
     """The smallest shift worth naming, in the values' unit."""
     place: Sequence[int] | None = None
@@ -125,18 +130,42 @@ class Posterior:
     leader: int
     candidates: tuple[int, ...]
     """The smallest credible set at the asked confidence, oldest first."""
-    effect: float
-    """Bad level - good level, in the values' unit (a rate of failures where binary)."""
-    effect_low: float
-    effect_high: float
-    noise: float
-    """Standard deviation of one trial; nan where binary."""
+    confidence: float
+    """The one asked."""
     state: State
     belief: Belief | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def effect(self) -> float:
+        """Bad level - good level, in the values' unit (a rate of failures where binary), nan
+        while every reading is the same."""
+        return self._effect[0]
 
-def posterior(question: Question, evidence: Evidence) -> Posterior:
-    """What the evidence says of every candidate.
+    @property
+    def effect_low(self) -> float:
+        return self._effect[1]
+
+    @property
+    def effect_high(self) -> float:
+        return self._effect[2]
+
+    @cached_property
+    def noise(self) -> float:
+        """Standard deviation of one trial; nan where binary."""
+        if self.belief is None or self.belief.fit.rates:
+            return float(np.nan)
+        return self.belief.fit.spread(self.belief.group)
+
+    @cached_property
+    def _effect(self) -> tuple[float, float, float]:
+        if self.belief is None:
+            return float(np.nan), float(np.nan), float(np.nan)
+        return self.belief.fit.effect(self.belief.group, self.confidence)
+
+
+def posterior(question: Question, evidence: Evidence, like: Posterior | None = None) -> Posterior:
+    """What the evidence says of every candidate. `like` is a posterior of the same evidence for a
+    question that differs in its prior alone: most of the work is then done.
 
     Raises ValueError for positions outside the range. Cost: see benchmarks/bisect_simulator.py.
     """
@@ -148,17 +177,18 @@ def posterior(question: Question, evidence: Evidence) -> Posterior:
 
     data = _sites(question, evidence)
     if data.sites is None or data.sites.good < 0 or data.sites.bad < 0:
-        return _answer(question, evidence, prior, NONE_PRIOR, None, data)
+        return _answer(question, evidence, prior, NONE_PRIOR, None)
     if data.constant:
         # Not one reading differs: half the doubt with every further one.
         none = 1.0 - 0.1 * 0.5 ** (len(data.sites.values) - 2)
-        return _answer(question, evidence, prior, none, None, data)
+        return _answer(question, evidence, prior, none, None)
 
-    split = lineage.split([int(p) for p in data.positions])
+    known = None if like is None else like.belief
+    split = known.split if known else lineage.split([int(p) for p in data.positions])
     group_prior = np.bincount(split.group, weights=prior, minlength=len(split.bad))
     with np.errstate(divide="ignore"):
         log_prior = np.log(group_prior)
-    fitted = _fit(question, data, data.sites, split.bad, log_prior)
+    fitted = known.fit if known else _fit(question, data, data.sites, split.bad, log_prior)
     none_prior = NONE_PRIOR
     if draws.ends_repeat(evidence.readings, lineage.bad):
         none_prior = 1 - (1 - NONE_PRIOR) * draws.DOUBT
@@ -179,18 +209,19 @@ def posterior(question: Question, evidence: Evidence) -> Posterior:
     probability = prior * share[split.group]
     probability /= probability.sum()
     belief = Belief(split, data.positions, data.sites.counts, group, fitted, data.exact)
-    return _answer(question, evidence, probability, no_change, belief, data)
+    return _answer(question, evidence, probability, no_change, belief)
 
 
 def _fit(question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: Floats) -> Fit:
     if data.binary:
-        return fit_rates(sites, bad)
+        return fit_rates(sites, bad, question.asked)
     noise = question.noise or NoisePrior(0.0, 0.0)
     return fit(
         sites,
         bad,
         log_prior,
-        noise=(noise.sd, noise.dof if noise.sd > 0 else 0.0),
+        noise=(float(np.hypot(noise.sd, noise.between)), noise.dof if noise.sd > 0 else 0.0),
+        share=noise.between**2 / (noise.sd**2 + noise.between**2) if noise.between else 0.0,
         sharp=data.exact,
         floor=question.floor,
         none_prior=NONE_PRIOR,
@@ -282,7 +313,6 @@ def _answer(
     probability: Floats,
     no_change: float,
     belief: Belief | None,
-    data: _Data,
 ) -> Posterior:
     """Name the leader, the credible set and the state."""
     tested = question.tested(evidence)
@@ -309,13 +339,7 @@ def _answer(
         alone = probability[leader] * (1 - no_change) >= question.confidence
         state = State.FOUND if alone else State.SET
         candidates = (leader,) if alone else tuple(int(i) for i in first if probability[i] > 0)
-    effect, low, high, noise = np.nan, np.nan, np.nan, np.nan
-    if belief is not None:
-        effect, low, high = belief.fit.effect(belief.group, question.confidence)
-        noise = np.nan if data.binary else belief.fit.spread(belief.group)
-    return Posterior(
-        probability, no_change, leader, candidates, effect, low, high, noise, state, belief
-    )
+    return Posterior(probability, no_change, leader, candidates, question.confidence, state, belief)
 
 
 def _enough(evidence: Evidence, bad: int) -> bool:

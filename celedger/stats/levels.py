@@ -23,8 +23,10 @@ from celedger.stats.likelihood import (
     TAIL_SCALE,
     Floats,
     Grid,
+    Kinds,
     Sites,
     density,
+    middle,
     tables,
     tamed,
 )
@@ -42,21 +44,23 @@ FINEST = 50.0
 that moves a deterministic metric in its last digits is not taken for the change."""
 DOF_CAP = 30.0
 """The ledger's noise counts as at most so many degrees of freedom: this range may differ."""
-LEVEL_NODES, SCALE_NODES = 21, 9
-COARSE_NODES = 13, 9
-"""Nodes of levels and scales on the way there: enough to find where the mass lies."""
-REACH, ROUNDS = 5.0, 3
-"""Half-width of every grid in posterior standard deviations, and how often it is moved: sums on
-such grids are good to 1e-3 of a probability (tests/stats/test_levels.py)."""
-PREDICTION_NODES = 48, 160
+FIRST_NODES, COARSE_NODES, NODES = (9, 9), (11, 7), (15, 7)
+"""Nodes of levels and of scales, round by round: the first two only find where the mass lies."""
+REACH, SCALE_REACH = 5.0, 4.0
+"""Half-width of the grids in posterior standard deviations: sums on them are good to 1e-3 of a
+probability (tests/stats/test_levels.py)."""
+PREDICTION_NODES = 32, 160
 RATE_NODES = 41
 GOOD_RATE = ((0.9, 0.05, 5.0), (0.1, 0.5, 5.0))
-BAD_RATE = ((0.7, 5.0, 0.05), (0.3, 3.0, 1.5))
+BAD_RATE = ((0.15, 5.0, 0.05), (0.85, 2.0, 1.0))
 SAME_RATE = ((1.0, 0.5, 0.5),)
 """Mixtures (weight, a, b) of beta distributions: how often a good commit fails (mean 1 %), a
-bad one (mostly always), and either where nothing changed. With 0.1 for flaky crashes, one that
-comes every other time was blamed on a later commit in 19 of 60 bisects, with 0.3 in 6, at one more
-trial for a sure crash."""
+bad one (always, or rather more often than not), and either where nothing changed. Of 400 crashes
+that come every other time 3.5 % were laid on another commit (6 % of 200 at weights of 0.3 and 0.7);
+a sure one takes 10.7 trials, 9.0 where nearly all are believed to be sure and 24 % of the flaky
+ones are laid on another commit (64 commits, cells `crash` of benchmarks/bisect_simulator.py)."""
+NEGLIGIBLE = 1e-5
+"""A kind of noise with less belief is left out of the finer grids."""
 IMPOSSIBLE = -1e6
 """A log evidence that stands for zero."""
 
@@ -83,12 +87,17 @@ class Fit:
     pair_right: Floats
     pair: Floats
 
+    @property
+    def rates(self) -> bool:
+        """Whether the levels are rates of failure."""
+        return not self.grid.tail.any()
+
     def predictions(self) -> tuple[Floats, Floats, Floats, float]:
         """Densities of the next value: (G, X) if good, (G, X) if bad, (X,) if nothing changed,
         on a grid of X values, and that grid's step."""
         grid = self.grid
         levels = (self.good, grid.good), (self.bad, grid.bad), (self.same[None], grid.same)
-        if not grid.tail.any():  # rates: the next value is 0 or 1
+        if self.rates:  # the next value is 0 or 1
             rates = [np.einsum("gzk,zk->g", belief, level) for belief, level in levels]
             good, bad, same = (np.stack([1 - rate, rate], axis=1) for rate in rates)
             return good, bad, same[0], 1.0
@@ -145,24 +154,25 @@ def fit(
     sharp: bool,
     floor: float,
     none_prior: float,
+    share: float = 0.0,
 ) -> Fit:
     """Integrate levels and noise out for every row of `splits` (G, T), True where bad.
 
-    `noise` is (sd, degrees of freedom) from the ledger; `sharp` says the metric repeats exactly.
+    `noise` is (sd, degrees of freedom) of one trial from the ledger, and `share` what it knows of
+    that variance to be the commit's own; `sharp` says the metric repeats exactly.
     Both ends must have been read (ValueError). Grids are focused on what `log_prior` (G,) and
     `none_prior` make of the evidence.
     """
     if sites.good < 0 or sites.bad < 0:
         raise ValueError("both ends must have been read")
     sites = tamed(sites, noise[0])
-    grid = _first_grid(sites, noise, sharp, floor)
-    for turn in range(ROUNDS):
+    kinds = tuple((tail, max(own, share), weight) for tail, own, weight in NOISES)
+    grid = _first_grid(sites, noise, sharp, floor, kinds)
+    for nodes in (COARSE_NODES, NODES):
         likelihood = tables(sites, grid, [grid.good, grid.bad, grid.same])
-        result = _integrate(splits, grid, likelihood)
-        if turn + 1 < ROUNDS:
-            last = turn + 2 == ROUNDS
-            grid = _focus(result, log_prior, none_prior, noise, sharp, floor, last)
-    return result
+        seen = _integrate(splits, grid, likelihood)
+        grid = _focus(seen, log_prior, none_prior, noise, sharp, floor, nodes)
+    return _integrate(splits, grid, tables(sites, grid, [grid.good, grid.bad, grid.same]))
 
 
 def _integrate(splits: Bools, grid: Grid, likelihood: list[Floats]) -> Fit:
@@ -221,28 +231,29 @@ def _log_sum(rows: Floats) -> Floats:
         return np.asarray(np.maximum(peak + np.log(np.exp(rows - peak).sum(axis=0)), IMPOSSIBLE))
 
 
-def _first_grid(sites: Sites, noise: tuple[float, float], sharp: bool, floor: float) -> Grid:
+def _first_grid(
+    sites: Sites, noise: tuple[float, float], sharp: bool, floor: float, kinds: Kinds
+) -> Grid:
     """Wide enough for anything the readings and the ledger allow."""
     good, bad = sites.at(sites.good), sites.at(sites.bad)
-    centre = float(np.median(good)), float(np.median(bad)), float(np.median(sites.values))
+    centre = middle(good), middle(bad), middle(np.sort(sites.values))
     gap = centre[1] - centre[0]
-    middle = sites.values[sites.starts + sites.counts // 2]  # values are sorted by position
-    own = sites.values - np.repeat(middle, sites.counts)
+    inner = sites.values[sites.starts + sites.counts // 2]  # values are sorted by position
+    own = sites.values - np.repeat(inner, sites.counts)
     free = len(own) - len(sites.counts)
     guesses = [abs(gap) / 2, float(np.ptp(sites.values)) / 4]
     if free > 0:
         guesses += [float(np.sqrt((own**2).sum() / free))]
-        guesses += [float(np.median(np.abs(own[np.repeat(sites.counts, sites.counts) > 1])))]
+        guesses += [middle(np.sort(np.abs(own[np.repeat(sites.counts, sites.counts) > 1])))]
     if noise[1] > 0:
         guesses += [noise[0]]
     known = [guess for guess in guesses if guess > 0]
     finest = max(gap, max(known) * 1e-3) / FINEST
     low, high = max(min(known) / 6, finest), max(known) * 4
-    step = np.log(high / low) / (2 * REACH)
+    step = np.log(high / low) / (2 * SCALE_REACH)
     widths = (1.4 / np.sqrt(len(good)), 1.4 / np.sqrt(len(bad)), 1.0)
     log_scale = float(np.log(low) + np.log(high)) / 2
-    nodes = COARSE_NODES[0], 15
-    return _grid(centre, widths, log_scale, step, finest, noise, sharp, floor, nodes)
+    return _grid(centre, widths, log_scale, step, finest, noise, sharp, floor, FIRST_NODES, kinds)
 
 
 def _focus(
@@ -252,7 +263,7 @@ def _focus(
     noise: tuple[float, float],
     sharp: bool,
     floor: float,
-    last: bool,
+    nodes: tuple[int, int],
 ) -> Grid:
     """A grid around what is believed now: mean and spread of each unknown."""
     grid = fitted.grid
@@ -290,8 +301,10 @@ def _focus(
     finest = float(grid.scale.min()) if spread == 0 else 0.0
     gap = max(centre[1] - centre[0], 0.0)
     finest = max(finest, gap / FINEST)
-    nodes = (LEVEL_NODES, SCALE_NODES) if last else COARSE_NODES
-    return _grid(centre, widths, mean, spread, finest, noise, sharp, floor, nodes)
+    by_kind = by_scale.reshape(len(grid.kinds), -1).sum(axis=1)
+    kept = tuple(k for k, held in zip(grid.kinds, by_kind, strict=True) if held > NEGLIGIBLE)
+    kinds = kept or grid.kinds
+    return _grid(centre, widths, mean, spread, finest, noise, sharp, floor, nodes, kinds)
 
 
 def _grid(
@@ -304,15 +317,16 @@ def _grid(
     sharp: bool,
     floor: float,
     nodes: tuple[int, int],
+    kinds: Kinds,
 ) -> Grid:
     u = np.linspace(-REACH, REACH, nodes[0])
     du = u[1] - u[0]
-    low = max(log_scale - REACH * log_spread, np.log(finest) if finest > 0 else -np.inf)
-    high = max(log_scale + REACH * log_spread, low + 0.2)
+    low = max(log_scale - SCALE_REACH * log_spread, np.log(finest) if finest > 0 else -np.inf)
+    high = max(log_scale + SCALE_REACH * log_spread, low + 0.2)
     logs = np.linspace(low, high, nodes[1])
-    tail, share, weight = (np.repeat(column, nodes[1]) for column in zip(*NOISES, strict=True))
+    tail, share, weight = (np.repeat(column, nodes[1]) for column in zip(*kinds, strict=True))
     log_weight = np.log(weight)
-    scale = np.exp(np.tile(logs, len(NOISES)))
+    scale = np.exp(np.tile(logs, len(kinds)))
     sd = scale / np.where(np.isinf(tail), 1.0, TAIL_SCALE)
     log_weight = log_weight + np.log(logs[1] - logs[0])
     dof = min(noise[1], DOF_CAP)
@@ -342,14 +356,15 @@ def _grid(
         log_small = np.where(difference < floor, log_pair, -np.inf)
         log_pair = np.where(difference < floor, -np.inf, log_pair)
     log_same = np.broadcast_to((log_weight + np.log(width[2] * scale * du))[:, None], same.shape)
-    return Grid(scale, tail, share, good, bad, same, log_pair, log_small, log_same)
+    return Grid(tuple(kinds), scale, tail, share, good, bad, same, log_pair, log_small, log_same)
 
 
-def fit_rates(sites: Sites, splits: Bools) -> Fit:
+def fit_rates(sites: Sites, splits: Bools, asked: int) -> Fit:
     """The same for readings of 0 and 1: the two levels are rates of failure.
 
     A crash is mostly sure and a sound commit mostly never crashes, but either may be flaky:
-    the priors are mixtures of beta distributions, cut to good < bad."""
+    the priors are mixtures of beta distributions, cut to good < bad. `asked` crashes of the bad
+    end are why the question is asked."""
     edges = np.concatenate(([0.0], special.expit(np.linspace(-9, 9, RATE_NODES - 1)), [1.0]))
     rate = special.expit(np.linspace(-9.0, 9.0, RATE_NODES))
 
@@ -362,6 +377,7 @@ def fit_rates(sites: Sites, splits: Bools) -> Fit:
     pair = np.triu(good[:, None] * bad[None, :], 1)
     with np.errstate(divide="ignore"):
         grid = Grid(
+            ((0.0, 0.0, 1.0),),
             np.ones(1),
             np.zeros(1),
             np.zeros(1),
@@ -374,4 +390,9 @@ def fit_rates(sites: Sites, splits: Bools) -> Fit:
         )
     failed = np.add.reduceat(sites.values, sites.starts)
     table = failed[:, None] * np.log(rate) + (sites.counts - failed)[:, None] * np.log1p(-rate)
-    return _integrate(splits, grid, [table[:, None, :]] * 3)
+    # Nobody would have asked had they not crashed: that tells nothing of how often it happens.
+    # Taken as evidence, three crashes of one that comes every other time passed for a sure one,
+    # and 23 % of 200 were blamed on another commit.
+    on_bad = table.copy()
+    on_bad[sites.bad] -= min(asked, failed[sites.bad]) * np.log(rate)
+    return _integrate(splits, grid, [t[:, None, :] for t in (table, on_bad, table)])

@@ -7,6 +7,7 @@ nor what is done with the likelihoods.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -15,8 +16,9 @@ from scipy import special
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Kinds = tuple[tuple[float, float, float], ...]
 
-NOISES = ((np.inf, 0.0, 0.5), (3.0, 0.0, 0.28), (np.inf, 0.02, 0.22))
+NOISES: Kinds = ((np.inf, 0.0, 0.5), (3.0, 0.0, 0.28), (np.inf, 0.02, 0.22))
 """Kinds of noise: degrees of freedom, share of a trial's variance that belongs to its commit, and
 prior weight. With a share r, m repeats at one commit count as m / (1 + (m - 1) r), so that a
 commit with a small effect of its own is not blamed. Measured at one sd and 64 commits (cells
@@ -25,6 +27,7 @@ wrong answers instead of 5 % where commits have effects of 0.1 to 0.2 sd of thei
 TAIL_SCALE = 0.75
 """Scale of Student-3 noise over its sd as a pooled estimate reads it (0.58 by moments, 0.90 by
 the median deviation; a real estimate lies between)."""
+BLOCK = 16
 FAR, HUGE = 1e3, 1e150
 """Where readings are cut off, in robust scales and absolutely (their squares must be finite)."""
 
@@ -39,7 +42,7 @@ class Sites:
     """Index of the good end among the positions, -1 without one."""
     bad: int
 
-    @property
+    @cached_property
     def starts(self) -> Ints:
         return np.cumsum(self.counts) - self.counts
 
@@ -61,6 +64,8 @@ class Sites:
 class Grid:
     """Nodes of the unknowns. Z enumerates (tail, scale), K the places of one level."""
 
+    kinds: Kinds
+    """Those of NOISES that are looked at"""
     scale: Floats
     """(Z,)"""
     tail: Floats
@@ -100,7 +105,7 @@ def tables(sites: Sites, grid: Grid, levels: list[Floats]) -> list[Floats]:
         if np.isinf(nu):
             table[:, rows] = _normal_table(sites, joined[rows], grid.scale[rows], share)
         else:
-            table[:, rows] = _student_table(sites, joined[rows], grid.scale[rows], nu)
+            table[:, rows] = _student_table(sites, joined[rows], grid.scale[rows], nu, share)
     return np.split(table, np.cumsum([level.shape[1] for level in levels])[:-1], axis=2)
 
 
@@ -128,14 +133,25 @@ def _normal_table(sites: Sites, level: Floats, scale: Floats, share: float) -> F
     return np.asarray(off + own[:, :, None])
 
 
-def _student_table(sites: Sites, level: Floats, scale: Floats, nu: float) -> Floats:
-    """Student noise: every reading by itself; commits have no share in it."""
+def _student_table(sites: Sites, level: Floats, scale: Floats, nu: float, share: float) -> Floats:
+    """Student noise: every reading by itself. What repeats have in common flattens what they say
+    of the level, as it does with normal noise (Laplace's method around the best level)."""
     off = (sites.values[:, None, None] - level) / scale[:, None]
     off *= off
     off /= nu
-    table = np.add.reduceat(np.log1p(off, out=off), sites.starts, axis=0)
+    off += 1
+    # One logarithm for up to BLOCK readings: their product is finite, for readings are tamed.
+    inside = np.arange(len(sites.values)) - np.repeat(sites.starts, sites.counts)
+    blocks = np.flatnonzero(inside % BLOCK == 0)
+    table = np.log(np.multiply.reduceat(off, blocks, axis=0))
+    table = np.add.reduceat(table, np.searchsorted(blocks, sites.starts), axis=0)
     constant = sites.counts[:, None] * _log_constant(nu, scale)
-    return np.asarray(-0.5 * (nu + 1) * table + constant[:, :, None])
+    table = -0.5 * (nu + 1) * table + constant[:, :, None]
+    if share > 0:
+        shared = (1 + (sites.counts - 1) * share)[:, None, None]
+        best = table.max(axis=2, keepdims=True)
+        table = best + (table - best) / shared - 0.5 * np.log(shared)
+    return np.asarray(table)
 
 
 def _log_constant(nu: float, scale: Floats) -> Floats:
@@ -146,17 +162,22 @@ def _log_constant(nu: float, scale: Floats) -> Floats:
     return np.asarray(top - np.log(scale))
 
 
+def middle(ordered: Floats) -> float:
+    """The median of sorted values: np.median costs ten times as much on so few."""
+    n = len(ordered)
+    return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
 def tamed(sites: Sites, sd: float) -> Sites:
     """Readings beyond FAR robust scales of both ends are moved there: an outlier is an outlier,
     and grids that must reach it would be too coarse for the rest."""
     values = np.clip(sites.values, -HUGE, HUGE)
     sites = replace(sites, values=values)
-    ends = np.median(sites.at(sites.good)), np.median(sites.at(sites.bad))
+    ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
     own = np.abs(values - np.repeat(values[sites.starts + sites.counts // 2], sites.counts))
     repeated = np.repeat(sites.counts, sites.counts) > 1
-    scale = max(
-        abs(ends[1] - ends[0]), sd, float(np.median(own[repeated])) if repeated.any() else 0.0
-    )
+    typical = middle(np.sort(own[repeated])) if repeated.any() else 0.0
+    scale = max(abs(ends[1] - ends[0]), sd, typical)
     if not scale > 0:
         return sites
     return replace(sites, values=np.clip(values, min(ends) - FAR * scale, max(ends) + FAR * scale))

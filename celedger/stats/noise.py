@@ -62,10 +62,6 @@ class Noise:
     def known(self) -> bool:
         return self.exact or (self.dof > 0 and math.isfinite(self.sd))
 
-    def of_mean(self, trials: int) -> float:
-        """sd of the mean of `trials` trials of one commit."""
-        return math.sqrt(self.between**2 + self.sd**2 / trials)
-
 
 UNKNOWN = Noise(math.nan, 0.0, False, 0)
 

@@ -120,11 +120,8 @@ def view(question: Question, evidence: Evidence, partial: Partial) -> View:
     if not (prior * trusted).sum() > 0:  # they contradict one another
         trusted = doubted
     asked = replace(question, prior=_weights(prior * trusted))
-    return View(
-        posterior(replace(question, prior=_weights(prior * doubted)), evidence),
-        asked,
-        posterior(asked, evidence),
-    )
+    whole = posterior(replace(question, prior=_weights(prior * doubted)), evidence)
+    return View(whole, asked, posterior(asked, evidence, like=whole))
 
 
 def pick(
@@ -166,7 +163,9 @@ def _clearest(question: Question, partial: Partial, seen: View) -> Rung | None:
     last = _shift(seen.trusting)
     if last is None:
         return None
-    for rung in partial.rungs:
+    for rung in sorted(partial.rungs, key=lambda rung: rung.share):
+        if best >= 1 / max(rung.share, 1e-9):
+            break  # a trial tells one bit at most
         known = _plain(question, rung.whole, partial.memory)
         if known.belief is None or known.no_change > CLEAR_RUNG or not known.effect_low > 0:
             continue
@@ -200,7 +199,7 @@ def _at_rung(
     # The same belief as `seen.trusting`, reached through this rung's own readings.
     prior = _weights(np.asarray(seen.trusting.probability) / np.maximum(here.probability, _TINY))
     asked = replace(question, prior=prior, noise=None, floor=0.0)
-    found = posterior(asked, readings)
+    found = posterior(asked, readings, like=here)
     where = choose(asked, readings, found, cost)
     if where is None or where.gain == 0:
         return None

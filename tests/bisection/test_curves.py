@@ -134,6 +134,21 @@ def test_a_late_change_found_by_a_whole_trial_sets_the_stopped_ones_free() -> No
     assert len(repeats) <= 1
 
 
+def test_of_two_metrics_both_must_have_told_enough() -> None:
+    kept = Kept()
+    score = Metric("score", direction=Direction.LOWER, kind=Kind.QUALITY)
+    both = Curves(kept, [Symptom(TASK, LOSS), Symptom(TASK, score)])  # type: ignore[arg-type]
+    known = placed(kept, (GOOD, A), (BAD, B))
+
+    def after(epochs: int, rungs: dict[str, int]) -> str:
+        part = tuple(Epoch(e, None, {"loss": 0.7 + e / 9, "score": e / 7}) for e in range(epochs))
+        return both.enough(known, 0, rungs)(part)[0]
+
+    assert not after(4, {}), "without a rung a trial goes on to its end"
+    assert not after(1, {"loss": 1, "score": 2})
+    assert "loss, score" in after(2, {"loss": 1, "score": 2})
+
+
 def test_a_rung_hears_a_draw_of_the_noise_once() -> None:
     kept, own = Kept(), (0.812345678901, 0.612345678902)
     known = placed(kept, (GOOD, A), (BAD, B), (3, A), (4, own), (5, own))

@@ -36,6 +36,16 @@ def test_without_stopped_trials_it_is_the_posterior() -> None:
     assert np.array_equal(seen.posterior.probability, posterior(QUESTION, ENDS).probability)
 
 
+def test_another_prior_on_the_same_evidence_needs_no_second_fit() -> None:
+    some = Evidence((*ENDS.readings, *readings({3: 0.0, 7: 6.0, 11: 6.0}, each=1, sd=2.0)))
+    prior = np.linspace(1, 3, N)
+    other = Question(Lineage.line(N), prior=tuple(prior))
+    anew = posterior(other, some)
+    taken_over = posterior(other, some, like=posterior(QUESTION, some))
+    assert taken_over.probability == pytest.approx(anew.probability, abs=2e-3)
+    assert taken_over.no_change == pytest.approx(anew.no_change, abs=2e-3)
+
+
 @given(st.lists(st.integers(0, N - 2), min_size=1, max_size=8))
 def test_equal_bits_rule_out_but_for_their_doubt(places: list[int]) -> None:
     alike = frozenset(places) | {GOOD}

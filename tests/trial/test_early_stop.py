@@ -155,6 +155,11 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         again = bisection.bisect(bench, history, commits[0], tasks, "val_loss")
         assert again.culprits == report.culprits
         assert len(ledger.trials()) == tried, "a second bisect trains nothing"
+        plan = bisection.plan(
+            bench, history, commits[0], tasks, "val_loss", bisection.Limits(), seconds=lambda _: 1.0
+        )
+        assert plan.trials == 0, "what was stopped counts, before anything is run as well"
+        assert plan.stored == tried
 
         # Who needs the whole trial gets it; until then the commit is not judged by half of one.
         lonely = next(r for r in stopped if r.trial.commit not in whole)
