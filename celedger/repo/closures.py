@@ -16,12 +16,14 @@ from fnmatch import fnmatchcase
 
 from celedger.errors import RepositoryError
 from celedger.model import Footprint
+from celedger.repo.canonical import form, understands
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 _TREE = b"40000"
+_FILES = (b"100644", b"100755")
 _GLOB = frozenset("*?[")
 
 KEPT = 128 << 20
@@ -38,6 +40,8 @@ class _Node:
 
     named: bool = False
     whole: bool = False  # all that is below counts
+    code: bool = False  # a source of which its form counts
+    entered: frozenset[str] | None = None
     globs: list[str] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
@@ -65,6 +69,10 @@ def _plant(footprint: Footprint) -> _Node:
             node = node.children.setdefault(part.encode(errors="surrogateescape"), _Node())
         else:
             node.whole = True
+    for path, entered in footprint.code:
+        node = root.at(path)
+        node.code = True
+        node.entered = None if entered is None else frozenset(entered)
     return root
 
 
@@ -147,6 +155,55 @@ class Contents:
         return mode + b" " + bytes.fromhex(sha)
 
 
+class Forms(Contents):
+    """The same, but of sources that were only imported counts their form (canonical.py). Its
+    hashes say which trees of one call are alike, and nothing beyond it: a source that is the
+    same in all of them is not taken apart."""
+
+    def __init__(self, objects: Objects, footprint: Footprint) -> None:
+        super().__init__(objects, footprint)
+        self._docs = footprint.docs
+        self._able = understands(footprint.python)
+        self._blobs: dict[int, set[str]] = {}  # those that a path has in these trees
+        self._nodes: dict[int, _Node] = {}
+        self._forms: dict[tuple[int, str], bytes | None] = {}
+        self._apart = False
+
+    def of(self, trees: Iterable[str]) -> dict[str, str]:
+        trees = list(dict.fromkeys(trees))
+        self._blobs.clear()
+        self._hashes.clear()
+        self._apart = False
+        found = super().of(trees)
+        varying = {i: blobs for i, blobs in self._blobs.items() if len(blobs) > 1}
+        if not varying or not self._able:
+            return found
+        by_blob: dict[str, list[int]] = {}
+        for i, blobs in varying.items():
+            for blob in blobs:
+                if (i, blob) not in self._forms:
+                    by_blob.setdefault(blob, []).append(i)
+        for blob, source in self._objects.read(by_blob):
+            for i in by_blob[blob]:
+                entered = self._nodes[i].entered
+                self._forms[i, blob] = form(source, docs=self._docs, entered=entered)
+        self._hashes.clear()
+        self._apart = True
+        return super().of(trees)
+
+    def _value(self, node: _Node | None, entry: Entry | None) -> bytes:
+        if node is None or not node.code or node.whole or entry is None or entry[0] not in _FILES:
+            return super()._value(node, entry)
+        mode, sha = entry
+        if not self._apart:
+            self._nodes[id(node)] = node
+            self._blobs.setdefault(id(node), set()).add(sha)
+        of_code = self._forms.get((id(node), sha)) if len(self._blobs[id(node)]) > 1 else None
+        if not self._apart or of_code is None:
+            return super()._value(node, entry)
+        return b"code " + mode + of_code
+
+
 class Objects:
     """Objects of one repository, read in bulk and kept for the next footprint up to KEPT bytes."""
 
@@ -154,6 +211,27 @@ class Objects:
         self._repository = repository
         self._kept: dict[str, bytes] = {}
         self._size = 0
+
+    def trees(self, commits: Iterable[str]) -> dict[str, str]:
+        """The trees (hashes) of those commits that this repository still has."""
+        commits = list(commits)
+        out = tell(
+            self._repository.worktree, "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            stdin="".join(f"{sha}^{{tree}}\n" for sha in commits).encode(),
+        ).text  # fmt: skip
+        rows = zip(commits, map(str.split, out.splitlines()), strict=True)
+        return {sha: words[0] for sha, words in rows if words[1:] == ["tree"]}
+
+    def files(self, tree: str) -> dict[bytes, tuple[bytes, str, int]]:
+        """Path -> mode, hash and size of all that lies in a tree, submodules left out."""
+        out = tell(self._repository.worktree, "ls-tree", "-r", "-l", "-z", tree).out
+        found = {}
+        for row in out.split(b"\0")[:-1]:
+            words, _, path = row.partition(b"\t")
+            mode, _, sha, size = words.split()
+            if size != b"-":
+                found[path] = (mode, sha.decode(), int(size))
+        return found
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Each name once, with its content. Raises RepositoryError where one is missing."""
