@@ -9,6 +9,7 @@ nothing of trials.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from celedger.repo.canonical import form, understands
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
+_ROW = 32  # trees in a row whose differences are asked for first
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 _TREE = b"40000"
@@ -51,6 +53,20 @@ class _Node:
         for part in path.split(b"/") if path else ():
             node = node.children.setdefault(part, _Node())
         return node
+
+
+def _touches(node: _Node, path: bytes, listed: bool) -> bool:
+    """Whether a change at a path can be met; `listed`: of a folder's listing, too."""
+    for part in path.split(b"/"):
+        if node.whole or (listed and node.named):
+            return True
+        if any(fnmatchcase(part.decode(errors="surrogateescape"), glob) for glob in node.globs):
+            return True
+        child = node.children.get(part)
+        if child is None:
+            return False
+        node = child
+    return True
 
 
 def _plant(footprint: Footprint) -> _Node:
@@ -89,27 +105,38 @@ class Contents:
 
     def __init__(self, objects: Objects, footprint: Footprint) -> None:
         self._objects = objects
-        self._root = _plant(footprint)
+        self._root = self._planted(footprint)
         text = b"\0".join((*footprint.paths, b""))
         self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
         self._found: dict[tuple[int, str], _Found] = {}
-        self._hashes: dict[tuple[int, str], bytes] = {}
+        self._hashes = self._memory()
+        self._as: dict[str, str] = {}  # trees, and one that has the same here
+
+    def _planted(self, footprint: Footprint) -> _Node:
+        return self._objects.shared(_plant(footprint))
+
+    def _memory(self) -> dict[tuple[int, str], bytes]:
+        return self._objects.hashes
 
     def of(self, trees: Iterable[str]) -> dict[str, str]:
         """The hash (64 hex digits) for each tree, given by its own. Raises RepositoryError where
         an object is missing."""
         trees = list(dict.fromkeys(trees))
-        fresh = [t for t in trees if (id(self._root), t) not in self._hashes]
+        new = [t for t in trees if (id(self._root), t) not in self._hashes and t not in self._as]
+        for before, tree, changes in self._objects.steps(new):
+            if not any(_touches(self._root, path, listed) for path, listed in changes):
+                self._as[tree] = self._as.get(before, before)
+        like = {tree: self._as.get(tree, tree) for tree in trees}
+        known = self._hashes
+        fresh = [t for t in dict.fromkeys(like.values()) if (id(self._root), t) not in known]
         for start in range(0, len(fresh), _BATCH):
             part = fresh[start : start + _BATCH]
             self._read(part)
             for tree in part:
                 self._hash(self._root, tree)
             self._found.clear()
-        return {
-            tree: hashlib.sha256(self._name + self._hashes[id(self._root), tree]).hexdigest()
-            for tree in trees
-        }
+        total = {t: hashlib.sha256(self._name + known[id(self._root), t]) for t in like.values()}
+        return {tree: total[other].hexdigest() for tree, other in like.items()}
 
     def _read(self, trees: Sequence[str]) -> None:
         """Take in all folders that the hashes of `trees` will ask for."""
@@ -169,6 +196,12 @@ class Forms(Contents):
         self._forms: dict[tuple[int, str], bytes | None] = {}
         self._apart = False
 
+    def _planted(self, footprint: Footprint) -> _Node:
+        return _plant(footprint)
+
+    def _memory(self) -> dict[tuple[int, str], bytes]:
+        return {}
+
     def of(self, trees: Iterable[str]) -> dict[str, str]:
         trees = list(dict.fromkeys(trees))
         self._blobs.clear()
@@ -211,6 +244,16 @@ class Objects:
         self._repository = repository
         self._kept: dict[str, bytes] = {}
         self._size = 0
+        self._steps: dict[tuple[str, str], list[tuple[bytes, bool]]] = {}
+        # What footprints have in common is hashed once: equal parts of them are one node.
+        self.hashes: dict[tuple[int, str], bytes] = {}
+        self._nodes: dict[tuple[object, ...], _Node] = {}
+
+    def shared(self, node: _Node) -> _Node:
+        """The one node that stands for all equal to this."""
+        node.children = {name: self.shared(child) for name, child in node.children.items()}
+        below = tuple(sorted((name, id(child)) for name, child in node.children.items()))
+        return self._nodes.setdefault((node.named, node.whole, *node.globs, below), node)
 
     def trees(self, commits: Iterable[str]) -> dict[str, str]:
         """The trees (hashes) of those commits that this repository still has."""
@@ -221,6 +264,33 @@ class Objects:
         ).text  # fmt: skip
         rows = zip(commits, map(str.split, out.splitlines()), strict=True)
         return {sha: words[0] for sha, words in rows if words[1:] == ["tree"]}
+
+    def steps(self, trees: Sequence[str]) -> Iterator[tuple[str, str, list[tuple[bytes, bool]]]]:
+        """Of trees in a row, each with the one before it and the paths in which they differ, and
+        whether a folder's listing may, too: not where a file only has another content. Nothing
+        for a few trees: their differences cost more than they spare."""
+        pairs = list(itertools.pairwise(trees)) if len(trees) >= _ROW else []
+        missing = [pair for pair in pairs if pair not in self._steps]
+        for start in range(0, len(missing), _BATCH):
+            part = missing[start : start + _BATCH]
+            out = tell(
+                self._repository.worktree, "diff-tree", "--stdin", "-r", "-z", "--raw",
+                "--no-renames", "--no-abbrev",
+                stdin="".join(f"{one} {other}\n" for one, other in part).encode(),
+            ).out  # fmt: skip
+            self._steps |= {pair: [] for pair in part}
+            at = self._steps[part[0]]
+            words = iter(out.split(b"\0"))
+            for word in words:
+                *heads, row = word.split(b"\n")
+                for head in heads:
+                    one, other = head.decode().split()
+                    at = self._steps[one, other]
+                if row:
+                    old, new, _, _, _ = row[1:].split()
+                    at.append((next(words), old != new))
+        for pair in pairs:
+            yield (*pair, self._steps[pair])
 
     def files(self, tree: str) -> dict[bytes, tuple[bytes, str, int]]:
         """Path -> mode, hash and size of all that lies in a tree, submodules left out."""
