@@ -106,16 +106,17 @@ def _reads_code(code: CodeType) -> bool:
 
 
 def _as_sitecustomize() -> None:
-    """What the environment itself has by that name comes next, as if this were not here."""
+    """What the environment itself has by that name comes next, as if this were not here. Where it
+    has none this raises ImportError, as `site` expects."""
     tree = os.environ.get(VARIABLE)
     if tree:
         install(tree)
+    path = [os.path.abspath(entry) for entry in sys.path if entry]
     own = os.path.dirname(os.path.abspath(__file__))
-    others = [path for path in sys.path if os.path.abspath(path or ".") != own]
     importing: Any = sys.modules["_frozen_importlib_external"]
-    spec = importing.PathFinder.find_spec(__name__, others)
+    spec = importing.PathFinder.find_spec(__name__, path[path.index(own) + 1 :])
     if spec is None or spec.loader is None:
-        raise ImportError("No module named %r" % __name__, name=__name__)  # `site` expects it
+        raise ImportError("No module named %r" % __name__, name=__name__)
     module: Any = type(sys)(__name__)
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     sys.modules[__name__] = module
