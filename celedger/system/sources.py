@@ -16,7 +16,7 @@ import re
 SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
 _OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
 _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
-_INSTALLED = re.compile(rb"/(?:site|dist)-packages/([^/]+)")
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
 _STANDARD = re.compile(rb"^/(?:etc|proc|sys|dev)/|/lib(?:64)?/python\d\.\d+/")
 # Files outside of the tree that may say what is done with it.
 _SOURCES = (

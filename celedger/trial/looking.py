@@ -46,13 +46,12 @@ _SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|builtins|__clo
 _REWRITTEN = re.compile(rb"\b(?:ident|filter|working-tree-encoding)\b")  # in .gitattributes
 
 _NO_MODULES = (b".dist-info", b".egg-info", b".pth", b".libs")
-# Looked up in their sources, 2026-11: they copy docstrings (functools.wraps and the like), add to
-# them or print them.
+# Looked up in their sources, 2026-11-21: of code that is not their own they only copy docstrings
+# (functools.wraps and the like), add to them or print them.
 _COPYING = frozenset({
     "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
-    "networkx", "jinja2", "markupsafe", "fsspec", "sklearn", "scipy", "joblib", "threadpoolctl",
-    "yaml", "_yaml", "PIL", "tqdm", "packaging", "triton", "setuptools", "_distutils_hack",
-    "pkg_resources", "_virtualenv",
+    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "tabulate", "_virtualenv",
+    "_distutils_hack",
 })  # fmt: skip
 
 
