@@ -301,10 +301,17 @@ class TrialRecord:
     epochs: int = 0
     rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
     derived: str = ""  # the ulid of the trial that ran, where this one was proven to repeat it
+    by_code: bool = False  # though sources that it reads differ, in what does not count
 
     @property
     def ok(self) -> bool:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
+
+    @property
+    def why_derived(self) -> str:
+        if self.by_code:
+            return "only comments, docstrings, formatting or code it never enters differ"
+        return "it reads nothing that differs"
 
     @property
     def early_stopped(self) -> bool:
@@ -316,10 +323,14 @@ class TrialRecord:
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is the
     tree itself), of files and folders, there or not. `inputs` are the patterns of what its build
-    depends on."""
+    depends on. `code`: of these, sources that were only imported, each with its functions that
+    were entered (None: not known), by a `python` of that version; `docs`: docstrings count."""
 
     paths: tuple[bytes, ...]
     inputs: tuple[str, ...] = ()
+    code: tuple[tuple[bytes, tuple[str, ...] | None], ...] = ()
+    docs: bool = True
+    python: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

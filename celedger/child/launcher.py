@@ -161,6 +161,7 @@ def _fork(
 def main() -> None:
     starting = load(os.path.join(FOLDER, "starting.py"))
     ending = load(os.path.join(FOLDER, "ending.py"))
+    importing = load(os.path.join(FOLDER, "importing.py"))
     supervisor = load(sys.argv[2])
     channel = socket.socket(fileno=int(sys.argv[1]))
     before = set(starting.descriptors())
@@ -172,7 +173,7 @@ def main() -> None:
     trial = _serve(channel, starting, supervisor)
     if trial is None:
         os._exit(0)
-    starting.run(*trial, ending)
+    starting.run(*trial, ending, importing)
 
 
 if __name__ == "__main__":

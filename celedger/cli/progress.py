@@ -42,7 +42,7 @@ def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
 def derived_line(sha: str, record: TrialRecord) -> str:
     kind = record.outcome.kind if record.outcome else ""
     what = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
-    return f"{what}, derived: it reads nothing that differs from trial {record.derived}"
+    return f"{what}, derived from trial {record.derived}: {record.why_derived}"
 
 
 class Progress:

@@ -105,10 +105,10 @@ def judge(
                 settled.append(found)
             else:
                 cases += found
-        sources = {r.derived for r in records} - {""}
+        sources = {r.derived: r.why_derived for r in records if r.derived}
         if sources and len(settled) + len(cases) == judged:
             # A task that is all clock and memory: nothing was measured, nothing can differ.
-            why = f"derived from trial {min(sources)}: it reads nothing that differs"
+            why = f"derived from trial {min(sources)}: {sources[min(sources)]}"
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, why))
     answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
     verdicts = (*settled, *_combined(commit, cases, answers))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 from celedger.ledger.write import Writer
 from celedger.model import Closure, Footprint, Trial
@@ -26,12 +28,14 @@ class Closures(Writer):
     def record_closure(self, ulid: str, footprint: Footprint, content: str) -> None:
         paths = b"\0".join(footprint.paths)
         inputs = json.dumps(footprint.inputs)
-        digest = hashlib.sha256(b"\n\0".join((paths, inputs.encode()))).hexdigest()
+        code = _packed(footprint)
+        text = b"\n\0".join((paths, inputs.encode(), *([code.encode()] if code else ())))
+        digest = hashlib.sha256(text).hexdigest()
         with self.transaction() as connection:
             connection.execute(
-                "INSERT INTO footprints (digest, paths, inputs) VALUES (?, ?, ?) "
+                "INSERT INTO footprints (digest, paths, inputs, code) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT DO NOTHING",
-                (digest, zlib.compress(paths), inputs),
+                (digest, zlib.compress(paths), inputs, code),
             )
             connection.execute(
                 "INSERT INTO closures VALUES (?, ?, ?, '') ON CONFLICT DO NOTHING",
@@ -56,7 +60,8 @@ class Closures(Writer):
                 "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "
                 "JOIN commits c ON c.id = r.revision "
                 "WHERE t.recipe = ? AND e.fingerprint = ? AND (? IS NULL OR r.seed = ?) "
-                f"AND x.footprint IS NOT NULL AND {_REUSABLE} ORDER BY r.id",
+                f"AND x.footprint IS NOT NULL AND {_REUSABLE} "
+                "AND r.id NOT IN (SELECT trial FROM derived) ORDER BY r.id",
                 (recipe, environment, seed, seed),
             )
         ]
@@ -70,18 +75,26 @@ class Closures(Writer):
         return rows[0][0] or None if rows else None
 
     def footprint(self, number: int) -> Footprint:
-        ((paths, inputs),) = self._rows(
-            "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)
+        ((paths, inputs, code),) = self._rows(
+            "SELECT paths, inputs, code FROM footprints WHERE id = ?", (number,)
         )
         # "" alone, the tree itself, packs like nothing at all.
-        return Footprint(tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)))
+        return Footprint(
+            tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)), **_unpacked(code)
+        )
 
-    def derive_trial(self, trial: Trial, evidence: str, without: Iterable[str]) -> None:
+    def derive_trial(
+        self, trial: Trial, evidence: Closure, content: str, without: Iterable[str]
+    ) -> None:
         """A trial that need not run: it ends as its evidence did, with the summaries of all
-        metrics but those `without`. Raises LedgerError for an evidence that is none itself."""
+        metrics but those `without`. `content` lies at its commit where the evidence looked.
+        Raises LedgerError for an evidence that is none itself."""
         with self.transaction() as connection:
             self.start_trial(trial)
-            new, old = self._trial_id(trial.ulid), self._trial_id(evidence)
+            new, old = self._trial_id(trial.ulid), self._trial_id(evidence.ulid)
+            connection.execute(
+                "INSERT INTO closures VALUES (?, ?, ?, '')", (new, evidence.footprint, content)
+            )
             connection.execute(
                 "INSERT INTO derived SELECT ?, ? WHERE NOT EXISTS "
                 "(SELECT 1 FROM derived WHERE trial = ?)",
@@ -99,3 +112,25 @@ class Closures(Writer):
                 "AND task = (SELECT task FROM trials WHERE id = ?)",
                 (new, old, json.dumps(list(without)), old),
             )
+
+
+def _packed(footprint: Footprint) -> str:
+    """What counts by its code, as JSON; '' where nothing does."""
+    if not footprint.code:
+        return ""
+    files = {os.fsdecode(path): entered for path, entered in footprint.code}
+    return json.dumps({"python": footprint.python, "docs": footprint.docs, "files": files})
+
+
+def _unpacked(code: str) -> dict[str, Any]:
+    if not code:
+        return {}
+    known = json.loads(code)
+    return {
+        "code": tuple(
+            (os.fsencode(path), None if entered is None else tuple(entered))
+            for path, entered in known["files"].items()
+        ),
+        "docs": known["docs"],
+        "python": tuple(known["python"]),
+    }

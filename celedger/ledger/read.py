@@ -294,6 +294,8 @@ class Reader(StepReader):
             "SELECT r.id, r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host,"
             " r.device, t.suite, t.name, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
             "coalesce(v.ulid, ''), "
+            "EXISTS (SELECT 1 FROM closures x JOIN closures y ON y.trial = d.evidence "
+            "WHERE x.trial = r.id AND x.content != y.content), "
             "coalesce(o.epochs, (SELECT count(DISTINCT epoch) FROM points WHERE trial = r.id)) "
             f"{_TRIALS} {where} ORDER BY r.id",
             values,
@@ -319,12 +321,14 @@ class Reader(StepReader):
         self, row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
     ) -> TrialRecord:
         (_, ulid, sha, recipe, environment, seed, why, started, host, device, suite, task,
-         kind, ended, message, returncode, log, marks, derived, epochs) = row  # fmt: skip
+         kind, ended, message, returncode, log, marks, derived, by_code, epochs) = row  # fmt: skip
         outcome = None
         if kind is not None:
             outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, _marks(marks))
         trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
-        return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules, derived)
+        return TrialRecord(
+            trial, suite, task, outcome, summaries, epochs, rules, derived, bool(by_code)
+        )
 
     def _commits(self, where: str, values: tuple[object, ...]) -> list[Commit]:
         parents: dict[int, list[str]] = {}

@@ -66,6 +66,14 @@ def first(db: Database) -> None:
     db.conn.execute("PRAGMA user_version = 1")
 
 
+@MIGRATIONS(name="2_sources")
+def sources(db: Database) -> None:
+    """JSON: `files`, sources that were only imported -> their functions that were entered (null:
+    not known), the `python` that did, and whether `docs` count. '' where files count whole."""
+    db.conn.execute("ALTER TABLE footprints ADD COLUMN code TEXT NOT NULL DEFAULT ''")
+    db.conn.execute("PRAGMA user_version = 2")
+
+
 _TABLES = """
 CREATE TABLE commits (
   id INTEGER PRIMARY KEY,

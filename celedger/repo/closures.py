@@ -9,6 +9,7 @@ nothing of trials.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,15 @@ from fnmatch import fnmatchcase
 
 from celedger.errors import RepositoryError
 from celedger.model import Footprint
+from celedger.repo.canonical import form, understands
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
+_ROW = 32  # trees in a row whose differences are asked for first
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 _TREE = b"40000"
+_FILES = (b"100644", b"100755")
 _GLOB = frozenset("*?[")
 
 KEPT = 128 << 20
@@ -38,6 +42,8 @@ class _Node:
 
     named: bool = False
     whole: bool = False  # all that is below counts
+    code: bool = False  # a source of which its form counts
+    entered: frozenset[str] | None = None
     globs: list[str] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
@@ -47,6 +53,20 @@ class _Node:
         for part in path.split(b"/") if path else ():
             node = node.children.setdefault(part, _Node())
         return node
+
+
+def _touches(node: _Node, path: bytes, listed: bool) -> bool:
+    """Whether a change at a path can be met; `listed`: of a folder's listing, too."""
+    for part in path.split(b"/"):
+        if node.whole or (listed and node.named):
+            return True
+        if any(fnmatchcase(part.decode(errors="surrogateescape"), glob) for glob in node.globs):
+            return True
+        child = node.children.get(part)
+        if child is None:
+            return False
+        node = child
+    return True
 
 
 def _plant(footprint: Footprint) -> _Node:
@@ -65,6 +85,10 @@ def _plant(footprint: Footprint) -> _Node:
             node = node.children.setdefault(part.encode(errors="surrogateescape"), _Node())
         else:
             node.whole = True
+    for path, entered in footprint.code:
+        node = root.at(path)
+        node.code = True
+        node.entered = None if entered is None else frozenset(entered)
     return root
 
 
@@ -81,27 +105,38 @@ class Contents:
 
     def __init__(self, objects: Objects, footprint: Footprint) -> None:
         self._objects = objects
-        self._root = _plant(footprint)
+        self._root = self._planted(footprint)
         text = b"\0".join((*footprint.paths, b""))
         self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
         self._found: dict[tuple[int, str], _Found] = {}
-        self._hashes: dict[tuple[int, str], bytes] = {}
+        self._hashes = self._memory()
+        self._as: dict[str, str] = {}  # trees, and one that has the same here
+
+    def _planted(self, footprint: Footprint) -> _Node:
+        return self._objects.shared(_plant(footprint))
+
+    def _memory(self) -> dict[tuple[int, str], bytes]:
+        return self._objects.hashes
 
     def of(self, trees: Iterable[str]) -> dict[str, str]:
         """The hash (64 hex digits) for each tree, given by its own. Raises RepositoryError where
         an object is missing."""
         trees = list(dict.fromkeys(trees))
-        fresh = [t for t in trees if (id(self._root), t) not in self._hashes]
+        new = [t for t in trees if (id(self._root), t) not in self._hashes and t not in self._as]
+        for before, tree, changes in self._objects.steps(new):
+            if not any(_touches(self._root, path, listed) for path, listed in changes):
+                self._as[tree] = self._as.get(before, before)
+        like = {tree: self._as.get(tree, tree) for tree in trees}
+        known = self._hashes
+        fresh = [t for t in dict.fromkeys(like.values()) if (id(self._root), t) not in known]
         for start in range(0, len(fresh), _BATCH):
             part = fresh[start : start + _BATCH]
             self._read(part)
             for tree in part:
                 self._hash(self._root, tree)
             self._found.clear()
-        return {
-            tree: hashlib.sha256(self._name + self._hashes[id(self._root), tree]).hexdigest()
-            for tree in trees
-        }
+        total = {t: hashlib.sha256(self._name + known[id(self._root), t]) for t in like.values()}
+        return {tree: total[other].hexdigest() for tree, other in like.items()}
 
     def _read(self, trees: Sequence[str]) -> None:
         """Take in all folders that the hashes of `trees` will ask for."""
@@ -147,6 +182,61 @@ class Contents:
         return mode + b" " + bytes.fromhex(sha)
 
 
+class Forms(Contents):
+    """The same, but of sources that were only imported counts their form (canonical.py). Its
+    hashes say which trees of one call are alike, and nothing beyond it: a source that is the
+    same in all of them is not taken apart."""
+
+    def __init__(self, objects: Objects, footprint: Footprint) -> None:
+        super().__init__(objects, footprint)
+        self._docs = footprint.docs
+        self._able = understands(footprint.python)
+        self._blobs: dict[int, set[str]] = {}  # those that a path has in these trees
+        self._nodes: dict[int, _Node] = {}
+        self._forms: dict[tuple[int, str], bytes | None] = {}
+        self._apart = False
+
+    def _planted(self, footprint: Footprint) -> _Node:
+        return _plant(footprint)
+
+    def _memory(self) -> dict[tuple[int, str], bytes]:
+        return {}
+
+    def of(self, trees: Iterable[str]) -> dict[str, str]:
+        trees = list(dict.fromkeys(trees))
+        self._blobs.clear()
+        self._hashes.clear()
+        self._apart = False
+        found = super().of(trees)
+        varying = {i: blobs for i, blobs in self._blobs.items() if len(blobs) > 1}
+        if not varying or not self._able:
+            return found
+        by_blob: dict[str, list[int]] = {}
+        for i, blobs in varying.items():
+            for blob in blobs:
+                if (i, blob) not in self._forms:
+                    by_blob.setdefault(blob, []).append(i)
+        for blob, source in self._objects.read(by_blob):
+            for i in by_blob[blob]:
+                entered = self._nodes[i].entered
+                self._forms[i, blob] = form(source, docs=self._docs, entered=entered)
+        self._hashes.clear()
+        self._apart = True
+        return super().of(trees)
+
+    def _value(self, node: _Node | None, entry: Entry | None) -> bytes:
+        if node is None or not node.code or node.whole or entry is None or entry[0] not in _FILES:
+            return super()._value(node, entry)
+        mode, sha = entry
+        if not self._apart:
+            self._nodes[id(node)] = node
+            self._blobs.setdefault(id(node), set()).add(sha)
+        of_code = self._forms.get((id(node), sha)) if len(self._blobs[id(node)]) > 1 else None
+        if not self._apart or of_code is None:
+            return super()._value(node, entry)
+        return b"code " + mode + of_code
+
+
 class Objects:
     """Objects of one repository, read in bulk and kept for the next footprint up to KEPT bytes."""
 
@@ -154,6 +244,64 @@ class Objects:
         self._repository = repository
         self._kept: dict[str, bytes] = {}
         self._size = 0
+        self._steps: dict[tuple[str, str], list[tuple[bytes, bool]]] = {}
+        # What footprints have in common is hashed once: equal parts of them are one node.
+        self.hashes: dict[tuple[int, str], bytes] = {}
+        self._nodes: dict[tuple[object, ...], _Node] = {}
+
+    def shared(self, node: _Node) -> _Node:
+        """The one node that stands for all equal to this."""
+        node.children = {name: self.shared(child) for name, child in node.children.items()}
+        below = tuple(sorted((name, id(child)) for name, child in node.children.items()))
+        return self._nodes.setdefault((node.named, node.whole, *node.globs, below), node)
+
+    def trees(self, commits: Iterable[str]) -> dict[str, str]:
+        """The trees (hashes) of those commits that this repository still has."""
+        commits = list(commits)
+        out = tell(
+            self._repository.worktree, "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            stdin="".join(f"{sha}^{{tree}}\n" for sha in commits).encode(),
+        ).text  # fmt: skip
+        rows = zip(commits, map(str.split, out.splitlines()), strict=True)
+        return {sha: words[0] for sha, words in rows if words[1:] == ["tree"]}
+
+    def steps(self, trees: Sequence[str]) -> Iterator[tuple[str, str, list[tuple[bytes, bool]]]]:
+        """Of trees in a row, each with the one before it and the paths in which they differ, and
+        whether a folder's listing may, too: not where a file only has another content. Nothing
+        for a few trees: their differences cost more than they spare."""
+        pairs = list(itertools.pairwise(trees)) if len(trees) >= _ROW else []
+        missing = [pair for pair in pairs if pair not in self._steps]
+        for start in range(0, len(missing), _BATCH):
+            part = missing[start : start + _BATCH]
+            out = tell(
+                self._repository.worktree, "diff-tree", "--stdin", "-r", "-z", "--raw",
+                "--no-renames", "--no-abbrev",
+                stdin="".join(f"{one} {other}\n" for one, other in part).encode(),
+            ).out  # fmt: skip
+            self._steps |= {pair: [] for pair in part}
+            at = self._steps[part[0]]
+            words = iter(out.split(b"\0"))
+            for word in words:
+                *heads, row = word.split(b"\n")
+                for head in heads:
+                    one, other = head.decode().split()
+                    at = self._steps[one, other]
+                if row:
+                    old, new, _, _, _ = row[1:].split()
+                    at.append((next(words), old != new))
+        for pair in pairs:
+            yield (*pair, self._steps[pair])
+
+    def files(self, tree: str) -> dict[bytes, tuple[bytes, str, int]]:
+        """Path -> mode, hash and size of all that lies in a tree, submodules left out."""
+        out = tell(self._repository.worktree, "ls-tree", "-r", "-l", "-z", tree).out
+        found = {}
+        for row in out.split(b"\0")[:-1]:
+            words, _, path = row.partition(b"\t")
+            mode, _, sha, size = words.split()
+            if size != b"-":
+                found[path] = (mode, sha.decode(), int(size))
+        return found
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Each name once, with its content. Raises RepositoryError where one is missing."""

@@ -8,6 +8,8 @@ can overflow, and there is no moment before the watch begins. The filter sees a 
 not its strings, so a call costs a switch to this thread and back (benchmarks/closures.py).
 
 Where the record may be incomplete it says so, in `unknown`, and is worth nothing.
+
+Which sources were only imported is for sources.py to tell, who is shown every path that is named.
 """
 
 # Pathlib would cost the supervisor an import, and paths here are bytes.
@@ -22,6 +24,11 @@ import errno
 import fcntl
 import os
 import struct
+import sys
+
+TYPE_CHECKING = False  # importing `typing` would cost the supervisor as much as all the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST = 200_000  # paths of one command; a trial that reads more is compared by running it
 
@@ -174,6 +181,13 @@ class Watch:
             self.record.serve(struct.unpack("i", rights[0][2][:4])[0])
 
 
+def _beside(name: str) -> Any:
+    """A module in this folder, loaded by its path as this one was."""
+    loader: Any = sys.modules["_frozen_importlib_external"]
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
+    return loader.SourceFileLoader(f"celedger_{name}", file).load_module()
+
+
 class Record:
     """The paths below `tree` that were named, relative to it; "" is the tree itself."""
 
@@ -186,24 +200,29 @@ class Record:
         column = list(_ARCHITECTURES).index(machine) if machine in _ARCHITECTURES else 0
         self._architecture = _ARCHITECTURES.get(machine, (0, 0))[0]
         self._names, _ = _numbers(column)
-        self._seen: set[bytes] = set()
+        self._seen: dict[bytes, tuple[bytes, ...]] = {}  # paths, and what of the tree they named
+        self._sources = _beside("sources").Sources(self._inside)
+        self._kept: list[bytes] = []  # of the path that is followed
+        self._lasting = True  # it means the same whenever it is named
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
         self._busy = _thread.allocate_lock()
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._text = ctypes.create_string_buffer(2 * _PATH_MAX)
-        self._local = _Vector(ctypes.addressof(self._text), 2 * _PATH_MAX)
+        self._buffer = ctypes.create_string_buffer(2 * _PATH_MAX)
+        self._local = _Vector(ctypes.addressof(self._buffer), 2 * _PATH_MAX)
         self._remote = (_Vector * 2)()
 
     def write(self, path: str) -> None:
-        """As a file: a line with why nothing is known (or an empty one), then the paths. To be
-        called when nobody is filtered any more; waits until the last call's paths are noted."""
+        """As a file: a line with why nothing is known (or an empty one), one with what is known of
+        sources (a Python literal, see sources.py), then the paths. To be called when nobody is
+        filtered any more; waits until the last call's paths are noted."""
         self._busy.acquire()
         if len(self.paths) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
         with open(path, "wb") as file:
             file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")
             if not self.unknown:
+                file.write(ascii(self._sources.found()).encode() + b"\n")
                 file.write(b"\0".join(sorted(self.paths)))
 
     def serve(self, fd: int) -> None:
@@ -231,7 +250,11 @@ class Record:
                 self._send(fd, answer)
                 answer = b""
             for path in named:
-                self._note(path, row[1])
+                if path.startswith(self._sources.SAYS):
+                    self._hear(path, row[1])
+                    continue
+                kept = self._note(path, row[1])
+                self._sources.weigh(path, kept, row[1], self._names[row[3]])
         except Exception as error:
             self.unknown = self.unknown or f"a system call was not understood: {error!r}"
         finally:
@@ -272,6 +295,7 @@ class Record:
             self._folders.clear()
             self._seen.clear()
         if name.startswith("execve"):
+            self._sources.forget(pid)
             for path in list(found):
                 found += self._interpreters(path, pid)
         return found
@@ -288,7 +312,7 @@ class Record:
             if ctypes.get_errno() not in (errno.EFAULT, errno.ESRCH):
                 raise OSError(ctypes.get_errno(), "cannot read a path")
             return None
-        text = self._text.raw[:size]
+        text = self._buffer.raw[:size]
         end = text.find(b"\0")
         return text[:end] if 0 <= end < _PATH_MAX else None
 
@@ -317,12 +341,24 @@ class Record:
             found.append(path)
         return found
 
-    def _note(self, path: bytes, pid: int) -> None:
-        """Note where a path leads, and every link on the way."""
-        if path in self._seen:
-            return
-        if self._remember:
-            self._seen.add(path)
+    def _hear(self, path: bytes, thread: int) -> None:
+        begun = self._sources.hear(path, thread)
+        # One that is reached by a link has another name for its code.
+        if begun and self._note(begun, thread) != (begun[len(self._inside) :],):
+            self._sources.doubt(thread)
+
+    def _note(self, path: bytes, pid: int) -> tuple[bytes, ...]:
+        """Note where a path leads, and every link on the way: what of it is in the tree."""
+        known = self._seen.get(path)
+        if known is None:
+            self._kept, self._lasting = [], not path.startswith(b"/proc/")
+            self._follow(path, pid)
+            known = tuple(self._kept)
+            if self._remember and self._lasting:
+                self._seen[path] = known
+        return known
+
+    def _follow(self, path: bytes, pid: int) -> None:
         left = path.split(b"/")[::-1]
         here, links = b"", 0
         while left:
@@ -335,7 +371,7 @@ class Record:
             there = here + b"/" + part
             if there in (b"/proc/self", b"/proc/thread-self"):
                 there = b"/proc/%d" % pid
-                self._seen.discard(path)  # another process means another by it
+                self._lasting = False  # another process means another by it
             if there in self._folders:
                 here = there
                 continue
@@ -361,9 +397,11 @@ class Record:
     def _keep(self, path: bytes) -> None:
         if path == self._tree:
             self.paths.add(b"")
+            self._kept.append(b"")
         elif path.startswith(self._inside):
             inside = path[len(self._inside) :]
             if inside.startswith(b".git/"):
                 self.unknown = self.unknown or "it reads .git, which differs from commit to commit"
             elif inside != b".git":
                 self.paths.add(inside)
+                self._kept.append(inside)

@@ -30,7 +30,7 @@ from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Place
 
 _NOT_TAKEN = "celedger's journal did not take this report"  # what `celedger.child.log` raises
-_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL")  # a build must not report
+_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_SOURCES")  # a build must not report
 
 # Seconds between two looks at a training: the usual ones, and where an epoch may end it.
 TICK, WATCHING = 0.05, 0.01
@@ -94,6 +94,7 @@ class Attempt:
             "CELEDGER_SEED": str(self.trial.seed),
             "CELEDGER_FD": str(self.channel),
             "CELEDGER_JOURNAL": str(self.journal_path),
+            "CELEDGER_SOURCES": str(bench.tree),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
         env = variables(

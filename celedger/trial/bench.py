@@ -145,7 +145,9 @@ class Workbench:
 
     @cached_property
     def closures(self) -> closure.Closures:
-        return closure.Closures(self.ledger, self.checkouts.repository)
+        return closure.Closures(
+            self.ledger, self.checkouts.repository, [self.suite_copy], str(self.child)
+        )
 
     @contextmanager
     def device_held(self) -> Iterator[None]:

@@ -8,17 +8,19 @@ else. In doubt a closure is unknown, and an unknown one agrees with nothing.
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from celedger.errors import RepositoryError
 from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Repository
-from celedger.repo.closures import Contents, Objects
+from celedger.repo.closures import Contents, Forms, Objects
 from celedger.trial import protocol
+from celedger.trial.imports import Imports, code_of
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Observed:
     paths: set[bytes] = field(default_factory=set)
     unknown: str = ""
     began: bool = False
+    imports: Imports = field(default_factory=Imports)
 
     def take_in(self, record: Path) -> None:
         """Add what the supervisor wrote of one command, and remove its file."""
@@ -38,18 +41,27 @@ class Observed:
         except OSError:
             first, rest = b"its record was lost", b""
         self.unknown = self.unknown or os.fsdecode(first)
+        if self.unknown:
+            return
+        sources, _, rest = rest.partition(b"\n")
+        self.imports.add(ast.literal_eval(sources.decode()))
         # Nothing between two separators is the tree itself; a trial that names nothing at all
         # has named its current folder to start in.
         self.paths.update(rest.split(b"\0"))
 
 
 class Closures:
-    """The closures of one ledger, held against the trees of one repository."""
+    """The closures of one ledger, held against the trees of one repository. `pinned` are folders
+    whose files are the same at all commits, `ours` one of celedger's own."""
 
-    def __init__(self, ledger: Ledger, repository: Repository) -> None:
+    def __init__(
+        self, ledger: Ledger, repository: Repository, pinned: Iterable[Path] = (), ours: str = ""
+    ) -> None:
         self._ledger, self._repository = ledger, repository
+        self._pinned, self._ours = tuple(pinned), ours
         self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
+        self._forms: dict[Footprint, Forms] = {}
         self._footprints: dict[int, Footprint] = {}
 
     def keep(self, commit: Commit, task: Task, ulid: str, observed: Observed) -> None:
@@ -63,6 +75,10 @@ class Closures:
             )
             try:
                 content = self._of(footprint, [commit])[commit.sha]
+                footprint = code_of(
+                    footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
+                    self._ours,
+                )  # fmt: skip
             except RepositoryError as error:
                 unknown = str(error)
             else:
@@ -78,42 +94,85 @@ class Closures:
         return self.compared(commits, task, environment, seed)[0]
 
     def compared(
-        self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
+        self,
+        commits: Sequence[Commit],
+        task: Task,
+        environment: str,
+        seed: int | None = None,
+        *,
+        by_code: bool = True,
     ) -> tuple[dict[str, list[Closure]], list[Mapping[str, str]]]:
-        """`agreeing`, and for each footprint of these trials what each commit has there."""
+        """`agreeing`, and for each footprint of these trials what each commit has there: file by
+        file, or with sources `by_code`."""
         found: dict[str, list[Closure]] = {commit.sha: [] for commit in commits}
-        known: dict[int, dict[str, list[Closure]]] = {}
+        known: dict[int, list[Closure]] = {}
         for closure in self._ledger.closures(
             recipe=task.recipe, environment=environment, seed=seed
         ):
-            by_content = known.setdefault(closure.footprint, {})
-            by_content.setdefault(closure.content, []).append(closure)
+            known.setdefault(closure.footprint, []).append(closure)
         lying = []
-        for number, by_content in known.items():
-            if number not in self._footprints:
-                self._footprints[number] = self._ledger.footprint(number)
+        for number, closures in known.items():
             try:
-                contents = self._of(self._footprints[number], commits)
+                contents, of_trial = self._held_against(number, closures, commits, by_code)
             except RepositoryError:
                 continue  # a clone that lacks objects: nothing is proven
+            by_content: dict[str, list[Closure]] = {}
+            for closure in closures:
+                by_content.setdefault(of_trial[closure.ulid], []).append(closure)
             lying.append(contents)
             for sha, content in contents.items():
                 found[sha] += by_content.get(content, ())
         return found, lying
 
+    def _held_against(
+        self, number: int, closures: Sequence[Closure], commits: Sequence[Commit], by_code: bool
+    ) -> tuple[Mapping[str, str], dict[str, str]]:
+        """What each commit has at a footprint, and what each of its trials (by ulid) had."""
+        if number not in self._footprints:
+            self._footprints[number] = self._ledger.footprint(number)
+        footprint = self._footprints[number]
+        contents = self._of(footprint, commits)
+        of_trial = {closure.ulid: closure.content for closure in closures}
+        if not footprint.code or not by_code:
+            return contents, of_trial
+        # One tree stands for all that have the same there.
+        trees = {contents[commit.sha]: commit.tree for commit in commits}
+        lacking = {c.commit: c.content for c in closures if c.content not in trees}
+        for sha, tree in self._objects.trees(lacking).items():
+            trees[lacking[sha]] = tree
+        if footprint not in self._forms:
+            self._forms[footprint] = Forms(self._objects, footprint)
+        forms = self._forms[footprint].of(trees.values())
+        of_content = {content: forms[tree] for content, tree in trees.items()}
+        return (
+            {sha: of_content[content] for sha, content in contents.items()},
+            {ulid: of_content.get(content, content) for ulid, content in of_trial.items()},
+        )
+
     def evidence(
         self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]
-    ) -> str | None:
-        """The ulid of a trial that shows how this one would end, and that none of those `held`
+    ) -> Closure | None:
+        """The closure of a trial that shows how this one would end, and that none of those `held`
         stands for already."""
         used = {r.derived or r.trial.ulid for r in held}
-        agreeing = self.agreeing([commit], task, environment, seed)[commit.sha]
-        return next((c.ulid for c in agreeing if c.whole and c.ulid not in used), None)
+        for by_code in (False, True):  # what agrees file by file takes nothing apart
+            found, _ = self.compared([commit], task, environment, seed, by_code=by_code)
+            for agreeing in found[commit.sha]:
+                if agreeing.whole and agreeing.ulid not in used:
+                    return agreeing
+        return None
+
+    def content(self, commit: Commit, number: int) -> str:
+        """What a commit has at a footprint (by its number), file by file."""
+        if number not in self._footprints:
+            self._footprints[number] = self._ledger.footprint(number)
+        return self._of(self._footprints[number], [commit])[commit.sha]
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit]) -> Mapping[str, str]:
-        if footprint not in self._contents:
-            self._contents[footprint] = Contents(self._objects, footprint)
-        by_tree = self._contents[footprint].of(commit.tree for commit in commits)
+        plain = replace(footprint, code=(), docs=True, python=(0, 0))
+        if plain not in self._contents:
+            self._contents[plain] = Contents(self._objects, plain)
+        by_tree = self._contents[plain].of(commit.tree for commit in commits)
         return {commit.sha: by_tree[commit.tree] for commit in commits}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celedger.ledger import ulid as ulids
 from celedger.model import (
+    Closure,
     Commit,
     Task,
     Trial,
@@ -59,16 +60,24 @@ class Bench(Workbench):
             fingerprint = self.place(commit.sha, task).environment.fingerprint
             evidence = self.closures.evidence(commit, task, fingerprint, seed, held)
             if evidence is not None:
-                return self._derive(commit, task, seed, evidence)
+                return self._derive(commit, task, seed, evidence, enough)
         with self.device_held():
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
                 return held[-1]
             return self._run(commit, task, seed, until)
 
-    def _derive(self, commit: Commit, task: Task, seed: int, evidence: str) -> TrialRecord:
+    def _derive(
+        self, commit: Commit, task: Task, seed: int, evidence: Closure, enough: int
+    ) -> TrialRecord:
         trial = self._begin(commit, task, seed)
-        self.ledger.derive_trial(trial, evidence, closure.measured(task))
+        content = self.closures.content(commit, evidence.footprint)
+        with self.ledger.transaction():
+            # Another celedger may have written one since we looked: writers wait for each other.
+            held = self.held(commit.sha, task, seed)
+            if len(held) >= enough:
+                return held[-1]
+            self.ledger.derive_trial(trial, evidence, content, closure.measured(task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
         self.listen(events.Derived(commit, record))

@@ -58,8 +58,9 @@ def variables(
 
 
 def child_copy(cache: Path) -> Path:
-    """A folder, to be put on PYTHONPATH, that holds `celedger.child` and nothing else of
-    celedger. It is named by its content, so an upgrade of celedger makes another one."""
+    """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
+    `importing.py`) and nothing else of celedger. It is named by its content, so an upgrade of
+    celedger makes another one."""
     package = Path(celedger.__file__).parent
     files = [package / "__init__.py", *sorted((package / "child").glob("*.py"))]
     content = hashlib.sha256()
@@ -84,6 +85,7 @@ def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
             target = new / "celedger" / file.relative_to(package)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+        shutil.copyfile(package / "child" / "importing.py", new / "sitecustomize.py")
         try:
             new.rename(home)
         except OSError:

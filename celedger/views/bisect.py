@@ -173,6 +173,10 @@ def _bad_side(report: Report) -> tuple[bool, ...]:
     return (False, *(commit.sha in bad for commit in report.commits))
 
 
+# What commits have changed that cannot differ.
+_NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
+
+
 def plans_text(plans: Sequence[Plan]) -> str:
     """What `--dry-run` says; several metrics share their trials."""
     if len(plans) == 1:
@@ -186,7 +190,7 @@ def plans_text(plans: Sequence[Plan]) -> str:
 def _plan_text(plan: Plan) -> str:
     lines = [
         f"{count(plan.commits, 'commit')} in the range, {plan.stored} trials of it in the ledger",
-        f"{plan.classes} left that could have done it: the others read nothing that they changed",
+        f"{plan.classes} left that could have done it: the others cannot differ, {_NO_DIFFERENCE}",
         f"the ends still need {count(plan.ends, 'trial')}",
     ]
     if plan.symptom:

@@ -192,7 +192,7 @@ def _batch_lines(rows: BatchRows, width: int) -> list[str]:
             if outcome.log:  # never cut: it is there to be opened
                 lines.append(f"    log {outcome.log}")
     lines += [
-        f"  seed {record.trial.seed} derived from {record.derived}: it reads nothing that differs"
+        f"  seed {record.trial.seed} derived from {record.derived}: {record.why_derived}"
         for record in batch.records
         if record.derived
     ]

@@ -266,7 +266,8 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
     ledger.record_closure(trial.ulid, Footprint((b"model.py",)), "0" * 64)
-    ledger.derive_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), trial.ulid, [])
+    (closure,) = ledger.closures(recipe=trial.recipe, environment=trial.environment)
+    ledger.derive_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), closure, "1" * 64, [])
     ledger.record_bisect(BisectRecord("1", "c", "t", "m", "a", "b", (), 0.5, "found", 1.0))
     ledger.record_baseline(
         BaselineRecord("1", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0)

@@ -1,0 +1,127 @@
+"""Tells the recorder (`system/reads.py`) which reads of the commit's sources are Python's own
+imports, and on Python 3.12 and later which of their code was entered. Whatever reads a source
+otherwise, in any process, is then known for a reader of its text.
+
+It comes to every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and to a
+warm trial from `starting.py`. Standard library only, Python 3.8 and later, Linux.
+
+A message is the `stat` of a path that cannot be there: the recorder hears of it as of any path,
+in the order of the thread's other calls, from forked processes too, and nothing needs to be kept
+open, flushed or closed. Without a recorder it is a call that fails. A process without this module
+says nothing, and all that it reads counts whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType
+from typing import Any
+
+VARIABLE = "CELEDGER_SOURCES"  # the checkout; unset where nobody records
+SAYS = "/.celedger-says/"
+MOST = 3500  # characters of a message: one that is no path (PATH_MAX) would not be heard
+_TOOL = 4  # of sys.monitoring: none that its manual gives to debuggers, coverage and the like
+# Who names one of these takes code for data: it may be carried out without being entered.
+_READERS = frozenset({
+    "co_code", "_co_code_adaptive", "co_consts", "get_instructions", "set_eval_frame", "dump",
+    "dumps",
+})  # fmt: skip
+_BYTES = frozenset({"marshal", "_marshal"})
+
+
+def say(verb: str, text: str = "", stat: Any = os.stat) -> None:
+    if len(text) > MOST:
+        verb, text = "lost", ""
+    try:
+        stat(SAYS + verb + "/" + text)
+    except (OSError, ValueError):
+        pass
+
+
+def install(tree: str) -> None:
+    """From here on, in this process and those it forks."""
+    inside = tree.rstrip("/") + "/"
+    say("python")
+    os.register_at_fork(after_in_child=lambda: say("python"))
+    monitored = False
+    if hasattr(sys, "monitoring"):
+        monitored = _monitor(inside)
+    version = "%d.%d.%d" % (sys.version_info[0], sys.version_info[1], monitored)
+    if not sys.flags.optimize:
+        _mark_imports(inside, version)
+
+
+def _mark_imports(inside: str, version: str) -> None:
+    machinery: Any = sys.modules["_frozen_importlib_external"]
+    loader, original = machinery.SourceFileLoader, machinery.SourceLoader.get_code
+
+    def get_code(self: Any, fullname: str) -> Any:
+        path = getattr(self, "path", None)
+        if type(self) is not loader or type(path) is not str or not path.startswith(inside):
+            return original(self, fullname)
+        say("begin", version + path)
+        try:
+            return original(self, fullname)
+        finally:
+            say("end")
+
+    # Importing takes its own frames, which it knows by their file, out of tracebacks.
+    get_code.__code__ = get_code.__code__.replace(co_filename=original.__code__.co_filename)
+    get_code.__qualname__, get_code.__module__ = original.__qualname__, original.__module__
+    get_code.__doc__ = original.__doc__
+    machinery.SourceLoader.get_code = get_code
+
+
+def _monitor(inside: str) -> bool:
+    """Says once of each code object of the tree that it was entered. Each event is the code
+    object's last, so that what runs often costs nothing."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+    off, prefix = monitoring.DISABLE, len(inside)
+
+    def entered(code: Any, _: int) -> Any:
+        file = code.co_filename
+        if file.startswith(inside):
+            text = "%s\x1f%d\x1f%s" % (file[prefix:], code.co_firstlineno, code.co_qualname)
+            say("entered", text)
+        elif not _READERS.isdisjoint(code.co_names) and _reads_code(code):
+            say("reader", os.path.basename(file) + ":" + code.co_qualname)
+        return off
+
+    try:
+        monitoring.use_tool_id(_TOOL, "celedger")
+    except ValueError:
+        return False
+    monitoring.register_callback(_TOOL, monitoring.events.PY_START, entered)
+    monitoring.set_events(_TOOL, monitoring.events.PY_START)
+    return True
+
+
+def _reads_code(code: CodeType) -> bool:
+    names = set(code.co_names)
+    found = _READERS & names
+    if found <= {"dump", "dumps"} and _BYTES.isdisjoint(names):
+        return False  # of json, pickle and the like
+    return not code.co_filename.startswith("<frozen ")
+
+
+def _as_sitecustomize() -> None:
+    """What the environment itself has by that name comes next, as if this were not here. Where it
+    has none this raises ImportError, as `site` expects."""
+    tree = os.environ.get(VARIABLE)
+    if tree:
+        install(tree)
+    path = [os.path.abspath(entry) for entry in sys.path if entry]
+    own = os.path.dirname(os.path.abspath(__file__))
+    importing: Any = sys.modules["_frozen_importlib_external"]
+    spec = importing.PathFinder.find_spec(__name__, path[path.index(own) + 1 :])
+    if spec is None or spec.loader is None:
+        raise ImportError("No module named %r" % __name__, name=__name__)
+    module: Any = type(sys)(__name__)
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
+    sys.modules[__name__] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    _as_sitecustomize()

@@ -1,0 +1,184 @@
+"""Python source as far as who imports it can tell: without comments, formatting and the
+annotations of local variables, and where asked without the texts of docstrings and the bodies of
+functions that were never entered. Knows neither git nor trials.
+
+Two sources with the same form do the same in whoever imports them, as long as nobody looks at
+what the form leaves out:
+
+- Without positions, a syntax tree is all that Python compiles; what compiling adds from outside
+  (warnings, errors, a newer grammar) makes the form unknown.
+- A name's annotation inside a function is neither evaluated nor stored (language reference,
+  "Annotated assignment statements").
+- A string alone as a statement is dropped by the compiler unless it is a docstring. That a class
+  has one is kept: `dataclasses` and a class's own namespace show it.
+- Of a function that was not entered remains what its `def` does: name, signature, decorators, and
+  that it is a generator, or needs the cell `__class__`. A step-by-step comparison of two runs
+  whose trees differ only in such bodies never comes to one: the next function entered is the
+  same in both.
+
+What looks at what is left out (source, line numbers, docstrings, code) is `trial/looking.py`'s.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# What one Python compiles without a warning, the next two do as well (PEP 387: two releases of
+# deprecation). What an older one would refuse (a newer grammar, other parentheses) looks the same
+# in the tree of a newer.
+_AHEAD = 2
+_UNCLEAR = (SyntaxError, ValueError, RecursionError, MemoryError, Warning)
+
+
+def understands(python: tuple[int, int]) -> bool:
+    """Whether this interpreter's trees tell what another version does with a source."""
+    major, minor = sys.version_info[:2]
+    return python[0] == major and minor <= python[1] <= minor + _AHEAD
+
+
+def form(source: bytes, *, docs: bool, entered: Collection[str] | None) -> bytes | None:
+    """A hash of the form (32 bytes); None where it is not known. `docs`: docstrings count.
+    `entered`: the functions that do, by their `keys`; None: all."""
+    try:
+        tree = _parsed(source)
+        _Stripped(docs, entered).block(tree, "")
+        return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).digest()
+    except _UNCLEAR:
+        return None
+
+
+def keys(source: bytes, events: Iterable[tuple[str, int]]) -> tuple[str, ...] | None:
+    """The functions that were entered, from the qualified names and first lines of code objects.
+    None where one of these is of no function of the source."""
+    walk = _Stripped(True, None)
+    try:
+        walk.block(_parsed(source), "")
+    except _UNCLEAR:
+        return None
+    found: set[str] = set()
+    for name, line in events:
+        own = walk.places.get((name, line))
+        while name:
+            outer, _, inner = name.rpartition(".")
+            # What has no `def` belongs to the code around it: lambdas, comprehensions, classes.
+            if own is None and not inner.startswith("<") and name not in walk.classes:
+                return None
+            found.update(own or ())
+            # What is around was made by the last function before it of that name.
+            name = outer
+            before = [
+                (at, made) for (n, at), made in walk.places.items() if n == name and at <= line
+            ]
+            own = max(before)[1] if before else None
+    return tuple(sorted(found))
+
+
+def _parsed(source: bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a warning may be an error in the trial: unknown, too
+        tree = ast.parse(source)
+        compile(tree, "", "exec", dont_inherit=True)
+    return tree
+
+
+@dataclass
+class _Stripped:
+    """A walk over the statements of a tree that leaves its form."""
+
+    docs: bool
+    entered: Collection[str] | None
+    # Qualified name and first line -> the keys of the functions that begin there.
+    places: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    classes: set[str] = field(default_factory=set)
+    _count: Counter[str] = field(default_factory=Counter)
+
+    def block(self, node: ast.Module | ast.ClassDef | Function, prefix: str) -> None:
+        """A module's, class's or function's body; names in it begin with `prefix`."""
+        has_doc = ast.get_docstring(node, clean=False) is not None
+        doc = node.body[0] if has_doc else None
+        if not self.docs and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+            if isinstance(node, ast.ClassDef):
+                doc.value.value = ""
+            else:
+                doc = None
+        inside = not isinstance(node, (ast.Module, ast.ClassDef))
+        self._statements(node, prefix, inside)
+        if doc is not None:
+            node.body.insert(0, doc)
+
+    def _statements(self, node: ast.AST, prefix: str, inside: bool) -> None:
+        """All statements directly or deeper in `node`; `inside` a function and no class of it."""
+        for part in ("body", "orelse", "finalbody"):
+            body = getattr(node, part, None)
+            if isinstance(body, list):
+                kept = [self._statement(s, prefix, inside) for s in body if not _is_text(s)]
+                setattr(node, part, kept)
+        for part in ("handlers", "cases"):
+            for child in getattr(node, part, ()):
+                self._statements(child, prefix, inside)
+
+    def _statement(self, node: ast.stmt, prefix: str, inside: bool) -> ast.stmt:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, prefix)
+            case ast.ClassDef():
+                self.classes.add(prefix + node.name)
+                self.block(node, f"{prefix}{node.name}.")
+            case ast.AnnAssign() if inside and node.value is not None:
+                return ast.Assign([node.target], node.value)
+            case ast.AnnAssign() if inside:  # it makes the name local
+                node.annotation = ast.Constant(None)
+            case _:
+                self._statements(node, prefix, inside)
+        return node
+
+    def _function(self, node: Function, prefix: str) -> None:
+        name = prefix + node.name
+        self._count[name] += 1
+        key = f"{name}#{self._count[name]}"
+        line = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        self.places.setdefault((name, line), set()).add(key)
+        if self.entered is None or key in self.entered:
+            self.block(node, f"{name}.<locals>.")
+            return
+        doc = ast.get_docstring(node, clean=False) if self.docs else None
+        # No source has a tuple for a constant: these are operations there.
+        left = (_yields(node), _needs_class(node), doc)
+        node.body = [ast.Expr(ast.Constant(left))]  # type: ignore[arg-type]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _yields(function: Function) -> bool:
+    """Whether it is a generator."""
+    left: list[ast.AST] = list(function.body)
+    while left:
+        node = left.pop()
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            left += [*node.decorator_list, *ast.iter_child_nodes(node.args)]
+        elif not isinstance(node, ast.Lambda):
+            left += ast.iter_child_nodes(node)
+    return False
+
+
+def _needs_class(function: Function) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id in ("super", "__class__")
+        for node in ast.walk(function)
+    )

@@ -1,0 +1,116 @@
+"""Which Python sources of a tree were only imported, and what of them was entered.
+
+`child/importing.py`, inside the Pythons of a trial, says when an import begins and ends, by calls
+that name a path which cannot be; they come by here in their order among the thread's other calls.
+A source that is named at any other time, or by a process that says nothing, was read for its text.
+Loaded by its path by reads.py, so it imports nothing of celedger.
+"""
+
+# ruff: noqa: PTH123
+
+from __future__ import annotations
+
+import os
+import re
+
+SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
+_OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
+_LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
+_STANDARD = re.compile(rb"^/(?:etc|proc|sys|dev)/|/lib(?:64)?/python\d\.\d+/")
+# Files outside of the tree that may say what is done with it.
+_SOURCES = (
+    b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
+)  # fmt: skip
+
+
+class Sources:
+    """`inside`: the tree's path, with a slash behind."""
+
+    SAYS = SAYS
+
+    def __init__(self, inside: bytes) -> None:
+        self._inside = inside
+        self._importing: dict[int, bytes] = {}  # thread: the source it reads
+        self._pythons: set[int] = set()  # main threads of those that say what they import
+        self._imported: dict[bytes, set[bytes]] = {}  # source: versions of Python
+        self._text: set[bytes] = set()  # sources that were named otherwise
+        self._entered: set[bytes] = set()
+        self._reader = b""  # what takes code for data
+        self._packages: set[bytes] = set()
+        self._foreign: set[bytes] = set()
+
+    def found(self) -> dict[str, object]:
+        """`imported`: sources of the tree and the versions of Python that imported them (with a
+        last digit 1 where they say what they enter); `text`: those read otherwise; `entered`: path,
+        line, qualified name; `reader`: what takes code for data; `packages`: installed ones that
+        were opened; `foreign`: other files outside of the tree."""
+        return {
+            "imported": {path: sorted(found) for path, found in self._imported.items()},
+            "text": sorted(self._text),
+            "entered": sorted(self._entered),
+            "reader": self._reader,
+            "packages": sorted(self._packages),
+            "foreign": sorted(self._foreign),
+        }
+
+    def hear(self, message: bytes, thread: int) -> bytes:
+        """What `child/importing.py` says. The path, where it begins to import a source."""
+        verb, _, text = message[len(SAYS) :].partition(b"/")
+        if verb == b"begin":
+            version, _, path = text.partition(b"/")
+            path = b"/" + path
+            self._importing[thread] = path
+            if path.startswith(self._inside):
+                self._imported.setdefault(path[len(self._inside) :], set()).add(version)
+                return path
+        elif verb == b"end":
+            self._importing.pop(thread, None)
+        elif verb == b"python":
+            self._pythons.add(thread)
+        elif verb == b"entered":
+            self._entered.add(text)
+        elif verb == b"package":
+            self._packages.add(text)
+        else:
+            self._reader = self._reader or text or verb
+        return b""
+
+    def doubt(self, thread: int) -> None:
+        """What is imported there now has another name for its code than its path."""
+        self._imported.pop(self._importing[thread][len(self._inside) :], None)
+        self._importing[thread] = b"/"  # no path: all that it reads now counts whole
+
+    def forget(self, thread: int) -> None:
+        """A thread that executes something is its process's only one from then on."""
+        group = thread
+        try:
+            with open(f"/proc/{thread}/status", "rb") as file:
+                group = int(re.findall(rb"^Tgid:\s*(\d+)", file.read(), re.MULTILINE)[0])
+        except (OSError, IndexError):
+            pass
+        for number in (thread, group):
+            self._pythons.discard(number)
+            self._importing.pop(number, None)
+
+    def weigh(self, path: bytes, kept: tuple[bytes, ...], thread: int, call: str) -> None:
+        """Take in that a call names a path, which leads to `kept` in the tree: which sources are
+        read as text, and what is opened elsewhere."""
+        at = self._importing.get(thread)
+        for inside in kept:
+            if not inside.endswith(b".py"):
+                continue
+            if at is not None:
+                own = at == self._inside + inside
+            else:  # finding a module, or where one is: what a `stat` tells has a name in Python
+                own = call in _LOOKING and thread in self._pythons
+            if not own:
+                self._text.add(inside)
+        if at and path.endswith(b".pyc") and os.path.lexists(path):
+            self._text.add(at[len(self._inside) :])  # its own compiled code was there
+        if not kept and call in _OPENING:
+            installed = _INSTALLED.search(path)
+            if installed:
+                self._packages.add(installed[1])
+            elif path.endswith(_SOURCES) and not _STANDARD.search(path):
+                self._foreign.add(path)

@@ -1,0 +1,131 @@
+"""Which sources of a footprint count by their code and not by their text: those that a trial only
+imported, where nothing is seen to look at them otherwise (looking.py). In doubt none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from celedger.model import Footprint, Task
+from celedger.repo.canonical import keys
+from celedger.repo.closures import Objects
+from celedger.trial import looking
+
+_REGULAR = (b"100644", b"100755")
+_ATTRIBUTES = b".gitattributes"
+
+
+@dataclass
+class Imports:
+    """What `system/sources.py` told of the commands of one trial, together."""
+
+    imported: dict[bytes, set[bytes]] = field(default_factory=dict)
+    text: set[bytes] = field(default_factory=set)
+    entered: set[bytes] = field(default_factory=set)
+    reader: bytes = b""
+    packages: set[bytes] = field(default_factory=set)
+    foreign: set[bytes] = field(default_factory=set)
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        for path, versions in told["imported"].items():
+            self.imported.setdefault(path, set()).update(versions)
+        for name in ("text", "entered", "packages", "foreign"):
+            getattr(self, name).update(told[name])
+        self.reader = self.reader or told["reader"]
+
+    def events(self) -> dict[bytes, list[tuple[str, int]]]:
+        """Source -> qualified name and first line of what was entered of it."""
+        found: dict[bytes, list[tuple[str, int]]] = {}
+        for row in self.entered:
+            path, line, name = row.split(b"\x1f", 2)
+            found.setdefault(path, []).append((os.fsdecode(name), int(line)))
+        return found
+
+
+def code_of(
+    footprint: Footprint,
+    imports: Imports,
+    objects: Objects,
+    tree: str,
+    task: Task,
+    pinned: Sequence[Path],
+    ours: str,
+) -> Footprint:
+    """The footprint of a trial that ran at `tree`, with what counts by its code. Raises
+    RepositoryError where an object is missing."""
+    files = objects.files(tree)
+    found = [
+        path
+        for path in sorted(imports.imported.keys() - imports.text)
+        if path in files and files[path][0] in _REGULAR
+    ]
+    versions = {version for path in found for version in imports.imported[path]}
+    pythons = {tuple(map(int, version.split(b".")))[:2] for version in versions}
+    if len(pythons) != 1:
+        return footprint
+    looks = _looks(footprint, imports, objects, files, task, pinned, ours)
+    if looks is None:
+        return footprint
+    docs, scopes = looks
+    known = not scopes and not imports.reader and all(v.endswith(b".1") for v in versions)
+    events = imports.events() if known else {}
+    sources = objects.read(files[path][1] for path in found) if known else ()
+    by_blob = dict(sources)
+    code = []
+    for path in found:
+        entered = keys(by_blob[files[path][1]], events.get(path, ())) if known else None
+        code.append((path, entered))
+    ((major, minor),) = pythons
+    return replace(footprint, code=tuple(code), docs=docs, python=(major, minor))
+
+
+def _looks(
+    footprint: Footprint,
+    imports: Imports,
+    objects: Objects,
+    files: Mapping[bytes, tuple[bytes, str, int]],
+    task: Task,
+    pinned: Sequence[Path],
+    ours: str,
+) -> tuple[bool, bool] | None:
+    """Whether docstrings are looked at, and names from within other functions; None where code
+    itself is."""
+    docs, scopes = not looking.copying(imports.packages), False
+    foreign = [os.fsdecode(p) for p in imports.foreign]
+    folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *filter(None, [ours]))))
+    outside = [Path(name) for name in foreign if not name.startswith(folders)]
+    searched = [
+        repr(task.definition()).encode(),
+        *looking.texts(file for folder in pinned for file in _files(folder)),
+        *looking.texts(outside),
+    ]
+    for text in searched:
+        if text is None or looking.at_code(text):
+            return None
+        docs = docs or looking.at_docs(text, pinned=True)
+        scopes = scopes or looking.at_scopes(text)
+    read = [path for path in footprint.paths if path in files]
+    if any(files[path][2] > looking.MOST for path in read):
+        return None
+    attributes = [path for path in files if path.rpartition(b"/")[2] == _ATTRIBUTES]
+    for _, text in objects.read(dict.fromkeys(files[path][1] for path in attributes)):
+        if looking.rewritten(text):
+            return None
+    for _, text in objects.read(dict.fromkeys(files[path][1] for path in read)):
+        if _at_code(text):
+            return None
+        docs = docs or _at_docs(text)
+        scopes = scopes or looking.at_scopes(text)
+    return docs, scopes
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+_at_code = lru_cache(4096)(looking.at_code)
+_at_docs = lru_cache(4096)(lambda text: looking.at_docs(text, pinned=False))

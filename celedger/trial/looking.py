@@ -1,0 +1,105 @@
+"""What looks at Python code otherwise than by carrying it out, as far as its words tell.
+
+That a source's text was not read is known from the kernel (`system/sources.py`); whoever prints a
+traceback or a warning of it, asks `inspect` for it or compiles it anew has to open it. What is
+left after importing can be seen without: docstrings, line numbers, code objects. Every file that
+the trial read in its commit, the suite, the commands, and what else was opened outside of the
+standard library and installed packages is searched for the words by which one gets at these. A
+word in a comment counts as well as one in a string that is executed later.
+
+Installed packages are not searched: they say everything somewhere. Of line numbers and code they
+make messages. Docstrings are different (docopt's options, ply's grammars, a tool's description
+for a language model): they count as soon as a package is used of which it was not looked up that
+it only copies them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+MOST = 8 << 20  # bytes of a file that is searched; a longer one counts as one that looks
+
+# Line numbers, frames, code objects, and other ways into importing. `lineno` stands for tb_, f_,
+# co_first…; printing them opens the source. `catch_warnings` hands out records where it is given
+# an argument, and their number depends on lines. The size of a source is seen without opening it.
+_CODE = re.compile(
+    rb"lineno|traceback|inspect|linecache|tracemalloc|faulthandler|marshal|cloudpickle|\bdill\b"
+    rb"|tokenize|symtable|pstats|cProfile|\bprofile\.(?:run|Profile)|with_stack|stack_info"
+    rb"|settrace|setprofile|monitoring|\b[pb]db\b|showwarning|formatwarning|excepthook"
+    rb"|catch_warnings\(\s*[^)\s]|CodeType|__code__|\b(?:f|gi|cr|ag)_code\b|\bco_[a-z]"
+    rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
+    rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
+    rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
+    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks"
+)
+# Docstrings, and what shows that a name or constant is there at all.
+_DOCS = re.compile(
+    rb"getdoc|pydoc|doctest|getmembers|__dict__|\bvars\b|\bdir\b|\bglobals\b|metaclass"
+    rb"|__prepare__|\bhelp\s*\(|docopt"
+)
+# A function that was never entered lends its names to the one around it.
+_SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|builtins|__closure__|cell_")
+_REWRITTEN = re.compile(rb"\b(?:ident|filter|working-tree-encoding)\b")  # in .gitattributes
+
+_NO_MODULES = (b".dist-info", b".egg-info", b".pth", b".libs")
+# Looked up in their sources, 2026-11-21: of code that is not their own they only copy docstrings
+# (functools.wraps and the like), add to them or print them.
+_COPYING = frozenset({
+    "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
+    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "tabulate", "_virtualenv",
+    "_distutils_hack",
+})  # fmt: skip
+
+
+def at_code(text: bytes) -> bool:
+    return _CODE.search(text) is not None
+
+
+def at_scopes(text: bytes) -> bool:
+    return _SCOPES.search(text) is not None
+
+
+def at_docs(text: bytes, *, pinned: bool) -> bool:
+    """Whether a docstring may be read. A `pinned` file, one that is the same at all commits, may
+    read its own."""
+    if _DOCS.search(text) is not None:
+        return True
+    if b"__doc__" not in text:
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == "__doc__")
+        or (isinstance(node, ast.alias) and "__doc__" in node.name)
+        or (isinstance(node, ast.Constant) and "__doc__" in str(node.value))
+        or (isinstance(node, ast.Name) and node.id == "__doc__" and not pinned)
+        for node in ast.walk(tree)
+    )
+
+
+def rewritten(attributes: bytes) -> bool:
+    """Whether git may write a file otherwise than it keeps it: `$Id$` is the blob's hash."""
+    return _REWRITTEN.search(attributes) is not None
+
+
+def copying(packages: Iterable[bytes]) -> bool:
+    """Whether all these installed packages (names as in site-packages) only copy docstrings."""
+    tops = (os.fsdecode(n).partition(".")[0] for n in packages if not n.endswith(_NO_MODULES))
+    return _COPYING.issuperset(tops)
+
+
+def texts(paths: Iterable[Path]) -> Iterable[bytes | None]:
+    """Their contents; None for a file that cannot be searched."""
+    for path in paths:
+        try:
+            yield path.read_bytes() if path.stat().st_size <= MOST else None
+        except FileNotFoundError:
+            continue
+        except OSError:
+            yield None

@@ -1,0 +1,304 @@
+"""Sources that were only imported: what is told of them, and when they count by their code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import celedger
+from celedger import config
+from celedger import suite as suites
+from celedger.ledger import Ledger
+from celedger.model import Commit, OutcomeKind
+from celedger.repo import Repository
+from celedger.system import process
+from celedger.trial import looking
+from celedger.trial.closure import Closures, Observed
+from celedger.trial.imports import Imports
+from celedger.trial.workplace import choose_tasks, set_bench
+from tests.conftest import SUITE, Project, make_project
+from tests.trial.test_closures import trained
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
+
+CORE = '''\
+"""Core."""
+
+
+def step(x):
+    """One step."""
+    return x * 2  # slowly
+
+
+def never(x):
+    return (lambda: x)()
+
+
+def fail():
+    raise ValueError
+'''
+
+
+def pythons() -> list[str]:
+    """This one, and a newer one that has `sys.monitoring`, where there is one."""
+    found = [sys.executable]
+    for name in ("python3.12", "python3.13"):
+        path = shutil.which(name)
+        asked = "import sys; print(sys.executable) if hasattr(sys, 'monitoring') else 1 / 0"
+        if path is not None:
+            done = subprocess.run([path, "-c", asked], capture_output=True, text=True)
+            if done.returncode == 0:
+                return [*found, done.stdout.strip()]
+    versions = sorted(Path.home().glob(".pyenv/versions/3.1[23]*/bin/python"))
+    return [*found, *map(str, versions[:1])]
+
+
+PYTHONS = pythons()
+
+
+def told(tmp_path: Path, code: str, python: str = sys.executable) -> Imports:
+    """What is known of the sources of a tree after a programme."""
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    (tree / "pkg").mkdir(parents=True)
+    home.mkdir()
+    (tree / "pkg" / "__init__.py").touch()
+    (tree / "pkg" / "core.py").write_text(CORE)
+    (tree / "pkg" / "late.py").write_text("X = 1\n")
+    (tree / "link.py").symlink_to("pkg/late.py")
+    shutil.copyfile(
+        Path(celedger.__file__).parent / "child" / "importing.py", home / "sitecustomize.py"
+    )
+    (tmp_path / "main.py").write_text(code)
+    env = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": f"{tree}:{home}", "CELEDGER_SOURCES": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    log, reads = tmp_path / "log", tmp_path / "reads"
+    done = process.run(
+        [python, str(tmp_path / "main.py")], cwd=tree, env=env, log=log, reads=(tree, reads),
+        timeout=120,
+    )  # fmt: skip
+    assert done.ok, log.read_text()
+    observed = Observed()
+    observed.take_in(reads)
+    assert not observed.unknown
+    return observed.imports
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pkg.core; pkg.core.step(1)",
+        "import os, pkg.core; os.path.realpath(pkg.core.__file__); os.path.exists('pkg/core.py')",
+        "import os\nif os.fork() == 0: import pkg.core; os._exit(0)\nos.wait()",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import pkg.core'])",
+    ],
+)
+def test_a_source_that_is_imported_is_known_for_it(tmp_path: Path, code: str) -> None:
+    imports = told(tmp_path, code)
+    assert b"pkg/core.py" in imports.imported
+    assert b"pkg/core.py" not in imports.text
+
+
+# A Python that starts without `site`.
+UNSEEN = """\
+import subprocess, sys
+subprocess.run([sys.executable, '-S', '-c', 'import sys; sys.path.insert(0, ""); import pkg.core'])
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pkg.core; open(pkg.core.__file__).read()",
+        "import inspect, pkg.core; inspect.getsource(pkg.core.step)",
+        "import linecache, pkg.core; linecache.getline(pkg.core.__file__, 1)",
+        "import pkg.core; pkg.core.__loader__.get_data(pkg.core.__file__)",
+        "import pkg.core, logging\ntry: pkg.core.fail()\nexcept ValueError: logging.exception('x')",
+        "import pkg.core, os; os.system('cat pkg/core.py > /dev/null')",
+        "import pkg.core, os; os.system('ls -l pkg > /dev/null')",
+        UNSEEN,
+        "import os\nif os.fork() == 0: os.execlp('cat', 'cat', 'pkg/core.py')\nos.wait()",
+        "import pkg.core, runpy; runpy.run_path('pkg/core.py')",
+        "import py_compile; py_compile.compile('pkg/core.py'); import pkg.core",
+        "import os; os.symlink('pkg', 'alias'); import alias.core",
+    ],
+)
+def test_a_source_that_is_read_in_any_other_way_is_known_for_it(tmp_path: Path, code: str) -> None:
+    assert b"pkg/core.py" in told(tmp_path, code).text
+
+
+def test_a_source_imported_by_a_link_counts_by_its_text(tmp_path: Path) -> None:
+    imports = told(tmp_path, "import link, pkg.late")
+    assert {b"link.py", b"pkg/late.py"} <= imports.text
+
+
+@pytest.mark.skipif(len(PYTHONS) < 2, reason="there is no Python with sys.monitoring")
+def test_newer_pythons_tell_what_they_entered(tmp_path: Path) -> None:
+    code = "import pkg.core, os\nfor _ in range(3): pkg.core.step(1)\n"
+    code += (
+        "if os.fork() == 0:\n os.closerange(3, 99); pkg.core.never(1); os.kill(os.getpid(), 9)\n"
+    )
+    imports = told(tmp_path, code + "os.wait()", PYTHONS[1])
+    events = imports.events()[b"pkg/core.py"]
+    assert set(events) == {
+        ("<module>", 1), ("step", 4), ("never", 9), ("never.<locals>.<lambda>", 10),
+    }  # fmt: skip
+    assert not imports.reader
+
+
+@pytest.mark.skipif(len(PYTHONS) < 2, reason="there is no Python with sys.monitoring")
+def test_who_takes_code_for_data_is_noticed(tmp_path: Path) -> None:
+    code = "import dis, pkg.core; list(dis.get_instructions(pkg.core.never))"
+    assert told(tmp_path, code, PYTHONS[1]).reader
+
+
+def test_an_environment_keeps_its_own_sitecustomize(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import builtins; builtins.MINE = __name__\n")
+    code = f"import os, sys, subprocess\nos.environ['PYTHONPATH'] += ':{other}'\n"
+    code += "asked = 'import builtins, sys; print(MINE, sys.modules[MINE].__file__)'\n"
+    code += "print(subprocess.run([sys.executable, '-c', asked], capture_output=True).stdout)\n"
+    code += "assert 'sitecustomize' not in sys.modules"
+    told(tmp_path, code)
+    assert f"sitecustomize {other}/sitecustomize.py" in (tmp_path / "log").read_text()
+
+
+def test_words_that_get_at_code() -> None:
+    assert not looking.at_code(b"import torch\nfrom model import status, statistics\n")
+    for text in (b"e.__traceback__.tb_lineno", b"f.__code__", b"import inspect", b"x.stat()"):
+        assert looking.at_code(text), text
+    assert looking.at_docs(b"import pkg\nprint(pkg.__doc__)", pinned=True)
+    assert looking.at_docs(b"exec('__doc__', vars(pkg))", pinned=True)
+    own = b"import argparse\nargparse.ArgumentParser(description=__doc__)"
+    assert not looking.at_docs(own, pinned=True)
+    assert looking.at_docs(own, pinned=False)
+    assert looking.at_scopes(b"x = eval('y')")
+    assert not looking.at_scopes(b"model.eval()")
+    assert looking.copying([b"torch", b"numpy.libs", b"torch-2.13.dist-info"])
+    assert not looking.copying([b"torch", b"docopt.py"])
+
+
+# --- through the whole
+
+
+LIBRARY = '''\
+"""A model."""
+
+
+def level(seed: int) -> float:
+    """The loss."""
+    found: float = 1.0  # known
+    return found
+
+
+def other():
+    return 1
+'''
+SCRIPT = """\
+from celedger.child import log
+import model
+log(epoch=0, val_loss=model.level(0))
+"""
+QUIET = {
+    "comment": ("# known", "# well known\n    # so far"),
+    "docstring": ("The loss", "A loss"),
+    "formatting": ("found: float = 1.0", "found = (\n        1.0)"),
+}
+
+
+def library(tmp_path: Path, script: str = SCRIPT, python: str = sys.executable) -> Project:
+    suite = SUITE.replace('name = "tiny"\n', f'name = "tiny"\npython = "{python}"\n')
+    suite = suite.replace("seeds = [0, 1]", "seeds = [0]")
+    return make_project(tmp_path / "p", suite, {"fit.py": script})
+
+
+def test_a_commit_of_comments_is_derived_and_says_so(tmp_path: Path) -> None:
+    project = library(tmp_path)
+    project.commit("one", {"model.py": LIBRARY})
+    assert project.run("run", "HEAD").status == 0
+    for subject, (old, new) in QUIET.items():
+        project.commit(subject, {"model.py": LIBRARY.replace(old, new)})
+        assert "only comments" in project.run("run", "HEAD").err, subject
+    assert "only comments" in project.run("show", "HEAD").out
+    assert trained(project) == 1
+    project.commit("code", {"model.py": LIBRARY.replace("return 1\n", "return 2\n")})
+    project.run("run", "HEAD")
+    assert trained(project) == 2
+    plan = project.run("bisect", "HEAD~4..HEAD~1", "--metric", "val_loss", "--dry-run")
+    assert plan.status == 125
+    assert "nothing that fit reads differs" in plan.err + plan.out
+
+
+@pytest.mark.skipif(len(PYTHONS) < 2, reason="there is no Python with sys.monitoring")
+def test_a_function_that_is_never_entered_does_not_count(tmp_path: Path) -> None:
+    project = library(tmp_path, python=PYTHONS[1])
+    project.commit("one", {"model.py": LIBRARY})
+    assert project.run("run", "HEAD").status == 0
+    project.commit("other", {"model.py": LIBRARY.replace("return 1\n", "return 2\n")})
+    assert "derived" in project.run("run", "HEAD").err
+    assert trained(project) == 1
+    project.commit("level", {"model.py": LIBRARY.replace("1.0", "2.0")})
+    project.run("run", "HEAD")
+    assert trained(project) == 2
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "len(model.__doc__)",
+        "model.level.__code__.co_firstlineno",
+        "len(open(model.__file__).read())",
+    ],
+)
+def test_what_looks_at_sources_trains_anew(tmp_path: Path, look: str) -> None:
+    script = SCRIPT.replace("model.level(0)", look)
+    project = library(tmp_path, script)
+    project.commit("one", {"model.py": LIBRARY})
+    assert project.run("run", "HEAD").status == 0
+    text = LIBRARY.replace('"""A model."""', '"""Another model."""\n# and more')
+    project.commit("words", {"model.py": text})
+    project.run("run", "HEAD")
+    assert trained(project) == 2
+
+
+def test_two_celedgers_derive_a_trial_once(tmp_path: Path) -> None:
+    project = library(tmp_path)
+    project.commit("one", {"model.py": LIBRARY})
+    project.commit("words", {"model.py": LIBRARY + "# words\n"})
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, {})
+    suite = suites.load(suites.find(None, settings, repository.root))
+    tasks = choose_tasks(suite, ())
+    before, commit = repository.resolve("HEAD~1"), repository.resolve("HEAD")
+    path = project.root / "ledger.db"
+    with (
+        Ledger.open(path, create=True) as mine, Ledger.open(path) as other,
+        set_bench(repository, mine, settings, suite, tasks) as bench,
+        set_bench(repository, other, settings, suite, tasks) as second,
+    ):  # fmt: skip
+        assert not bench.run(before, tasks[0], 0).derived
+        content = Closures.content
+        met: list[Commit] = []
+
+        def meanwhile(self: Closures, commit: Commit, number: int) -> str:
+            """The other one derives between this one's question and its answer."""
+            if not met:
+                met.append(commit)
+                assert second.run(commit, tasks[0], 0).derived
+            return content(self, commit, number)
+
+        with mock.patch.object(Closures, "content", meanwhile):
+            record = bench.run(commit, tasks[0], 0)
+        assert met
+        assert record.derived
+        assert record.outcome is not None
+        assert record.outcome.kind is OutcomeKind.OK
+        assert [r.trial.ulid for r in mine.trials(commit=commit.sha)] == [record.trial.ulid]
