@@ -169,9 +169,7 @@ class Tracker(nn.Module):
             nn.Conv2d(f, f, 1, bias=False),
             nn.BatchNorm2d(f),
         )
-        self.join = nn.Sequential(
-            nn.BatchNorm2d(f), conv(f, f), nn.BatchNorm2d(f), nn.ReLU()
-        )
+        self.join = nn.Sequential(nn.BatchNorm2d(f), conv(f, f), nn.BatchNorm2d(f), nn.ReLU())
         self.score = nn.Conv2d(f, len(RATIOS), 1)
         self.box = nn.Conv2d(f, 4 * len(RATIOS), 1)
         self.spread = nn.ConvTranspose2d(f, f, TEMPLATE // STRIDE)

@@ -30,7 +30,8 @@ p = parameters(
     epochs=8,
     images=384,  # to train on
     val_images=96,
-    lr=6e-3,  # of Adam (the paper: SGD, 7e-3); falls to 0 as the paper's (1 - done)^0.9
+    lr=1e-2,  # of Adam after the warm-up (the paper: SGD, 7e-3); falls to 0 as (1 - done)^0.9
+    warmup=0.1,  # share of all steps
     batch=8,  # images a step
     width=12,  # channels of the first stage
     pyramid=24,  # channels of the feature pyramid, all its levels together
@@ -174,7 +175,10 @@ def optimiser(model):
 
 
 def schedule(optimiser):
-    return torch.optim.lr_scheduler.PolynomialLR(optimiser, max(1, steps), power=0.9)
+    warmup = max(1, round(p.warmup * steps))
+    up = torch.optim.lr_scheduler.LinearLR(optimiser, 0.05, 1.0, warmup)
+    down = torch.optim.lr_scheduler.PolynomialLR(optimiser, max(1, steps - warmup), power=0.9)
+    return torch.optim.lr_scheduler.SequentialLR(optimiser, [up, down], [warmup])
 
 
 def varied(images, maps):

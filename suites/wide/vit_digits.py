@@ -19,7 +19,7 @@ from vit import VisionTransformer
 from celedger.child.torch import device, latency, parameters, shuffled, train
 
 p = parameters(
-    epochs=8,
+    epochs=16,
     lr=4e-3,  # the highest of the cycle
     decay=0.05,  # of all weights, decoupled
     batch=64,  # images a step

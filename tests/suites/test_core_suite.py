@@ -3,10 +3,7 @@ its trivial baseline, and repeats itself bit by bit in another process."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from suites.conftest import Trials
 
 if find_spec("torch") is None or find_spec("sklearn") is None:
     pytest.skip("needs celedger[torch]", allow_module_level=True)
@@ -31,31 +29,10 @@ SHORT = {  # options that cut a task to about a second, and the baseline its val
 }
 
 
-def start(task: str, options: str, journal: Path) -> subprocess.Popen[str]:
-    fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    try:
-        return subprocess.Popen(
-            [sys.executable, str(CORE / f"{task}.py"), *options.split()],
-            pass_fds=[fd],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "CELEDGER_FD": str(fd)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    finally:
-        os.close(fd)
-
-
 @pytest.mark.parametrize("task", SHORT)
-def test_a_task_learns_reports_and_repeats_itself(task: str, tmp_path: Path) -> None:
+def test_a_task_learns_reports_and_repeats_itself(task: str, tmp_path: Path, trial: Trials) -> None:
     options, baseline = SHORT[task]
-    journals = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    running = [start(task, options + " --seed 3", journal) for journal in journals]
-    printed = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-
-    first, second = (
-        [json.loads(line) for line in journal.read_text().splitlines()] for journal in journals
-    )
+    first, second = (trial(task, options, tmp_path / run) for run in ("a", "b"))
     exact = ("epoch", "fingerprint", "train_loss", "val_loss", "val_accuracy")
     assert [[r[k] for k in exact] for r in first] == [[r[k] for k in exact] for r in second]
 
@@ -64,17 +41,8 @@ def test_a_task_learns_reports_and_repeats_itself(task: str, tmp_path: Path) -> 
         assert set(declared) <= set(report)
         assert all(math.isfinite(report[name]) for name in declared)
     assert first[-1]["val_loss"] < baseline
-    assert len(printed[0].splitlines()) == len(first)  # by hand: a line an epoch
-
-
-def test_suite_file_and_scripts_agree_on_the_defaults() -> None:
-    """By hand and from celedger it is the same training."""
-    suite = tomllib.loads((CORE / "suite.toml").read_text())
-    for task in suite["task"]:
-        script = (CORE / f"{task['name']}.py").read_text()
-        for name, value in task["params"].items():
-            default = re.search(rf"^    {name}=([^,]+),", script, re.MULTILINE)
-            assert default is not None and float(default[1]) == value
+    printed = (tmp_path / "a" / "said").read_text()
+    assert len(printed.splitlines()) == len(first)  # by hand: a line an epoch
 
 
 def test_the_data_is_what_the_docstrings_say_and_sklearn_is_not_imported() -> None:

@@ -3,13 +3,9 @@ against plain counterparts, and that both learn and repeat themselves."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import runpy
-import subprocess
 import sys
-import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,21 +18,21 @@ if find_spec("torch") is None or find_spec("scipy") is None:
 
 import numpy as np
 import torch
+from suites.conftest import ROOT, Trials, task_of
 
-ROOT = Path(__file__).resolve().parents[2]
-VISION = ROOT / "suites" / "wide"
+WIDE = ROOT / "suites" / "wide"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(VISION))
+    monkeypatch.syspath_prepend(str(WIDE))
 
 
 def script(task: str, options: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The names a task's script defines, once it has trained for no epoch."""
     monkeypatch.setattr(sys, "argv", [task, "--epochs", "0", *options.split()])
     try:
-        return SimpleNamespace(**runpy.run_path(str(VISION / f"{task}.py")))
+        return SimpleNamespace(**runpy.run_path(str(WIDE / f"{task}.py")))
     finally:
         torch.use_deterministic_algorithms(False)  # the harness asks for them; other tests did not
 
@@ -48,7 +44,7 @@ def detector(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def tracker(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    return script("shape_tracker", "--videos 2 --val_videos 2 --length 4", monkeypatch)
+    return script("shape_tracker", "--videos 2 --val_videos 2 --val_frames 4", monkeypatch)
 
 
 def test_the_text_generator_repeats_itself_and_keeps_words_inside() -> None:
@@ -211,28 +207,19 @@ def test_an_anchor_s_overlap_is_intersection_over_union(tracker: SimpleNamespace
 
 SHORT = {  # options that cut a task to seconds, and to what share its loss must fall
     "text_detector": ("--images 64 --val_images 4 --width 8 --pyramid 16", 0.9),
-    "shape_tracker": ("--videos 12 --val_videos 2 --width 8 --length 8", 0.8),
+    "shape_tracker": ("--videos 12 --val_videos 2 --val_frames 4 --width 8", 0.8),
 }
-EVERY = "--epochs 3 --batch 4 --lr 1e-2 --seed 3"
+EVERY = " --epochs 3 --batch 4 --lr 1e-2"
 
 
 @pytest.mark.parametrize("task", SHORT)
-def test_a_task_learns_and_reports_what_is_declared(task: str, tmp_path: Path) -> None:
+def test_a_task_learns_and_reports_what_is_declared(
+    task: str, tmp_path: Path, trial: Trials
+) -> None:
     """That it repeats itself bit by bit is measured in benchmarks/suite_figures.py."""
     options, share = SHORT[task]
-    journal = tmp_path / "journal"
-    fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    subprocess.run(
-        [sys.executable, str(VISION / f"{task}.py"), *options.split(), *EVERY.split()],
-        pass_fds=[fd],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CELEDGER_FD": str(fd)},
-        check=True,
-    )
-    os.close(fd)
-    reports = [json.loads(line) for line in journal.read_text().splitlines()]
-    suite = tomllib.loads((VISION / "suite.toml").read_text())
-    own = next(entry for entry in suite["task"] if entry["name"] == task)
-    declared = {*suite["metrics"], *own.get("metrics", {})}
+    reports = trial(task, options + EVERY, tmp_path / "trial")
+    declared = {metric.name for metric in task_of(task)[1].metrics}
     for report in reports:
         assert "fingerprint" in report
         assert declared <= set(report)

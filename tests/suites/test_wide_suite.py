@@ -3,26 +3,18 @@ suite.toml declares, beats its trivial baseline, and repeats itself bit by bit."
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from suites.conftest import SUITES, Trials, task_of
 
-from celedger import suite as suites
-from celedger.model import Direction, Kind, Task
+from celedger.model import Direction, Kind
 
 if find_spec("torch") is None or find_spec("sklearn") is None:
     pytest.skip("needs celedger[torch]", allow_module_level=True)
-
-ROOT = Path(__file__).resolve().parents[2]
-SUITES = {name: suites.load(ROOT / "suites" / name) for name in ("core", "wide")}
 
 # Options that cut a task short, a metric, and a value on the bad side of which it may not end:
 # that of the trivial baseline in the script's docstring.
@@ -47,67 +39,8 @@ SHORT = {
 }
 
 
-def task_of(name: str) -> tuple[Path, Task]:
-    found = [(s.folder, t) for s in SUITES.values() for t in s.tasks if t.name == name]
-    assert found, f"{name} is in no suite"
-    return found[0]
-
-
-# Importing torch takes longer than most of these trainings: one process does it for all.
-FORKS = """
-import json, os, runpy, sys
-import torch, torch._dynamo, sklearn.datasets
-for line in sys.stdin:
-    order = json.loads(line)
-    if (pid := os.fork()) == 0:
-        said = os.open(order["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        fd = os.open(order["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        os.environ["CELEDGER_FD"] = str(fd)
-        sys.argv = order["argv"]
-        sys.path.insert(0, os.path.dirname(sys.argv[0]))
-        code = 1
-        try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            code = 0
-        except BaseException:
-            __import__("traceback").print_exc()
-        sys.stdout.flush()
-        os._exit(code)
-    print(os.waitpid(pid, 0)[1], flush=True)
-"""
-Trial = Callable[[str, str, Path], list[dict[str, float]]]
-
-
-@pytest.fixture(scope="module")
-def trial() -> Iterator[Trial]:
-    """Runs one trial, all commands of the task in turn; its reports."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKS], env=env, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as forks:  # fmt: skip
-        assert forks.stdin is not None and forks.stdout is not None
-
-        def run(name: str, options: str, place: Path) -> list[dict[str, float]]:
-            folder, task = task_of(name)
-            place.mkdir()
-            journal, said = place / "journal.jsonl", place / "said"
-            for _, line in suites.command_lines(
-                task, python=sys.executable, suite_dir=folder, tree=ROOT, seed=3, out=place
-            ):
-                order = {"argv": [*line[1:], *options.split()], "journal": str(journal)}
-                print(json.dumps({**order, "said": str(said)}), file=forks.stdin, flush=True)
-                assert forks.stdout.readline() == "0\n", said.read_text()
-            return [json.loads(line) for line in journal.read_text().splitlines()]
-
-        yield run
-        forks.stdin.close()
-
-
 @pytest.mark.parametrize("name", SHORT)
-def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, trial: Trial) -> None:
+def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, trial: Trials) -> None:
     options, metric, baseline = SHORT[name]
     first, second = (trial(name, options, tmp_path / run) for run in ("a", "b"))
     _, task = task_of(name)
@@ -126,7 +59,7 @@ def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, tri
     assert last[metric] < baseline
 
 
-def test_seeds_have_no_say_in_the_instruments(tmp_path: Path, trial: Trial) -> None:
+def test_seeds_have_no_say_in_the_instruments(tmp_path: Path, trial: Trials) -> None:
     """What makes them exact: another seed is the same trial."""
     for name in ("linear_probe", "optimisers"):
         options, metric, _ = SHORT[name]
@@ -136,8 +69,9 @@ def test_seeds_have_no_say_in_the_instruments(tmp_path: Path, trial: Trial) -> N
         assert one[-1][metric] == two[-1][metric]
 
 
-def test_the_twins_are_equal(tmp_path: Path, trial: Trial) -> None:
+def test_the_twins_are_equal(tmp_path: Path, trial: Trials) -> None:
     last = trial("vit_twins", "--epochs 2", tmp_path / "twins")[-1]
+    assert last["twins_apart"] == 0
     assert last["checkpoint_gap"] == 0.0
     assert last["accumulation_gap"] < 1e-9
 

@@ -1,0 +1,78 @@
+"""Trials of the shipped suites, cut short, all forked from one process: importing torch takes
+longer than most of these trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from celedger import suite as suites
+from celedger.model import Task
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITES = {name: suites.load(ROOT / "suites" / name) for name in ("core", "wide")}
+
+FORKS = """
+import json, os, runpy, sys
+import torch, torch._dynamo, scipy.ndimage
+for line in sys.stdin:
+    order = json.loads(line)
+    if (pid := os.fork()) == 0:
+        said = os.open(order["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        fd = os.open(order["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.environ["CELEDGER_FD"] = str(fd)
+        sys.argv = order["argv"]
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
+        code = 1
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            code = 0
+        except BaseException:
+            __import__("traceback").print_exc()
+        sys.stdout.flush()
+        os._exit(code)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+# A task's name, further options, a folder to be made: the reports, and what stands in `said` there.
+Trials = Callable[[str, str, Path], list[dict[str, float]]]
+
+
+def task_of(name: str) -> tuple[Path, Task]:
+    """The folder of a suite, and its task of this name."""
+    found = [(s.folder, t) for s in SUITES.values() for t in s.tasks if t.name == name]
+    assert found, f"{name} is in no suite"
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def trial() -> Iterator[Trials]:
+    """Runs one trial with seed 3, all commands of the task in turn; its reports."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as forks:  # fmt: skip
+        assert forks.stdin is not None and forks.stdout is not None
+
+        def run(name: str, options: str, place: Path) -> list[dict[str, float]]:
+            folder, task = task_of(name)
+            place.mkdir()
+            journal, said = place / "journal.jsonl", place / "said"
+            for _, line in suites.command_lines(
+                task, python=sys.executable, suite_dir=folder, tree=ROOT, seed=3, out=place
+            ):
+                order = {"argv": [*line[1:], *options.split()], "journal": str(journal)}
+                print(json.dumps({**order, "said": str(said)}), file=forks.stdin, flush=True)
+                assert forks.stdout.readline() == "0\n", said.read_text()
+            return [json.loads(line) for line in journal.read_text().splitlines()]
+
+        yield run
+        forks.stdin.close()
