@@ -18,12 +18,12 @@ import os
 import sys
 import weakref
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence  # noqa: UP035
 
 from celedger.child import observe
 from celedger.child.observe import tensors
 from celedger.child.trace_calls import (
-    Frame,
     Sites,
     generators,
     literals,
@@ -46,6 +46,8 @@ from celedger.child.trace_tensors import Store, data_hash, simple
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+    from celedger.child.trace_calls import Frame
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
 _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
@@ -71,6 +73,7 @@ class Probe(observe.Probe):
         self._off = False
         self._created: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._wrote: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self._made: dict[int, int] = {}  # by address: where a parameter got its module
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
         self._numbers: dict[str, int] = {}  # calls of a module so far in this step
@@ -94,6 +97,7 @@ class Probe(observe.Probe):
     def _patch(self) -> None:
         """Note where modules and optimisers are constructed, and what that draws."""
         from torch import nn
+        from torch.nn.modules.module import register_module_parameter_registration_hook
         from torch.optim import Optimizer
 
         construct, prepare = nn.Module.__init__, Optimizer.__init__
@@ -108,6 +112,11 @@ class Probe(observe.Probe):
                 optimiser._celedger_site = self.sites.here(without=optimiser)
             prepare(optimiser, *args, **kwargs)
 
+        def adopted(module: Any, name: str, parameter: Any) -> None:
+            if parameter is not None and self._events is None:
+                self._made[parameter.data_ptr()] = self.sites.here()
+
+        register_module_parameter_registration_hook(adopted)
         nn.Module.__init__ = module_init  # type: ignore
         Optimizer.__init__ = optimiser_init  # type: ignore[assignment]
 
@@ -173,6 +182,7 @@ class Probe(observe.Probe):
             for name, tensor in named():
                 self._write(
                     k="init", p=prefix + name, r=role, x=self._tensor(tensor),
+                    v=self._made.get(tensor.data_ptr(), -1),
                     **self._wrote.get(tensor.data_ptr(), {}),
                 )  # fmt: skip
 
@@ -200,7 +210,7 @@ class Probe(observe.Probe):
         """A call before the training: kept where it draws, or writes a tensor in place."""
         import torch
 
-        writes = name.endswith("_") or name == "__setitem__"
+        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
         if not writes and not any(word in name for word in ("rand", "normal", "multinom", "bern")):
             return
         site = self.sites.here(skip=3)
@@ -208,7 +218,7 @@ class Probe(observe.Probe):
         if writes and args and isinstance(args[0], torch.Tensor):
             self._wrote[args[0].data_ptr()] = {"o": name, "l": said, "w": site}
         now = torch_generators()
-        if now != self._random and self._draws < 5000:
+        if self._random and now != self._random and self._draws < 5000:
             self._draws += 1
             self._early.append({"k": "draw", "o": name, "l": said, "w": site, "y": now})
         self._random = now
@@ -336,7 +346,11 @@ class Probe(observe.Probe):
             for loss in losses:
                 self._pulse["loss"].append([self.store.numbers(loss), number(loss)])
             if self._recording():
-                self._write(k="loss", x=[self._tensor(loss) for loss in losses])
+                held = [
+                    weight.grad is not None and bool(weight.grad.count_nonzero())
+                    for _, root in self.names.roots() for weight in root.parameters()
+                ]  # fmt: skip
+                self._write(k="loss", x=[self._tensor(loss) for loss in losses], held=sum(held))
         if self._recording():
             self._watch_operators(True)
 
@@ -421,7 +435,7 @@ class Probe(observe.Probe):
             return
         self._off = True
         files = {
-            str(getattr(module, "__file__", None) or "")
+            str(Path.cwd() / str(getattr(module, "__file__", None) or ""))
             for module in list(sys.modules.values())
         }  # fmt: skip
         self._write(k="end", cut=cut, inside=[path for _, path, _ in self._stack], files=sorted(

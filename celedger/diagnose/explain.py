@@ -156,9 +156,9 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
         (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
     if crashed:
         found = _crash(right, bad.message, bench.tree)
-        finding, blamed = blame(found, change, bench.tree, _files(left, right))
+        broken, blamed = blame(found, change, bench.tree, _files(left, right))
         return replace(
-            whole, verdict="difference", finding=finding, blamed=blamed,
+            whole, verdict="difference", finding=broken, blamed=blamed,
             steps=min((t.steps for t in right), default=0),
         )  # fmt: skip
     steps = min(left[0].steps, right[0].steps) if right else 0
@@ -175,23 +175,24 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=_internal(c))
-    say(f"{task.name}: {a.name} again, to see whether it repeats itself")
-    _, twin = desk.run(a, sorted(full))
-    other = _first(left, twin, metrics)
-    repeats = other is None or (other.equal and other.front() is None)
-    whole = replace(whole, repeats=repeats, growth=c.growth(), layers=depth(c))
-    if not repeats:
-        from celedger.diagnose.seeds import by_statistics
+    whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
+    finding = judge(c, front) if front is not None else None
+    # Where all agrees bit by bit up to a place at which the code says something else, the training
+    # has repeated itself as far as it matters.
+    if finding is None or finding.cause not in _LITERAL:
+        say(f"{task.name}: {a.name} again, to see whether it repeats itself")
+        _, twin = desk.run(a, sorted(full))
+        other = _first(left, twin, metrics)
+        repeats = other is None or (other.equal and other.front() is None)
+        whole = replace(whole, repeats=repeats)
+        if not repeats:
+            from celedger.diagnose.seeds import by_statistics
 
-        return by_statistics(desk, whole, change, metrics)
-    if front is None:
-        note = "the trainings part, at no place that was looked at"
-        return replace(whole, verdict="difference", notes=(note,))
-    finding = judge(c, front)
+            return by_statistics(desk, whole, change, metrics)
+    if front is None or finding is None:
+        return replace(whole, notes=("the trainings part, at no place that was looked at",))
     finding, blamed = blame(finding, change, bench.tree, _files(left, right))
-    whole = replace(
-        whole, verdict="difference", finding=finding, blamed=blamed, vanished=len(front.vanished)
-    )
+    whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     if _may_be_rounding(finding):
         say(f"{task.name}: {a.name} with its weights moved by rounding, to compare with")
         _, moved = desk.run(a, sorted(full), perturb=seed)
