@@ -34,7 +34,8 @@ from planted_edits import FAULTS, REFACTORS, Edit
 
 from celedger import config
 from celedger import suite as suites
-from celedger.diagnose.explain import Desk, Explanation, explain
+from celedger.diagnose.desk import Desk, Explanation
+from celedger.diagnose.explain import explain
 from celedger.diagnose.trace import read_all
 from celedger.diagnose.variants import Side
 from celedger.errors import CeledgerError

@@ -202,8 +202,8 @@ def judge_data(c: Comparison, front: Front) -> Finding:
                 *places_of(c.a, "a", before[0], "draws"),
             ]
     elif cause == "data" and (gone or fresh):
-        one = next((e for e in fresh if e.name not in VIEWS), (fresh or gone)[0])
-        said += f"; `{call(one)}` is {'new' if fresh else 'gone'}"
+        telling = next((e for e in fresh if e.name not in VIEWS), (fresh or gone)[0])
+        said += f"; `{call(telling)}` is {'new' if fresh else 'gone'}"
     facts += [f"no longer called: {call(event)}" for event in gone[:3]]
     facts += [f"newly called: {call(event)}" for event in fresh[:3]]
     for events, side, trace in ((fresh, "b", c.b), (gone, "a", c.a)):

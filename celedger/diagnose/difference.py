@@ -66,13 +66,13 @@ class Comparison:
         self.alignment: Alignment = align(a, b)
 
     def path(self, event: Event) -> str | None:
-        """The path of an event of b as a knows it."""
+        """The path of an event of b as a knows it; with a plus what a does not have."""
         path = event.path
         if path is None or event.kind == "hyper":
             return path
         if event.kind in ("init", "pgrad", "state", "param", "buffer"):
-            return self.alignment.tensors.get(path, path)
-        return self.alignment.modules.get(path, path)
+            return self.alignment.tensors.get(path, f"+{path}")
+        return self.alignment.modules.get(path, f"+{path}")
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:

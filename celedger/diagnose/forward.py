@@ -51,8 +51,9 @@ def judge_forward(c: Comparison, front: Front) -> Finding:
     x, y = novel(*window)
     if (source := y or x) is not None and front.kind == "enter":
         # What lies between two modules may be another's code, called from outside of it.
-        owner = c.path(source) if source is y else source.path
-        number = source.number
+        there = c.path(source) if source is y else source.path
+        if there is None or there in c.a.modules:
+            owner, number = there, source.number
     mine, theirs = c.calls(owner, number, a)
     mine, theirs = _upto(mine, a), _upto(theirs, b)
     if source is None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
 
 from celedger.diagnose.blame import blame
+from celedger.diagnose.desk import Desk, Explanation
 from celedger.diagnose.difference import Comparison
 from celedger.diagnose.finding import (
     Finding,
@@ -28,9 +28,6 @@ from celedger.diagnose.finding import (
 )
 from celedger.diagnose.trace import Event, Trace
 from celedger.repo.hunks import Hunk
-
-if TYPE_CHECKING:
-    from celedger.diagnose.explain import Desk, Explanation
 
 LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
 _STEPS = (0, 1, 2)
