@@ -30,7 +30,7 @@ _SPARSE = tuple(2**k for k in range(2, 12))
 # this factor at most in nine of ten steps (docs/explain.md has the figures).
 _LIKE_ROUNDING = 30.0
 # What names the cause without regard to how far it reaches.
-_LITERAL = ("settings", "argument", "class", "mode", "dtype", "parameters", "schedule", "labels")
+_LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
 
 
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
@@ -87,14 +87,14 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     finding = judge(c, front) if front is not None else None
     # Where all agrees bit by bit up to a place at which the code says something else, the training
     # has repeated itself as far as it matters.
-    if finding is None or finding.cause not in _LITERAL:
+    if finding is None or finding.cause not in (*_LITERAL, "argument"):
         say(f"{task.name}: {a.name} again, to see whether it repeats itself")
         _, twin = desk.run(a, sorted(full))
         other = _first(left, twin, metrics)
         repeats = other is None or (other.equal and other.front() is None)
         whole = replace(whole, repeats=repeats)
         if not repeats:
-            return by_statistics(desk, whole, change, metrics)
+            return by_statistics(desk, whole, change, other.front() if other else None)
     if front is None or finding is None:
         return replace(whole, notes=("the trainings part, at no place that was looked at",))
     if desk.limits.operators and (name := first_operator(c, front)):

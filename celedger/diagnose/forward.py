@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from celedger.diagnose.difference import Comparison, Front
@@ -142,7 +143,8 @@ def _explain(
                 (Sureness.LIKELY),
             )
         if x.name == y.name and x.literals != y.literals:
-            return "argument", f"{where} calls `{call(y)}` instead of `{call(x)}`", Sureness.SURE
+            cause = "value" if _floats(x.literals) != _floats(y.literals) else "argument"
+            return cause, f"{where} calls `{call(y)}` instead of `{call(x)}`", Sureness.SURE
     if gone or fresh:
         return "calls", f"{where} computes something else: {_calls(gone, fresh)}", Sureness.SURE
     if x is not None and y is not None and x.name == y.name:
@@ -152,6 +154,10 @@ def _explain(
             f"`{call(y)}` in {where} gives another result for the same arguments"
         ), Sureness.UNSURE  # fmt: skip
     return "code", f"the code of {where} computes something else", Sureness.LIKELY
+
+
+def _floats(literals: str) -> list[str]:
+    return re.findall(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+", literals)
 
 
 def _calls(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
