@@ -15,6 +15,8 @@ in more than 5 %, or at any finding where nothing was planted.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 import shutil
 import subprocess
@@ -32,11 +34,16 @@ from planted_edits import FAULTS, REFACTORS, Edit
 
 from celedger import config
 from celedger import suite as suites
-from celedger.diagnose.explain import Desk, Explanation, explain
+from celedger.diagnose.desk import Desk, Explanation
+from celedger.diagnose.explain import explain
+from celedger.diagnose.trace import read_all
 from celedger.diagnose.variants import Side
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
+from celedger.model import OutcomeKind
 from celedger.repo import Repository
+from celedger.suite import command_lines
+from celedger.trial.diagnostic import Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text
 
@@ -62,19 +69,42 @@ class Memory(Desk):
     """Runs the same parent once for all its faults: the first time, and once more to see whether
     it repeats itself."""
 
-    def __init__(self, bench, task, folder, seed, known):
+    def __init__(self, bench, task, folder, seed, known, server):
         super().__init__(bench, task, folder, seed=seed)
-        self.known, self.count = known, Counter()
+        self.known, self.count, self.server = known, Counter(), server
 
     def run(self, side, full, *, seed=None, **more):
         key = (self.task.name, side.commit.sha, tuple(full), seed, str(more))
         self.count[key] += 1
         key = (*key, self.count[key])
         if side.name != "parent":
-            return super().run(side, full, seed=seed, **more)
+            return self.train(side, full, seed, more)
         if key not in self.known:
-            self.known[key] = super().run(side, full, seed=seed, **more)
+            self.known[key] = self.train(side, full, seed, more)
         return self.known[key]
+
+    def train(self, side, full, seed, more):
+        """As `diagnose` would, in a fork of a process that has torch."""
+        self._runs += 1
+        out = self.folder / str(self._runs)
+        out.mkdir(parents=True)
+        log, seed = out / "log.txt", self.seed if seed is None else seed
+        place = self.bench.place(side.commit.sha, self.task)
+        self.bench.prepare(side.commit, self.task, place, {}, log)
+        ((_, argv),) = command_lines(
+            self.task, python=place.python, suite_dir=self.bench.suite_copy, tree=self.bench.tree,
+            seed=seed, out=out,
+        )  # fmt: skip
+        probe = {"kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more}
+        job = {
+            "log": str(log), "tree": str(self.bench.tree), "argv": argv[1:],
+            "environment": {"CELEDGER_PROBE": json.dumps(probe), "CELEDGER_PROBE_OUT": str(out)},
+        }  # fmt: skip
+        self.server.stdin.write(json.dumps(job) + "\n")
+        self.server.stdin.flush()
+        status = int(self.server.stdout.readline())
+        kind = OutcomeKind.OK if status == 0 else OutcomeKind.FAILED
+        return Diagnostic(out, log, kind, log.read_text()[-300:] if status else ""), read_all(out)
 
 
 def suite_text() -> str:
@@ -208,18 +238,24 @@ def main() -> int:
             Ledger.open(repo / "ledger.db", create=True) as ledger,
             set_bench(repository, ledger, settings, chosen, list(tasks.values())) as bench,
         ):
+            server = subprocess.Popen(
+                [sys.executable, str(ROOT / "benchmarks" / "planted" / "server.py"), bench.child],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            )  # fmt: skip
             for kind, edit, task, name, sha in commits:
                 bad = repository.resolve(sha)
                 runs = Path(folder, "runs")
                 sides = Side("parent", good), Side("culprit", bad)
                 seed = options.seed
                 try:
-                    found = explain(Memory(bench, tasks[task], runs / name, seed, known), *sides)
+                    found = explain(Memory(bench, tasks[task], runs / name, seed, known, server), *sides)
                 except CeledgerError as error:
                     print(f"{kind:9}{name:24} FAILED {error}", flush=True)
                     score[f"{kind} failed"] += 1
                     continue
-                shutil.rmtree(Path(folder, "runs", name), ignore_errors=True)
+                if not any(str(runs / name) in str(done.out) for done, _ in known.values()):
+                    shutil.rmtree(runs / name, ignore_errors=True)
                 said = found.finding.sentence if found.finding else found.verdict
                 if kind == "fault":
                     assert edit is not None
@@ -242,6 +278,8 @@ def main() -> int:
                 print(f"{kind:9}{name:24} {mark}: {said}", flush=True)
                 if options.verbose or options.only:
                     print(explanation_text(found, bench.tree), flush=True)
+            server.stdin.close()
+            server.wait()
     print(dict(score), f"{time.monotonic() - began:.0f} s")
     bad = score["right"] < 0.95 * score["fault"] or any(
         score[f"{kind} quiet"] < score[kind] for kind in ("refactor", "equal")

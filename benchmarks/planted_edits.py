@@ -182,7 +182,9 @@ FAULTS = (
 
 # Nothing that matters changes.
 REFACTORS = (
-    _one("rename-class", "rows", "loop.py", "class Layer(nn.Module):", "class Block(nn.Module):\n    # a layer\n"),
+    Edit("rename-class", "rows", "loop.py", (
+        ("class Layer(nn.Module):", "class Block(nn.Module):\n    # a layer\n"),
+        ("[Layer(width, 4), Layer(width, 4)]", "[Block(width, 4), Block(width, 4)]"))),
     Edit("rename-modules", "cnn", "loop.py", (("self.stem = Stage(1, 8)", "self.first = Stage(1, 8)"),
          ("self.pool(self.stem(x))", "self.pool(self.first(x))"))),
     Edit("rename-deep", "rows", "loop.py", (("self.attention = Attention", "self.mixer = Attention"),

@@ -36,7 +36,7 @@ OWNERS = {
 # Loaded in diagnostic runs only, once the training has torch.
 PROBES = (
     "observe.py",
-    "trace.py", "trace_calls.py", "trace_settings.py", "trace_tensors.py",
+    "trace.py", "trace_calls.py", "trace_origins.py", "trace_settings.py", "trace_tensors.py",
     "watch.py", "watch_figures.py", "watch_operators.py", "watch_weights.py", "preflight.py",
     "profile.py", "phases.py", "operators.py", "memory.py",
 )  # fmt: skip

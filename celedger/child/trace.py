@@ -18,12 +18,12 @@ import os
 import sys
 import weakref
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence  # noqa: UP035
 
 from celedger.child import observe
 from celedger.child.observe import tensors
 from celedger.child.trace_calls import (
-    Frame,
     Sites,
     generators,
     literals,
@@ -32,6 +32,7 @@ from celedger.child.trace_calls import (
     operators,
     torch_generators,
 )
+from celedger.child.trace_origins import Origins, perturb
 from celedger.child.trace_settings import (
     autocast,
     code,
@@ -46,6 +47,8 @@ from celedger.child.trace_tensors import Store, data_hash, simple
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+    from celedger.child.trace_calls import Frame
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
 _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
@@ -69,14 +72,11 @@ class Probe(observe.Probe):
         self._events: Any = None
         self._busy = False  # what we compute ourselves is no call of the training's
         self._off = False
-        self._created: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._wrote: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self.origins = Origins(self.sites, self._early.append)
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
         self._numbers: dict[str, int] = {}  # calls of a module so far in this step
-        self._marks: dict[str, str] = {}
         self._random = ""
-        self._draws = 0
         self._pulse: dict[str, Any] = {}
         self._rows = 0
         self._optimisers: dict[int, int] = {}
@@ -85,34 +85,12 @@ class Probe(observe.Probe):
         self._evaluating = self._looking = False
         self._casting: dict[int, Any] = {}
         self._dispatch: Any = None
-        self._patch()
-        mode(self._called).__enter__()  # type: ignore[no-untyped-call]
+        self.calls = mode(self._called)
+        self.calls.__enter__()  # type: ignore[no-untyped-call]
         os.register_at_fork(after_in_child=self._silence)
 
-    # --- before the training
-
-    def _patch(self) -> None:
-        """Note where modules and optimisers are constructed, and what that draws."""
-        from torch import nn
-        from torch.optim import Optimizer
-
-        construct, prepare = nn.Module.__init__, Optimizer.__init__
-
-        def module_init(module: Any, *args: Any, **kwargs: Any) -> None:
-            if not self._off:
-                self._created[module] = self.sites.here(without=module)
-            construct(module, *args, **kwargs)
-
-        def optimiser_init(optimiser: Any, *args: Any, **kwargs: Any) -> None:
-            if not self._off:
-                optimiser._celedger_site = self.sites.here(without=optimiser)
-            prepare(optimiser, *args, **kwargs)
-
-        nn.Module.__init__ = module_init  # type: ignore
-        Optimizer.__init__ = optimiser_init  # type: ignore[assignment]
-
     def _silence(self) -> None:
-        self._off = True
+        self._off = self.origins.over = True
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -133,7 +111,7 @@ class Probe(observe.Probe):
         self._write(k="start", argv=sys.argv, full=sorted(self.full), torch=torch_version())
         for event in self._early:
             self._write(**event)
-        self._early = []
+        self._early, self.origins.over = [], True
         self._random = torch_generators()
         self._write(k="random", at="start", x=generators())
         for _, root in self.names.roots():
@@ -148,8 +126,6 @@ class Probe(observe.Probe):
     def _meet(self, root: nn.Module) -> None:
         """The modules of a root, and its parameters and buffers as they are when it is first used.
         A root is what was called by none."""
-        import torch
-
         if root in self._roots:
             return
         self._roots.add(root)
@@ -157,23 +133,17 @@ class Probe(observe.Probe):
             kind = type(module)
             self._write(
                 k="module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
-                a=settings(module), f=code(kind, "forward"), w=self._created.get(module, -1),
+                a=settings(module), f=code(kind, "forward"), w=self.origins.created.get(module, -1),
                 s={n: list(p.shape) for n, p in module.named_parameters(recurse=False)},
             )  # fmt: skip
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
-            draw = torch.Generator().manual_seed(int(self.options["perturb"]))
-            with torch.no_grad():
-                for weight in root.parameters():
-                    if weight.is_floating_point():
-                        signs = torch.randint(3, weight.shape, generator=draw).sub(1)
-                        tiny = torch.finfo(weight.dtype).eps / 2
-                        weight.mul_(1 + signs.to(weight) * 2 * tiny)
+            perturb(root.parameters(), int(self.options["perturb"]))
         for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
             for name, tensor in named():
                 self._write(
                     k="init", p=prefix + name, r=role, x=self._tensor(tensor),
-                    **self._wrote.get(tensor.data_ptr(), {}),
+                    **self.origins.of(tensor),
                 )  # fmt: skip
 
     # --- torch's functions
@@ -186,7 +156,7 @@ class Probe(observe.Probe):
         try:
             name = name_of(function)
             if self._events is None:
-                self._prepared(name, args, kwargs)
+                self.origins.called(name, args, kwargs)
                 return done
             if self._recording():
                 self._call(name, args, kwargs, done)
@@ -195,23 +165,6 @@ class Probe(observe.Probe):
         finally:
             self._busy = False
         return done
-
-    def _prepared(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call before the training: kept where it draws, or writes a tensor in place."""
-        import torch
-
-        writes = name.endswith("_") or name == "__setitem__"
-        if not writes and not any(word in name for word in ("rand", "normal", "multinom", "bern")):
-            return
-        site = self.sites.here(skip=3)
-        said = literals(args, kwargs)
-        if writes and args and isinstance(args[0], torch.Tensor):
-            self._wrote[args[0].data_ptr()] = {"o": name, "l": said, "w": site}
-        now = torch_generators()
-        if now != self._random and self._draws < 5000:
-            self._draws += 1
-            self._early.append({"k": "draw", "o": name, "l": said, "w": site, "y": now})
-        self._random = now
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], done: Any) -> None:
         if name in ("__get__", "__set__") or name.startswith(("is_", "requires_grad")):
@@ -258,6 +211,8 @@ class Probe(observe.Probe):
                     ac=autocast(), w=self.sites.here(skip=3),
                     x=[self._tensor(t) for _, t in tensors(args)],
                 )  # fmt: skip
+        if outer and self._recording():
+            self._watch_operators(True)
         wanted = self.options.get("autocast")
         if outer and wanted and wanted != "fp32":
             kind = next((p.device.type for p in module.parameters()), "cpu")
@@ -278,6 +233,8 @@ class Probe(observe.Probe):
         if not self._stack:
             return
         _, path, number = self._stack.pop()
+        if not self._stack:
+            self._watch_operators(False)
         if not self._recording():
             return
         with self._quietly():
@@ -336,7 +293,11 @@ class Probe(observe.Probe):
             for loss in losses:
                 self._pulse["loss"].append([self.store.numbers(loss), number(loss)])
             if self._recording():
-                self._write(k="loss", x=[self._tensor(loss) for loss in losses])
+                held = [
+                    weight.grad is not None and bool(weight.grad.count_nonzero())
+                    for _, root in self.names.roots() for weight in root.parameters()
+                ]  # fmt: skip
+                self._write(k="loss", x=[self._tensor(loss) for loss in losses], held=sum(held))
         if self._recording():
             self._watch_operators(True)
 
@@ -421,7 +382,7 @@ class Probe(observe.Probe):
             return
         self._off = True
         files = {
-            str(getattr(module, "__file__", None) or "")
+            str(Path.cwd() / str(getattr(module, "__file__", None) or ""))
             for module in list(sys.modules.values())
         }  # fmt: skip
         self._write(k="end", cut=cut, inside=[path for _, path, _ in self._stack], files=sorted(
@@ -431,14 +392,14 @@ class Probe(observe.Probe):
         if self.store is not None:
             self.store.flush()
 
-    def _watch_operators(self, backward: bool) -> None:
-        """With `operators`, what torch dispatches (of the backward pass, while it runs)."""
+    def _watch_operators(self, on: bool) -> None:
+        """With `operators`, what torch dispatches in a root's forward pass and in the backward."""
         if not self.options.get("operators"):
             return
-        if backward:
+        if on and self._dispatch is None:
             self._dispatch = operators(self._dispatched)
             self._dispatch.__enter__()
-        elif self._dispatch is not None:
+        elif not on and self._dispatch is not None:
             self._dispatch.__exit__(None, None, None)
             self._dispatch = None
 
@@ -450,7 +411,8 @@ class Probe(observe.Probe):
             found = [self._tensor(tensor) for _, tensor in tensors(done)]
             if found:
                 self._write(
-                    k="operator", o=str(function), l=literals(args, kwargs), x=found,
+                    k="operator", p=self._stack[-1][1] if self._stack else None,
+                    o=str(function), l=literals(args, kwargs), x=found,
                     i=[self._tensor(t).get("h") for _, t in tensors([args, list(kwargs.values())])],
                 )  # fmt: skip
         finally:

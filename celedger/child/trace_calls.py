@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035
 from celedger.child.trace_tensors import content
 
 if TYPE_CHECKING:
+    Frame = tuple[str, int, str]  # file, line, function
     from torch.overrides import TorchFunctionMode
 
 __all__ = ["Sites", "generators", "literals", "mode", "name_of", "torch_generators"]
 
-Frame = tuple[str, int, str]  # file, line, function
 _DEPTH = 5  # frames of the user's that are kept
 
 
@@ -30,6 +30,7 @@ class Sites:
         self._write = write
         self._numbers: dict[tuple[Frame, ...], int] = {}
         self._foreign: dict[str, bool] = {}
+        self._files: dict[str, str] = {}
         self._homes = [str(Path(__file__).parent)]
 
     def here(self, skip: int = 1, without: object | None = None) -> int:
@@ -46,7 +47,7 @@ class Sites:
                 )  # fmt: skip
                 if not own:
                     leading = False
-                    found.append((code.co_filename, frame.f_lineno, code.co_name))
+                    found.append((self._files[code.co_filename], frame.f_lineno, code.co_name))
             frame = frame.f_back
         return self.number(tuple(found))
 
@@ -60,6 +61,7 @@ class Sites:
         if name not in self._foreign:
             if "torch" in sys.modules and len(self._homes) == 1:
                 self._homes.append(str(Path(sys.modules["torch"].__file__ or "").parent))
+            self._files[name] = str(Path.cwd() / name)  # a script's own may be relative
             self._foreign[name] = name.startswith("<") or any(
                 name.startswith(home) for home in self._homes
             )
@@ -124,7 +126,11 @@ _REFLECTED = {
 def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What a function was given, tensors shown as `_`: `_, dim=1`."""
     said = [_literal(item) for item in args]
-    said += [f"{name}={_literal(item)}" for name, item in kwargs.items()]
+    said += [
+        f"{name}={_literal(item)}"
+        for name, item in kwargs.items()
+        if item is not None and name != "_stacklevel"  # what nobody asked for
+    ]
     return ", ".join(said)[:160]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence  # noqa: UP035 (Python 3.8)
 
 from celedger.child.trace_tensors import simple
@@ -37,7 +38,11 @@ def code(kind: type, method: str) -> list[Any]:
     try:
         function = inspect.unwrap(getattr(kind, method))
         lines, first = inspect.getsourcelines(function)
-        return [inspect.getsourcefile(function) or "", first, first + len(lines) - 1]
+        return [
+            str(Path.cwd() / (inspect.getsourcefile(function) or "")),
+            first,
+            first + len(lines) - 1,
+        ]
     except (OSError, TypeError, AttributeError):
         return []
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from celedger.bisection import Report
     from celedger.cli.session import Looking, Session
-    from celedger.diagnose.explain import Explanation, Limits
+    from celedger.diagnose.desk import Explanation, Limits
     from celedger.diagnose.variants import Side
     from celedger.model import Task
     from celedger.suite import Suite
@@ -62,7 +62,7 @@ def explain(
     ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it cannot be
     told.
     """
-    from celedger.diagnose.explain import Limits
+    from celedger.diagnose.desk import Limits
     from celedger.views import export
     from celedger.views.explain import explanation_text, explanations_json
     from celedger.views.picture import check_suffix
@@ -97,7 +97,7 @@ def _explain_all(
     looking: Looking, revision: str, a: list[str], b: list[str], seed: int | None, limits: Limits
 ) -> tuple[list[Explanation], int]:
     """What was found for each task, and how many could not be judged."""
-    from celedger.diagnose.explain import Desk
+    from celedger.diagnose.desk import Desk
     from celedger.diagnose.explain import explain as ask
 
     found, refused = [], 0
@@ -166,7 +166,7 @@ def _culprits(
     cannot be explained is said on stderr: the bisect's answer stands without it."""
     import tempfile
 
-    from celedger.diagnose.explain import Desk
+    from celedger.diagnose.desk import Desk
     from celedger.diagnose.explain import explain as ask
     from celedger.diagnose.variants import Side
     from celedger.trial.workplace import choose_tasks, set_bench

@@ -9,8 +9,10 @@ import numpy as np
 from celedger.diagnose.difference import Comparison, Front, Pair
 from celedger.diagnose.distance import distance, same_law, spread
 from celedger.diagnose.finding import (
+    VIEWS,
     Finding,
     Phase,
+    Place,
     Sureness,
     call,
     calls_changed,
@@ -56,7 +58,7 @@ def judge_init(c: Comparison, front: Front) -> Finding:
         said += f", and that of {some(others)}"
     places = [
         *places_of(c.b, "b", b, "initialised"), *places_of(c.a, "a", a, "initialised"),
-        *code_of(c.b, "b", module),
+        *_registered(c.b, "b", b), *_registered(c.a, "a", a), *code_of(c.b, "b", module),
     ]  # fmt: skip
     facts = [
         f"drawn anew, with the same law: {some([str(p.one.path) for p in pairs if p not in wrong])}"
@@ -66,6 +68,11 @@ def judge_init(c: Comparison, front: Front) -> Finding:
         said + how, far, _made(b), tuple(facts if len(pairs) > len(wrong) else ()), tuple(places),
         sure,
     )  # fmt: skip
+
+
+def _registered(trace: Trace, side: str, event: Event) -> list[Place]:
+    frames = trace.frames(event.raw.get("v", -1))
+    return [Place(side, "made a parameter", frames)] if frames else []
 
 
 def _made(event: Event) -> str:
@@ -194,6 +201,9 @@ def judge_data(c: Comparison, front: Front) -> Finding:
                 *places_of(c.b, "b", before[1], "draws"),
                 *places_of(c.a, "a", before[0], "draws"),
             ]
+    elif cause == "data" and (gone or fresh):
+        telling = next((e for e in fresh if e.name not in VIEWS), (fresh or gone)[0])
+        said += f"; `{call(telling)}` is {'new' if fresh else 'gone'}"
     facts += [f"no longer called: {call(event)}" for event in gone[:3]]
     facts += [f"newly called: {call(event)}" for event in fresh[:3]]
     for events, side, trace in ((fresh, "b", c.b), (gone, "a", c.a)):

@@ -17,7 +17,7 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 @dataclass(frozen=True, slots=True)
 class Blamed:
     """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
-    (2), or it is in a file that was loaded (3)."""
+    (2), or it is in a file that was loaded (3); it is of comments and blanks alone (4)."""
 
     hunk: Hunk
     closeness: int
@@ -55,7 +55,10 @@ def blame(
         Blamed(hunk, 3, None) for number, hunk in enumerate(hunks)
         if number not in best and (hunk.new in files or hunk.old in files)
     ]  # fmt: skip
-    found = sorted(best.values(), key=lambda one: one.closeness) + rest
+    found = [
+        replace(one, closeness=4) if cosmetic(one.hunk) else one for one in [*best.values(), *rest]
+    ]
+    found.sort(key=lambda one: one.closeness)
     sure = finding.sureness
     close = bool(found) and found[0].closeness <= 1
     if sure is Sureness.LIKELY and not close and finding.phase is not Phase.CRASH:
@@ -63,6 +66,17 @@ def blame(
     elif sure is Sureness.UNSURE and found and found[0].closeness == 0:
         sure = Sureness.LIKELY
     return replace(finding, sureness=sure), tuple(found)
+
+
+def cosmetic(hunk: Hunk) -> bool:
+    """Whether only comments and blank lines differ. A `#` in a string may hide a change of the
+    string behind it: such a hunk is ranked lower, never left out."""
+    code: dict[str, list[str]] = {"-": [], "+": []}
+    for line in hunk.lines:
+        text = line[1:].split("#")[0].strip()
+        if text:
+            code[line[0]].append(text)
+    return code["-"] == code["+"]
 
 
 def _extent(frame: Frame) -> tuple[int, int]:

@@ -66,13 +66,13 @@ class Comparison:
         self.alignment: Alignment = align(a, b)
 
     def path(self, event: Event) -> str | None:
-        """The path of an event of b as a knows it."""
+        """The path of an event of b as a knows it; with a plus what a does not have."""
         path = event.path
         if path is None or event.kind == "hyper":
             return path
         if event.kind in ("init", "pgrad", "state", "param", "buffer"):
-            return self.alignment.tensors.get(path, path)
-        return self.alignment.modules.get(path, path)
+            return self.alignment.tensors.get(path, f"+{path}")
+        return self.alignment.modules.get(path, f"+{path}")
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -192,7 +192,10 @@ class Comparison:
         later = self._later(event.kind, bool(event.evaluation))
         if later is None:
             return True
-        return any(other.one.kind in later and other.step == event.step for other in differing) or (
+        shown = [p for p in differing if p.one.kind in later and p.step == event.step]
+        if event.kind in _FORWARD:  # values never take a gradient away
+            shown = [p for p in shown if p.a and p.b and p.a.tensors and p.b.tensors]
+        return bool(shown) or (
             event.kind in ("init", "hyper", *_FORWARD) and self._shows_later(event)
         )
 
@@ -212,7 +215,7 @@ class Comparison:
             return ("report",)
         return {
             "init": (), "enter": ("loss", "pgrad", "buffer"), "leave": ("loss", "pgrad", "buffer"),
-            "loss": ("pgrad", "param", "report"), "grad": ("pgrad",), "hyper": ("param",),
+            "grad": ("pgrad",), "hyper": ("param",),
             "pgrad": ("param", "state"),
         }.get(kind)  # fmt: skip
 

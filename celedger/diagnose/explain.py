@@ -4,24 +4,24 @@ difference with an effect, and says what it is and which part of the change made
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from celedger.diagnose.blame import Blamed, blame
-from celedger.diagnose.depth import Layer, depth
+from celedger.diagnose.blame import blame
+from celedger.diagnose.depth import depth
+from celedger.diagnose.desk import Desk, Explanation
 from celedger.diagnose.difference import Comparison, Growth
 from celedger.diagnose.finding import Finding, Phase, Place, Sureness
 from celedger.diagnose.judge import judge
+from celedger.diagnose.operators import first_operator
+from celedger.diagnose.seeds import by_statistics
 from celedger.diagnose.tolerance import largest, unexplained
-from celedger.diagnose.trace import Trace, read_all
+from celedger.diagnose.trace import Trace
 from celedger.diagnose.variants import Side, coarsest, inexact
 from celedger.errors import CannotJudge
-from celedger.model import Kind, Task
+from celedger.model import Kind
 from celedger.repo.hunks import hunks
-from celedger.system import environment
-from celedger.trial.diagnostic import Diagnostic, diagnose
-from celedger.trial.runner import Bench
 
 FULL = (0, 1, 2)
 _SPARSE = tuple(2**k for k in range(2, 12))
@@ -30,99 +30,7 @@ _SPARSE = tuple(2**k for k in range(2, 12))
 # this factor at most in nine of ten steps (docs/explain.md has the figures).
 _LIKE_ROUNDING = 30.0
 # What names the cause without regard to how far it reaches.
-_LITERAL = ("settings", "argument", "class", "mode", "dtype", "parameters", "schedule", "labels")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    steps: int = 2000  # after so many a training is ended
-    operators: bool = False
-    seeds: int = 5  # of each side, where the training does not repeat itself
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    task: str
-    a: Side
-    b: Side
-    seed: int
-    steps: int  # that both sides have
-    verdict: str  # "equal", "rounding", "difference", "noise"
-    finding: Finding | None = None
-    blamed: tuple[Blamed, ...] = ()
-    repeats: bool | None = None  # a, bit by bit; None: it was not needed to know
-    growth: Growth | None = None
-    amplified: Growth | None = None  # a against a with its weights moved by rounding
-    layers: tuple[Layer, ...] = ()
-    vanished: int = 0  # differences inside that had no effect
-    cut: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def grows(self) -> bool | None:
-        """Whether the two trainings part further than they did at first; None where there is
-        nothing to go by."""
-        if self.growth is None:
-            return None
-        return grows(self.growth)
-
-
-Say = Callable[[str], None]
-
-
-class Desk:
-    """Runs one task's sides under traces; every run has a folder of its own."""
-
-    def __init__(
-        self,
-        bench: Bench,
-        task: Task,
-        folder: Path,
-        *,
-        seed: int | None = None,
-        limits: Limits = Limits(),
-        say: Say = lambda text: None,
-    ) -> None:
-        self.bench, self.task = bench, task
-        self.seed = task.seeds[0] if seed is None else seed
-        self.folder, self.limits, self.say = folder, limits, say
-        self._runs = 0
-
-    def bench_of(self, side: Side) -> Bench:
-        """The bench, with the side's interpreter."""
-        if not side.python:
-            return self.bench
-        name, bench = self.task.name, self.bench
-        python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
-        described = environment.describe(
-            python, device=bench.device, threads=self.task.threads,
-            repo_root=bench.checkouts.repository.root,
-        )  # fmt: skip
-        other = replace(
-            bench, interpreters={**bench.interpreters, name: python},
-            environments={**bench.environments, name: described},
-        )  # fmt: skip
-        other._checkout = bench.checkout
-        return other
-
-    def run(
-        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: object
-    ) -> tuple[Diagnostic, list[Trace]]:
-        self._runs += 1
-        out = self.folder / self.task.name / str(self._runs)
-        probe: dict[str, object] = {
-            "kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more
-        }  # fmt: skip
-        if side.autocast:
-            probe["autocast"] = side.autocast
-        if self.limits.operators:
-            probe["operators"] = True
-        done = diagnose(
-            self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
-            out, probe,
-            params=side.params, environment=side.environment,
-        )  # fmt: skip
-        return done, read_all(out)
+_LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
 
 
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
@@ -156,9 +64,9 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
         (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
     if crashed:
         found = _crash(right, bad.message, bench.tree)
-        finding, blamed = blame(found, change, bench.tree, _files(left, right))
+        broken, blamed = blame(found, change, bench.tree, _files(left, right))
         return replace(
-            whole, verdict="difference", finding=finding, blamed=blamed,
+            whole, verdict="difference", finding=broken, blamed=blamed,
             steps=min((t.steps for t in right), default=0),
         )  # fmt: skip
     steps = min(left[0].steps, right[0].steps) if right else 0
@@ -175,23 +83,24 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=_internal(c))
-    say(f"{task.name}: {a.name} again, to see whether it repeats itself")
-    _, twin = desk.run(a, sorted(full))
-    other = _first(left, twin, metrics)
-    repeats = other is None or (other.equal and other.front() is None)
-    whole = replace(whole, repeats=repeats, growth=c.growth(), layers=depth(c))
-    if not repeats:
-        from celedger.diagnose.seeds import by_statistics
-
-        return by_statistics(desk, whole, change, metrics)
-    if front is None:
-        note = "the trainings part, at no place that was looked at"
-        return replace(whole, verdict="difference", notes=(note,))
-    finding = judge(c, front)
+    whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
+    finding = judge(c, front) if front is not None else None
+    # Where all agrees bit by bit up to a place at which the code says something else, the training
+    # has repeated itself as far as it matters.
+    if finding is None or finding.cause not in (*_LITERAL, "argument"):
+        say(f"{task.name}: {a.name} again, to see whether it repeats itself")
+        _, twin = desk.run(a, sorted(full))
+        other = _first(left, twin, metrics)
+        repeats = other is None or (other.equal and other.front() is None)
+        whole = replace(whole, repeats=repeats)
+        if not repeats:
+            return by_statistics(desk, whole, change, other.front() if other else None)
+    if front is None or finding is None:
+        return replace(whole, notes=("the trainings part, at no place that was looked at",))
+    if desk.limits.operators and (name := first_operator(c, front)):
+        finding = replace(finding, operator=name)
     finding, blamed = blame(finding, change, bench.tree, _files(left, right))
-    whole = replace(
-        whole, verdict="difference", finding=finding, blamed=blamed, vanished=len(front.vanished)
-    )
+    whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
     if _may_be_rounding(finding):
         say(f"{task.name}: {a.name} with its weights moved by rounding, to compare with")
         _, moved = desk.run(a, sorted(full), perturb=seed)
@@ -273,12 +182,3 @@ def like_rounding(found: Growth, amplified: Growth) -> bool:
         if len(ratios) > 1
         else (ratios[0] <= _LIKE_ROUNDING)
     )
-
-
-def grows(growth: Growth) -> bool | None:
-    """Whether the difference at the end is larger than where it began."""
-    values = [x for x in growth.loss if x == x and x > 0]
-    if len(values) < 4:
-        return None
-    quarter = max(1, len(values) // 4)
-    return statistics.median(values[-quarter:]) > statistics.median(values[:quarter])

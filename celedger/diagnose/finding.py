@@ -58,6 +58,10 @@ class Finding:
     hints: tuple[str, ...] = field(default=())
 
 
+# Calls that seldom are what matters where others are new, too.
+VIEWS = {"detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze"}
+
+
 def named(path: str | None) -> str:
     """`blocks.1` in backticks; words for the model itself and for what is in no module."""
     if path is None:

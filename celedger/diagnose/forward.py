@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from celedger.diagnose.difference import Comparison, Front
 from celedger.diagnose.distance import Distance, distance
 from celedger.diagnose.finding import (
+    VIEWS,
     Finding,
     Phase,
     Sureness,
@@ -21,7 +23,7 @@ from celedger.diagnose.finding import (
 )
 from celedger.diagnose.trace import Event, Module
 
-_VIEWS = {"detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze"}
+_CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
 
 
 def first_distance(a: Event | None, b: Event | None) -> tuple[str, Distance] | None:
@@ -46,15 +48,23 @@ def judge_forward(c: Comparison, front: Front) -> Finding:
     else:
         owner, number = a.path, a.number
         tensor = f"output of {named(b.path)}"
+    window = _since_equal(c, front)
+    x, y = novel(*window)
+    if (source := y or x) is not None and front.kind == "enter":
+        # What lies between two modules may be another's code, called from outside of it.
+        there = c.path(source) if source is y else source.path
+        if there is None or there in c.a.modules:
+            owner, number = there, source.number
     mine, theirs = c.calls(owner, number, a)
     mine, theirs = _upto(mine, a), _upto(theirs, b)
+    if source is None:
+        x, y = novel(mine, theirs)
     phase = Phase.EVALUATION if a.evaluation else Phase.FORWARD
     old, new = c.a.modules.get(owner or ""), _counterpart(c, owner)
     if owner is None:
         old = new = None
     found = first_distance(a, b)
     places = [*code_of(c.b, "b", new), *code_of(c.a, "a", old)]
-    x, y = novel(mine, theirs)
     gone, fresh = calls_changed(mine, theirs)
     places = [
         *places_of(c.b, "b", y, "call"), *places_of(c.a, "a", x, "call"), *places,
@@ -120,7 +130,7 @@ def _explain(
         return ("added" if here else "removed"), said, Sureness.SURE
     if x is not None and y is not None and x.tensors and y.tensors:
         kinds = (x.tensors[0].dtype, y.tensors[0].dtype)
-        if kinds[0] != kinds[1]:
+        if kinds[0] != kinds[1] and (x.name == y.name or y.name in _CASTS):
             return (
                 "dtype",
                 f"{where} computes `{y.name}` in {kinds[1]} instead of {kinds[0]}",
@@ -133,7 +143,8 @@ def _explain(
                 (Sureness.LIKELY),
             )
         if x.name == y.name and x.literals != y.literals:
-            return "argument", f"{where} calls `{call(y)}` instead of `{call(x)}`", Sureness.SURE
+            cause = "value" if _floats(x.literals) != _floats(y.literals) else "argument"
+            return cause, f"{where} calls `{call(y)}` instead of `{call(x)}`", Sureness.SURE
     if gone or fresh:
         return "calls", f"{where} computes something else: {_calls(gone, fresh)}", Sureness.SURE
     if x is not None and y is not None and x.name == y.name:
@@ -145,9 +156,13 @@ def _explain(
     return "code", f"the code of {where} computes something else", Sureness.LIKELY
 
 
+def _floats(literals: str) -> list[str]:
+    return re.findall(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+", literals)
+
+
 def _calls(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
     def telling(events: Sequence[Event]) -> Event:
-        return next((event for event in events if event.name not in _VIEWS), events[0])
+        return next((event for event in events if event.name not in VIEWS), events[0])
 
     if gone and fresh:
         return f"`{call(telling(fresh))}` where `{call(telling(gone))}` was"
@@ -241,6 +256,27 @@ def _caller(c: Comparison, event: Event) -> tuple[str | None, int]:
         if other.path == path and same:
             number = other.number
     return path, number
+
+
+def _since_equal(c: Comparison, front: Front) -> tuple[list[Event], list[Event]]:
+    """The calls on both sides between the last tensors of a module that agree and the front."""
+    a, b = front.pair.a, front.pair.b
+    assert a is not None and b is not None
+    low = [-1, -1]
+    for pair in c.pairs:
+        if (
+            pair.one.kind in ("enter", "leave") and pair.a and pair.b and pair.a.tensors
+            and pair.a.step == a.step and pair.a.evaluation == a.evaluation
+            and pair.a.order < a.order and pair.b.order < b.order and not c.differs(pair)
+        ):  # fmt: skip
+            low = [max(low[0], pair.a.order), max(low[1], pair.b.order)]
+    return tuple(  # type: ignore[return-value]
+        [
+            e for e in trace.of("call")
+            if start < e.order < end.order and e.step == a.step and e.evaluation == a.evaluation
+        ]
+        for trace, start, end in ((c.a, low[0], a), (c.b, low[1], b))
+    )  # fmt: skip
 
 
 def _upto(calls: Sequence[Event], event: Event) -> list[Event]:

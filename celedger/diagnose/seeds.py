@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
 
 from celedger.diagnose.blame import blame
-from celedger.diagnose.difference import Comparison
+from celedger.diagnose.desk import Desk, Explanation
+from celedger.diagnose.difference import Comparison, Front
 from celedger.diagnose.finding import (
     Finding,
     Phase,
@@ -29,9 +29,6 @@ from celedger.diagnose.finding import (
 from celedger.diagnose.trace import Event, Trace
 from celedger.repo.hunks import Hunk
 
-if TYPE_CHECKING:
-    from celedger.diagnose.explain import Desk, Explanation
-
 LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
 _STEPS = (0, 1, 2)
 _PHASES = {"init": Phase.INIT, "leave": Phase.FORWARD, "loss": Phase.LOSS, "grad": Phase.BACKWARD,
@@ -41,9 +38,10 @@ Place_ = tuple[str, int, str | None, int, str, int]  # kind, step, path, call, n
 
 
 def by_statistics(
-    desk: Desk, whole: Explanation, change: Sequence[Hunk], metrics: set[str] | None
+    desk: Desk, whole: Explanation, change: Sequence[Hunk], parted: Front | None
 ) -> Explanation:
-    """The explanation from `limits.seeds` runs of each side."""
+    """The explanation from `limits.seeds` runs of each side. `parted`: where two runs of side a
+    with one seed first differ."""
     sides: tuple[list[Trace], list[Trace]] = ([], [])
     for number in range(desk.limits.seeds):
         seed = whole.seed + number
@@ -51,10 +49,10 @@ def by_statistics(
         for side, traces in zip((whole.a, whole.b), sides, strict=True):
             traces.extend(desk.run(side, _STEPS, seed=seed)[1][:1])
     note = (
-        f"{whole.a.name} does not repeat itself bit by bit with one seed: statistics over "
-        f"{desk.limits.seeds} seeds"
+        f"{whole.a.name} does not repeat itself bit by bit with one seed{_where(parted)}: "
+        f"statistics over {desk.limits.seeds} seeds"
     )
-    whole = replace(whole, notes=(*whole.notes, note))
+    whole = replace(whole, notes=(*whole.notes, note), growth=None, layers=())
     if min(len(traces) for traces in sides) < 3:
         return replace(whole, verdict="noise")
     finding = first_shift(*sides)
@@ -62,6 +60,14 @@ def by_statistics(
         return replace(whole, verdict="noise")
     finding, blamed = blame(finding, change, desk.bench.tree, sides[0][0].files | sides[1][0].files)
     return replace(whole, verdict="difference", finding=finding, blamed=blamed)
+
+
+def _where(parted: Front | None) -> str:
+    if parted is None:
+        return ""
+    event = parted.pair.one
+    what = {"enter": "input", "leave": "output", "init": "weights"}.get(event.kind, event.kind)
+    return f" (from step {event.step} on: {what} of {named(event.path)})"
 
 
 def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> Finding | None:

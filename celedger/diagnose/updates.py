@@ -129,7 +129,7 @@ def judge_gradients(c: Comparison, front: Front) -> Finding:
     if not b.tensors or not a.tensors:
         lost = "get no gradient any more" if not b.tensors else "get a gradient now"
         said, cause, sure = f"{some(names)} {lost}", "frozen", Sureness.SURE
-    elif _kept(c, step, pairs):
+    elif _held(c.b, step) > _held(c.a, step) or _kept(c, step, pairs):
         said = "gradients are not cleared between steps: those of the step before are added"
         cause, sure, module = "not-cleared", Sureness.SURE, ""
     elif len(pairs) == len(every) and ratios and np.allclose(ratios, ratios[0], rtol=1e-3):
@@ -148,6 +148,11 @@ def judge_gradients(c: Comparison, front: Front) -> Finding:
         found[1] if found else None, "", tuple(f"newly called: {call(e)}" for e in fresh[:3]),
         tuple(places), sure,
     )  # fmt: skip
+
+
+def _held(trace: Trace, step: int) -> int:
+    """How many parameters had a gradient before the backward pass."""
+    return max((int(e.raw.get("held", 0)) for e in trace.of("loss") if e.step == step), default=0)
 
 
 def _kept(c: Comparison, step: int, pairs: Sequence[Pair]) -> bool:
@@ -222,15 +227,19 @@ def judge_update(c: Comparison, front: Front) -> Finding:
 
 
 def _fresh(c: Comparison, step: int) -> bool:
-    """Whether a moving average of b equals what one step from nothing gives."""
+    """Whether a moving average of b is what one step from nothing gives, a multiple of the
+    gradient, and a's is not."""
     gradients = {e.path: e.tensors for e in c.b.of("pgrad") if e.step == step}
-    for event in c.b.of("state"):
-        if event.step == step and event.name in ("momentum_buffer", "exp_avg") and event.tensors:
-            gradient = gradients.get(event.path)
-            if not gradient:
-                continue
-            ratio = distance(gradient[0], event.tensors[0]).ratio
-            return ratio == ratio
+    for pair in c.pairs:
+        a, b = pair.a, pair.b
+        if pair.one.kind != "state" or pair.step != step or a is None or b is None:
+            continue
+        gradient = gradients.get(b.path)
+        if not gradient or not a.tensors or not b.tensors or b.tensors[0].size < 2:
+            continue
+        anew, kept = (distance(gradient[0], e.tensors[0]).ratio for e in (b, a))
+        if anew == anew:
+            return kept != kept
     return False
 
 

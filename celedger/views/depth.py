@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.lines import Line2D
 
 from celedger.diagnose.depth import Layer
-from celedger.diagnose.explain import Explanation
+from celedger.diagnose.desk import Explanation
 from celedger.views import picture
 from celedger.views.format import clip
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from celedger.diagnose.blame import Blamed, inside
-from celedger.diagnose.explain import Explanation
+from celedger.diagnose.desk import Explanation
 from celedger.diagnose.finding import Finding, figure, share
 from celedger.diagnose.trace import Frame
 from celedger.views import export

@@ -1,0 +1,52 @@
+"""Runs trainings under a probe, each in a fork of this process, which has imported torch: the
+import is most of what a training of a second costs. A job is a line of JSON on stdin; its exit
+status is the line that comes back."""
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import traceback
+
+import torch
+import torch._dynamo  # what making an optimiser imports
+
+sys.path.insert(0, sys.argv[1])  # the child side of celedger
+
+
+def run(job):
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(job["tree"])
+    os.environ.update(job["environment"])
+    sys.argv = job["argv"]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    from celedger.child import observe, trace
+
+    observe.install()
+    observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def main():
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            status = 0
+            try:
+                run(json.loads(line))
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except BaseException:
+                traceback.print_exc()
+                status = 1
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+main()

@@ -1,0 +1,145 @@
+"""`celedger explain`, typed: real commits, real trainings, and a ledger that never hears of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conftest import celedger, make_project
+
+NET = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        y = self.norm(self.body(x))
+        weight = torch.softmax(y, dim=1)
+        return self.head(weight * y)
+"""
+FIT = """\
+import sys
+import torch
+import torch.nn.functional as F
+from celedger.child import log
+from net import Net
+torch.manual_seed(int(sys.argv[1]))
+torch.set_num_threads(1)
+net = Net()
+x, y = torch.randn(64, 4), torch.arange(64) % 2
+optimiser = torch.optim.SGD(net.parameters(), lr=float(sys.argv[2]), momentum=0.9)
+for epoch in range(2):
+    net.train()
+    for rows in torch.randperm(64).split(16):
+        loss = F.cross_entropy(net(x[rows]), y[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    net.eval()
+    with torch.no_grad():
+        log(epoch=epoch, val_loss=F.cross_entropy(net(x), y).item())
+"""
+PLAIN = "from celedger.child import log; log(epoch=0, val_loss=1.0)\n"
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+[[task]]
+name = "fit"
+command = "{python} {suite}/fit.py {seed} {lr}"
+params = { lr = 0.1 }
+seeds = [0]
+[[task]]
+name = "plain"
+command = "{python} {suite}/plain.py"
+"""
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """HEAD~3 the beginning, HEAD~2 a refactor, HEAD~1 a softmax over the wrong axis."""
+    project = make_project(
+        tmp_path_factory.mktemp("nets") / "project", SUITE, {"fit.py": FIT, "plain.py": PLAIN}
+    )
+    renamed = NET.replace("self.body", "self.trunk").replace("import torch\n", "import torch  #\n")
+    wrong = renamed.replace("dim=1", "dim=0").replace("class Net", "# The net.\nclass Net")
+    for subject, text in (
+        ("A net", NET), ("Rename the body", renamed), ("Soften", wrong),
+        ("Break", wrong.replace("weight * y", "weight @ y")),
+    ):  # fmt: skip
+        project.commit(subject, {"net.py": text})
+    return project.root
+
+
+def rows(ledger: Path) -> list[str]:
+    with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
+        return list(db.iterdump())
+
+
+def test_the_wrong_axis_is_named_with_its_line_and_the_ledger_stays_as_it_was(repo: Path) -> None:
+    ledger = repo / "ledger.db"
+    celedger(repo, "run", "HEAD", "--task", "plain", "--suite", "tiny")
+    before = rows(ledger)
+    assert any("INSERT INTO" in row and "trials" in row for row in before)
+    picture = repo / "depth.png"
+    done = celedger(
+        repo, "explain", "HEAD~2..HEAD~1", "fit", "--suite", "tiny", "--json", "-o", str(picture),
+        "--device", "cpu", timeout=300,
+    )  # fmt: skip
+    assert done.status == 1, done.err
+    (found,) = json.loads(done.out)["explanations"]
+    finding = found["finding"]
+    assert (found["verdict"], found["steps"]) == ("difference", 8)
+    assert (finding["phase"], finding["step"], finding["module"]) == ("forward", 0, "")
+    assert "softmax(_, dim=0)" in finding["sentence"]
+    assert finding["sure"] == "sure"
+    place = finding["places"][0]
+    line = next(i for i, text in enumerate(NET.splitlines(), 1) if "softmax" in text)
+    assert (place["file"], place["line"]) == ("net.py", line + 1)
+    assert any("dim=0" in text for text in found["hunks"][0]["lines"])
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert rows(ledger) == before
+
+
+def test_a_refactor_is_no_difference(repo: Path) -> None:
+    done = celedger(repo, "explain", "HEAD~3..HEAD~2", "fit", "--suite", "tiny", timeout=300)
+    assert (done.status, done.out.split(":")[0]) == (0, "no difference in 8 steps"), done.err
+
+
+def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
+    done = celedger(repo, "explain", "HEAD~1..HEAD", "fit", "--suite", "tiny", timeout=300)
+    assert done.status == 1
+    assert "fails at step 0" in done.out
+    assert "weight @ y" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["HEAD"], "one commit: what is it to be compared with"),
+        (["HEAD..HEAD"], "same commit"),
+        (["HEAD~1...HEAD"], "is not a range"),
+        (["HEAD~1..HEAD", "nothing"], "no task 'nothing'"),
+        (["HEAD", "--a", "rate=3"], "no setting 'rate'"),
+        (["HEAD", "--a", "lr"], "write KEY=VALUE"),
+        (["HEAD", "--b", "device=tpu"], "no device 'tpu'"),
+        (["HEAD", "--b", "autocast=fp8"], "no autocast 'fp8'"),
+        (["HEAD~1..HEAD", "-o", "depth.pdf"], "pictures are PNG or SVG"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_a_line(repo: Path, words: list[str], said: str) -> None:
+    done = celedger(repo, "explain", *words, "--suite", "tiny")
+    assert (done.status, done.out) == (129, "")
+    assert said in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -1,0 +1,214 @@
+"""The first difference with an effect is found, and judged by what is known at its place."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from diagnose.made_traces import Writer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.diagnose.difference import Comparison, Front, Growth
+from celedger.diagnose.distance import distance, same_law
+from celedger.diagnose.explain import like_rounding
+from celedger.diagnose.judge import judge
+from celedger.diagnose.trace import Tensor, Trace, read
+
+X = np.arange(6.0)
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    numbers = itertools.count()
+
+    def training(
+        *, names: tuple[str, str] = ("body", "head"), out: Any = 2 * X, inside: Any = None,
+        literals: str = "_, 1", eps: float = 1e-5, steps: int = 2, draws: int = 0,
+        start: Any = X, rate: Any = lambda step: 0.1 / (step + 1), extra: bool = False,
+        targets: Any = range(20), batches: Any = range(20), given_: Any = X, keep: bool = True,
+        evaluated: bool = True,
+    ) -> Trace:  # fmt: skip
+        w = Writer(tmp_path / str(next(numbers)))
+        body, head = names
+        w.site(0, ("/tree/net.py", 7, "forward"))
+        w.module("", "net.Net")
+        w.module(body, "torch.nn.LayerNorm", eps=eps, shapes={"weight": [6]})
+        w.module(head, "torch.nn.Linear", shapes={"weight": [6, 1]})
+        if extra:
+            w.module("drop", "torch.nn.Dropout", p=0.5)
+        w.init(f"{body}.weight", start)
+        w.init(f"{head}.weight", np.ones((6, 1)))
+        for step in range(steps):
+            w.batch("input", batches)
+            w.batch("target", targets)
+            w.enter("", given_)
+            w.enter(body, given_, "")
+            w.call("layer_norm", body, inside if inside is not None else X, literals, site=0)
+            w.leave(body, inside if inside is not None else X)
+            if extra:
+                w.enter("drop", X, "")
+                w.leave("drop", X * 2, y="1", z="0")
+            w.enter(head, 2 * X if extra else X, "")
+            w.leave(head, out)
+            w.leave("", out)
+            loss = float(np.sum(out)) + float(np.sum(list(targets))) + (0.1 if extra else 0)
+            moved = out * step * keep
+            gradients = {f"{body}.weight": out, f"{head}.weight": out if keep else None}
+            w.learn(loss, gradients, {f"{body}.weight": start - out, f"{head}.weight": moved},
+                    lr=rate(step))  # fmt: skip
+        return w.done()
+
+    return training
+
+
+def found(a: Trace, b: Trace) -> Any:
+    c = Comparison(a, b)
+    front = c.front()
+    return judge(c, front) if front is not None else None
+
+
+def test_equal_trainings_have_no_difference(make: Any) -> None:
+    c = Comparison(make(), make())
+    assert c.equal
+    assert c.front() is None
+
+
+def test_renamed_modules_are_the_same_modules(make: Any) -> None:
+    c = Comparison(make(), make(names=("trunk", "last")))
+    assert c.alignment.renamed == (("body", "trunk"), ("head", "last"))
+    assert c.alignment.tensors["trunk.weight"] == "body.weight"
+    assert c.front() is None
+
+
+def test_the_module_that_returns_something_else_is_named(make: Any) -> None:
+    finding = found(make(), make(out=2 * X + 0.5))
+    assert (finding.phase, finding.module, finding.step) == ("forward", "head", 0)
+    assert finding.distance.share == 1.0
+    assert finding.distance.largest == 0.5
+
+
+def test_a_difference_that_reaches_nothing_has_vanished(make: Any) -> None:
+    c = Comparison(make(), make(inside=X + 1e-7))
+    assert c.equal
+    assert c.front() is None
+    finding = found(make(), make(inside=X + 1e-7, keep=False))
+    assert (finding.cause, finding.phase) == ("frozen", "backward")
+
+
+def test_changed_settings_and_arguments_are_sure(make: Any) -> None:
+    changed = {"inside": X + 1, "out": 3 * X}
+    settings = found(make(), make(eps=1e-3, **changed))
+    assert (settings.cause, settings.module, settings.sureness) == ("settings", "body", "sure")
+    assert "eps 1e-05 → 0.001" in settings.sentence
+    argument = found(make(), make(literals="_, 2", **changed))
+    assert argument.cause == "argument"
+    assert argument.sentence == "`body` calls `layer_norm(_, 2)` instead of `layer_norm(_, 1)`"
+    assert argument.places[0].frames[0].line == 7
+
+
+def test_an_added_dropout_is_named_with_its_random_numbers(make: Any) -> None:
+    finding = found(make(), make(extra=True))
+    assert (finding.cause, finding.module) == ("added", "drop")
+    assert "random numbers" in finding.sentence
+
+
+def test_a_schedule_a_step_early_is_told_from_another_rate(make: Any) -> None:
+    rates = {"steps": 8, "rate": lambda s: 0.1 / (s + 2)}
+    a, b = make(steps=8), make(**rates)
+    c = Comparison(a, b)
+    pair = next(p for p in c.pairs if p.one.kind == "hyper" and c.differs(p))
+    assert "one step early" in judge(c, Front(pair, "hyper", ())).sentence
+
+
+def test_labels_that_differ_are_counted(make: Any) -> None:
+    targets = [0, 99, *range(2, 20)]
+    finding = found(make(), make(targets=targets))
+    assert (finding.cause, finding.phase) == ("labels", "loss")
+    assert "5 % of 40 targets" in finding.sentence
+
+
+def test_data_in_another_order_is_told_from_other_data(make: Any) -> None:
+    c = Comparison(make(), make(given_=X[::-1], batches=range(19, -1, -1), out=X))
+    finding = judge(c, c.front())
+    assert (finding.phase, finding.cause) == ("data", "order")
+    scaled = found(make(), make(given_=X / 16, batches=range(50, 70), out=X))
+    assert (scaled.phase, scaled.cause) == ("data", "scale")
+    assert "0.0625 times" in scaled.sentence
+
+
+def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
+    draw = np.random.default_rng(0)
+    one, other = draw.normal(0, 0.02, 6), draw.normal(0, 0.02, 6)
+    anew = found(make(start=one, out=X), make(start=other, out=X + 1))
+    assert (anew.phase, anew.cause) == ("initialisation", "random")
+    wrong = found(make(start=one), make(start=10 * one, out=X))
+    assert (wrong.cause, wrong.module) == ("initialisation", "body")
+    assert "10 times" in wrong.sentence
+
+
+def test_a_trace_cut_short_by_a_kill_is_read_as_far_as_it_goes(make: Any, tmp_path: Path) -> None:
+    make()
+    file = tmp_path / "0" / "events.jsonl"
+    text = file.read_text()
+    file.write_text(text[: len(text) * 3 // 4])
+    trace = read(tmp_path / "0")
+    assert not trace.ended
+    assert trace.steps == 1
+
+
+def tensor(values: Any, dtype: str = "float32") -> Tensor:
+    array = np.asarray(values, dtype=np.float64)
+    finite = bool(np.isfinite(array).all())
+    return Tensor(str(array.tolist()), dtype, array.shape, False, finite, array)
+
+
+numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=30)
+
+
+@given(numbers, st.floats(0.01, 100))
+def test_a_scaled_tensor_has_its_factor_and_direction(values: list[float], factor: float) -> None:
+    a = np.array(values)
+    far = distance(tensor(a), tensor(a * factor))
+    if np.linalg.norm(a) > 1e-3:
+        assert far.ratio == pytest.approx(factor, rel=1e-4)
+        assert far.cosine == pytest.approx(1.0)
+        assert far.relative == pytest.approx(abs(factor - 1), rel=1e-6, abs=1e-9)
+
+
+@given(numbers)
+def test_what_is_not_finite_on_one_side_is_infinitely_far(values: list[float]) -> None:
+    broken = [*values[:-1], float("inf")]
+    assert distance(tensor(values), tensor(broken)).largest == np.inf
+    assert distance(tensor(broken), tensor(broken)).share == 0.0
+
+
+def test_other_additions_are_rounding_and_another_epsilon_is_not() -> None:
+    draw = np.random.default_rng(1)
+    a = draw.normal(size=1000)
+    assert distance(tensor(a), tensor(a * (1 + 2.0**-23))).rounding
+    assert not distance(tensor(a), tensor(a * 1.0001)).rounding
+    assert distance(tensor(a, "bfloat16"), tensor(a * 1.004, "bfloat16")).rounding
+
+
+@given(st.integers(0, 10_000), st.sampled_from([10, 100, 1000]))
+def test_two_draws_of_one_law_are_that(seed: int, size: int) -> None:
+    draw = np.random.default_rng(seed)
+    for law in (draw.standard_normal, draw.random):
+        assert same_law(tensor(law(size)), tensor(law(size)))
+    if size >= 100:
+        assert not same_law(tensor(draw.normal(0, 1, size)), tensor(draw.normal(0, 3, size)))
+
+
+def test_rounding_is_judged_by_what_rounding_does() -> None:
+    steps = tuple(range(20))
+
+    def growth(start: float, rate: float) -> Growth:
+        return Growth(steps, tuple(start * rate**s for s in steps), (0.0,) * 20)
+
+    assert like_rounding(growth(1e-7, 1.5), growth(2e-7, 1.5))
+    assert not like_rounding(growth(1e-3, 1.5), growth(2e-7, 1.5))
+    assert not like_rounding(growth(1e-7, 4.0), growth(1e-7, 1.2))
