@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,12 +72,10 @@ def main() -> None:
         bare, seen, ratios = [], [], []
         for number in range(options.rounds):
             for watched in (False, True) if number % 2 else (True, False):
-                (seen if watched else bare).append(
-                    durations(task, options.epochs, watched=watched)
-                )
+                (seen if watched else bare).append(durations(task, options.epochs, watched=watched))
             ratios.append(sum(seen[-1]) / sum(bare[-1]))
         steps = range(1, 1 + len(bare[0]))
-        looked = [step - 1 for step in steps if looks(step)]
+        looked = [step - 1 for step in takewhile(lambda s: s in {0, *steps}, looks()) if step]
         usual = statistics.median(d for one in bare for d in one)
         look = statistics.median(one[i] for one in seen for i in looked)
         rest = statistics.median(d for one in seen for i, d in enumerate(one) if i not in looked)

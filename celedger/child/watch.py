@@ -1,8 +1,8 @@
 """Watchpoints inside a training: figures of its activations, gradients and weights at some steps,
 its loss at every one. What they mean is judged outside, by `celedger.diagnose.watch`.
 
-Looked at are the first steps, thinning out, and then every 53rd or, late in a long training, every
-64th part of its length (`looks`). A step that is not looked at pays for keeping its loss. Figures
+Looked at are the first steps, thinning out, and then every 53rd or, late in a long training, each
+that makes it a 64th longer (`looks`). A step that is not looked at pays for keeping its loss. Figures
 stay on the device until the script reports an epoch, or ends. Nothing here draws a random number or
 changes a tensor, so the training goes on as without it.
 
@@ -36,8 +36,13 @@ HALVES = ("torch.float16", "torch.bfloat16")
 RECTIFIERS = ("ReluBackward", "ThresholdBackward", "HardtanhBackward", "ClampMinBackward")
 
 
-def looks(step: int) -> bool:
-    return step in EARLY or (step > 0 and step % max(EVERY, step // SHARE | 1) == 0)
+def looks() -> Iterator[int]:
+    """The steps to look at, without end."""
+    yield from EARLY
+    step = EVERY
+    while True:
+        yield step
+        step += max(EVERY, step // SHARE | 1)
 
 
 class Probe(observe.Probe):
@@ -48,6 +53,7 @@ class Probe(observe.Probe):
         super().__init__(options)
         self.closely = frozenset(options.get("closely", ()))
         self.step = 0
+        self._looks, self._next = looks(), -1
         self.looking = False
         self._passing_back = False
         self._half = ""  # the precision that autocast, or the modules, were seen to use
@@ -96,7 +102,9 @@ class Probe(observe.Probe):
         observe._wrap(scaler, "scale", self._scaled)
 
     def wants(self, step: int) -> bool:
-        self.step, self.looking = step, step in self.closely or looks(step)
+        while self._next < step:
+            self._next = next(self._looks)
+        self.step, self.looking = step, step in self.closely or step == self._next
         self._clear()
         return self.looking
 

@@ -146,12 +146,12 @@ def stuck(training: Watched, limit: float) -> Iterator[Place]:
                 step, change = found[0]
                 yield Place(step.number, *_owner(name), change.largest, _why_stuck(name, found))
                 break
-    orphans = [set(step.orphans) for step in training.steps if not step.skipped]
-    if len(orphans) >= STUCK:
-        for name in sorted(set.intersection(*orphans)):
-            if not (name in training.parameters and training.parameters[name].trained):
-                note = "it gets gradients, and no optimiser holds it"
-                yield Place(training.steps[0].number, *_owner(name), 0.0, note)
+    steps = [step for step in training.steps if not step.skipped]
+    for name in steps[0].orphans if len(steps) >= STUCK else ():
+        known = training.parameters.get(name)
+        if all(name in step.orphans for step in steps) and not (known and known.trained):
+            note = "it gets gradients, and no optimiser holds it"
+            yield Place(steps[0].number, *_owner(name), 0.0, note)
 
 
 def _why_stuck(name: str, found: list[tuple[Step, Change]]) -> str:
@@ -267,17 +267,16 @@ def vanishing(training: Watched, limit: float) -> Iterator[Place]:
 
 
 def exploding(training: Watched, limit: float) -> Iterator[Place]:
-    """A layer's gradient (RMS) beside the largest it had in the first steps looked at."""
-    first: dict[str, list[float]] = {}
-    for step in training.steps:
+    """A layer's gradient (RMS) beside the largest of any layer in the first steps looked at: a
+    layer behind a branch that begins at zero has none at first."""
+    steps = [step for step in training.steps if not step.skipped and _layers(step, training)]
+    first = [row.rms for step in steps[:IN_A_ROW] for row in _layers(step, training)]
+    most = max(first, default=0.0)
+    for step in steps[IN_A_ROW:] if most > 0 else ():
         for row in _layers(step, training):
-            known = first.setdefault(row.name, [])
-            rms = row.rms
-            if len(known) < IN_A_ROW:
-                known.append(rms)
-            elif max(known) > 0 and not rms / max(known) <= limit:
-                note = f"RMS {rms:.2g}, at first {max(known):.2g}"
-                yield Place(step.number, *_owner(row.name, "gradient"), rms / max(known), note)
+            if not row.rms / most <= limit:
+                note = f"RMS {row.rms:.2g}, at first no layer's above {most:.2g}"
+                yield Place(step.number, *_owner(row.name, "gradient"), row.rms / most, note)
 
 
 # --- activations -----------------------------------------------------------------------------

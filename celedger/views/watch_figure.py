@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from celedger.diagnose.watch import Judged, WatchReport
 from celedger.diagnose.watched import Step, Watched
@@ -47,13 +49,10 @@ def _loss(axes: Axes, judged: Judged) -> None:
     axes.plot(steps, losses, color=BLUE, linewidth=0.9)
     axes.set_ylabel("loss")
     axes.set_xlim(-0.5, max(1, judged.training.length) - 0.5)
-    for row, finding in enumerate(judged.findings):
+    for finding in judged.findings:
         axes.axvline(finding.first.step, color=RED, linewidth=0.8, linestyle=":")
-        axes.annotate(
-            f"{finding.watchpoint.name}, step {finding.first.step}",
-            (0.99, 0.95 - 0.11 * row), xycoords="axes fraction", ha="right", va="top",
-            color=RED, fontsize=8,
-        )  # fmt: skip
+    fired = [f"{f.watchpoint.name} (step {f.first.step})" for f in judged.findings]
+    axes.set_title("\n".join(wrap(", ".join(fired), 120)), loc="left", color=RED)
 
 
 def _strip(
@@ -75,7 +74,9 @@ def _strip(
         grid, aspect="auto", cmap="viridis", norm=LogNorm(low, max(high, low * 1.01)),
         interpolation="nearest",
     )  # fmt: skip
-    figure.colorbar(image, ax=axes, pad=0.01, aspect=12)
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=12)
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _gradients(step: Step) -> dict[str, float]:

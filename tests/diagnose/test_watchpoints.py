@@ -1,0 +1,98 @@
+"""Watchpoints fire on planted faults, name the place, and leave healthy trainings alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from celedger.child.watch import looks
+from celedger.diagnose import watchpoints
+from celedger.diagnose.watched import read
+from celedger.diagnose.watchpoints import Finding, judge
+from celedger.errors import UsageError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+# The watchpoint, and the step, module and tensor that it has to name.
+FAULTS = {
+    "overflow": ("overflow", 53, "0", "output"),  # looked at first when all weights are lost
+    "rate_zero": ("weight-unchanged", 0, "0", "weight"),
+    "rate_large": ("weight-change-large", 0, "2", "weight"),
+    "vanishing": ("gradient-vanishing", 1, "0", "gradient of weight"),
+    "large_init": ("weight-init-large", 0, "0", "weight"),
+    "zero_init": ("weight-symmetric", 3, "0", "weight"),
+    "dead": ("dead-units", 0, "3", "output"),
+    "detached": ("weight-unchanged", 0, "0", "weight"),
+    "forgotten": ("weight-unchanged", 0, "0", "weight"),
+    "saturated": ("saturated", 0, "1", "output"),
+    "stale": ("stale-batch", 0, "", "input"),
+    "first_of_many": ("stale-batch", 0, "", "input"),
+    "random_labels": ("loss-not-decreasing", 0, "-", "loss"),
+}
+HEALTHY = (
+    "healthy", "frozen", "zero_branches", "sparse", "whole_data", "masked", "falling_rate",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "trainings.py"), str(folder), *FAULTS, *HEALTHY]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def findings(out: Path, name: str, **thresholds: float) -> dict[str, Finding]:
+    (training,) = read(out / name)
+    return {f.watchpoint.name: f for f in judge(training, thresholds)}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named_where_it_began(out: Path, name: str) -> None:
+    watchpoint, step, module, tensor = FAULTS[name]
+    found = findings(out, name)
+    assert watchpoint in found, list(found)
+    first = found[watchpoint].first
+    assert (first.step, first.module, first.tensor) == (step, module, tensor)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_training_is_left_alone(out: Path, name: str) -> None:
+    assert findings(out, name) == {}
+
+
+def test_why_a_weight_stays_is_said(out: Path) -> None:
+    notes = {name: findings(out, name)["weight-unchanged"].first.note
+             for name in ("rate_zero", "detached", "forgotten", "dead")}  # fmt: skip
+    assert notes == {
+        "rate_zero": "the learning rate is 0",
+        "detached": "no gradient reaches it",
+        "forgotten": "it gets gradients, and no optimiser holds it",
+        "dead": "its gradient is zero",
+    }
+
+
+def test_thresholds_can_be_set_and_a_wrong_name_is_refused(out: Path) -> None:
+    assert "activation-range" in findings(out, "healthy", **{"activation-range": 0.1})
+    assert (
+        findings(out, "rate_large", **{"weight-change-large": 1e30})
+        .keys()
+        .isdisjoint({"weight-change-large"})
+    )
+    with pytest.raises(UsageError, match="no watchpoint 'nope'"):
+        watchpoints.limits({"nope": 1.0})
+
+
+def test_steps_looked_at_thin_out_and_never_keep_time_with_a_loop() -> None:
+    seen = list(takewhile(lambda step: step < 100_000, looks()))
+    assert seen[:10] == [0, 1, 2, 3, 5, 8, 13, 21, 34, 53]
+    assert len(seen) < 400
+    for every in range(2, 12):  # as many optimisers take turns, or batches make an epoch
+        assert {step % every for step in seen} == set(range(every))
