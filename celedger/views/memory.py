@@ -110,7 +110,7 @@ def _head(header: Header, memory: Memory, width: int) -> str:
     where = f"torch {memory.torch}, {memory.device}"
     lines = [
         f"memory of {header.task} at {short(header.commit.sha)} {plain(header.commit.subject)}",
-        f"seed {header.seed}, {where}; the process held {_bytes(memory.peak_rss)} at most, all in all",
+        f"seed {header.seed}, {where}; the process held {_bytes(memory.peak_rss)} at most",
     ]
     return "\n".join(clip(line, width) for line in lines)
 
