@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["PERIOD", "Places", "Sampler", "is_library"]
+__all__ = ["PERIOD", "Places", "Sampler", "is_library", "is_library_file"]
 
 # Seconds between two looks. A look takes about 20 µs, and makes a thread that runs pure Python
 # give up the interpreter lock once: 0.5 % of its time. A stall of 20 ms is seen four times.
@@ -32,9 +32,12 @@ def is_library(code: CodeType) -> bool:
     """Whether code belongs to Python, an installed package or celedger, not to the user."""
     found = _known.get(code)
     if found is None:
-        name = code.co_filename
-        found = _known[code] = name.startswith(_LIBRARIES) or "site-packages" in name
+        found = _known[code] = is_library_file(code.co_filename)
     return found
+
+
+def is_library_file(name: str) -> bool:
+    return name.startswith(_LIBRARIES) or "site-packages" in name
 
 
 class Places:

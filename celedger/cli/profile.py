@@ -54,7 +54,11 @@ def profile(
     if timeline is not None:
         _check_timeline(timeline, revision)
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
-        probe: dict[str, object] = {"kind": "profile"} | ({"steps": steps} if steps else {})
+        probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
+        if steps is not None:
+            probe["steps"] = steps
+        if memory:
+            return _memory(looking, revision, probe, output, json)
         if ".." in revision:
             return _two(looking, revision, probe, turns, output, json)
         return _one(looking, revision, probe, timeline, output, json)
@@ -97,6 +101,43 @@ def _one(
     else:
         print(profile_text(header, found, advice, width=options.width()))
     return Status.GOOD
+
+
+def _memory(
+    looking: Looking,
+    revision: str,
+    probe: dict[str, object],
+    output: Path | None,
+    json: bool,
+) -> int:
+    from celedger.diagnose import memory
+    from celedger.diagnose.profiling import memory as remembered
+    from celedger.views import export
+    from celedger.views import memory as views
+    from celedger.views.profile import Header
+
+    (task,) = looking.tasks
+    seed = task.seeds[0]
+
+    def look(commit: Commit, name: str) -> memory.Memory:
+        note(f"celedger: memory of {task.name} at {commit.sha[:10]}, outside the record")
+        return remembered(looking.bench, commit, task, seed, looking.folder / name, probe)
+
+    if ".." not in revision:
+        commit = looking.repository.resolve(revision)
+        found, header = look(commit, "one"), Header(task.name, commit, seed)
+        if json:
+            print(export.dumps(views.memory_json(header, found)))
+        else:
+            print(views.memory_text(header, found, width=options.width()))
+        return Status.GOOD
+    sides = _sides(looking, revision)
+    difference = memory.compare(look(sides[0], "before"), look(sides[1], "after"))
+    if json:
+        print(export.dumps(views.difference_json(task.name, sides, seed, difference)))
+    else:
+        print(views.difference_text(task.name, sides, seed, difference, width=options.width()))
+    return Status.BAD if difference.larger else Status.GOOD
 
 
 def _keep(trace: Path, at: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.stalls import Place, Samples, Stalls, find
+from celedger.diagnose.stalls import Place, Samples, Stalls, find, shown
 from celedger.errors import CannotJudge
 
 PHASES = ("data", "other", "forward", "backward", "tail")
@@ -160,7 +160,7 @@ def load(folder: Path, roots: Mapping[str, str], machine: Machine = Machine()) -
             "give the task more steps",
         )
     columns = {name: values[timed] for name, values in columns.items()}
-    places = tuple(Place(_shown(file, roots), name, line) for file, name, line in found["places"])
+    places = tuple(Place(shown(file, roots), name, line) for file, name, line in found["places"])
     samples = _samples(found["samples"], places)
     times = {name: columns[name] for name in PHASES}
     own = np.sum([times[name] for name in PHASES], axis=0)
@@ -255,11 +255,3 @@ def _lines(samples: Samples, steps: set[int]) -> tuple[Line, ...]:
         for place, parts in spent.items()
     ]
     return tuple(sorted(lines, key=lambda line: -line.share))
-
-
-def _shown(file: str, roots: Mapping[str, str]) -> str:
-    for prefix, name in roots.items():
-        if file.startswith(prefix.rstrip("/") + "/"):
-            rest = file[len(prefix.rstrip("/")) + 1 :]
-            return f"{name}/{rest}" if name else rest
-    return file

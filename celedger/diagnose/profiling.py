@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from celedger.diagnose.memory import Memory
+from celedger.diagnose.memory import load as load_memory
 from celedger.diagnose.profile import Machine, Process, Profile, load, trainings
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
@@ -40,6 +42,20 @@ def profile(
 ) -> Profile:
     folder, machine = run(bench, commit, task, seed, out, probe)
     return load(folder, roots(bench), machine)
+
+
+def memory(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: dict[str, object]
+) -> Memory:
+    """Where objects pile up, a second run traces them to their lines: that takes ten times as
+    long, and is not done where nothing grows."""
+    folder, _ = run(bench, commit, task, seed, out / "memory", probe)
+    found = load_memory(folder, roots(bench))
+    if not found.objects_pile_up:
+        return found
+    folder, _ = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
+    traced = load_memory(folder, roots(bench))
+    return replace(found, leaks=traced.leaks or found.leaks)
 
 
 def both(

@@ -39,7 +39,7 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,15 @@ class Stalls:
     found: tuple[Stall, ...]
     unexplained: tuple[int, ...]
     machine: tuple[int, ...]
+
+
+def shown(file: str, roots: Mapping[str, str]) -> str:
+    """A file's name as people know it: from the tree's root, or under the suite's name."""
+    for prefix, name in roots.items():
+        if file.startswith(prefix.rstrip("/") + "/"):
+            rest = file[len(prefix.rstrip("/")) + 1 :]
+            return f"{name}/{rest}" if name else rest
+    return file
 
 
 def find(

@@ -1,0 +1,350 @@
+"""The probe of `celedger profile --memory`: who holds the memory at the peak, and what piles up.
+
+A dispatch mode sees every tensor that an operator makes, and a weak reference tells when its
+storage is gone, on the CPU as on a GPU: the bytes that tensors hold are exact at every moment. Not
+seen: what kernels need inside, and other libraries; the process's resident memory is noted beside.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import json
+import os
+import sys
+import tracemalloc
+import weakref
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celedger.child import observe
+from celedger.child.phases import GAP, STATES, TAIL
+from celedger.child.sampling import Places, is_library_file
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
+_MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
+_MOST_MARKS = 24  # then every second is dropped
+_LARGER = 1.001  # a peak this much above the largest so far is worth being taken apart again
+_NODES = 100_000  # of autograd's graph, where counting ends
+_TOP = 40  # rows of a table
+
+
+class Tag(NamedTuple):
+    """Who made a tensor."""
+
+    phase: str
+    module: str | None
+    operator: str
+    place: int
+
+
+class Made(NamedTuple):
+    """One storage: a weak reference to it, bytes, who made it, and in which step."""
+
+    storage: Any
+    size: int
+    tag: Tag
+    step: int
+
+
+class Peak(NamedTuple):
+    size: int
+    step: int
+    held: dict[Tag, int]
+
+
+BEFORE = Tag("before", None, "made before the training", -1)
+
+
+class Probe(observe.Probe):
+    """Writes `memory.json`. With `steps`, the training ends after so many; with `objects`, Python's
+    allocations are traced to their lines, which takes ten times as long."""
+
+    def starts(self) -> None:
+        self._places = Places()
+        self._step, self._state = 0, 1
+        self._modules: list[str] = []
+        self._numbers: list[int] = []  # autograd's, as modules were entered and left
+        self._owners: list[str | None] = []  # whose all from each number on are
+        self._live: dict[int, Made] = {}
+        self._held: dict[Tag, int] = defaultdict(int)
+        self._total = 0
+        self._changes: list[tuple[int, Tag]] = []  # of this step, bytes and who
+        self._peak = 0  # since the step or evaluation began
+        self._peaks = {"step": Peak(0, 0, {}), "evaluation": Peak(0, 0, {})}  # the largest
+        self._evaluated = False  # in this gap
+        self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
+        # Kept in a few large blocks, not to look like a leak of objects themselves.
+        self._columns = {name: array("q") for name in ("peak", "end", "tensors", "rss")}
+        self._marks: list[str] = []
+        self._spacing, self._reported = _MARK, False
+        self._census()
+        self._start_step()
+        if self.options.get("objects"):
+            tracemalloc.start(_FRAMES)
+        self._mode = _mode(self)
+        self._mode.__enter__()
+
+    # -- what the mode tells ----------------------------------------------------------------
+
+    def made(self, operator: str, tensors: Any) -> None:
+        """New storages among an operator's results."""
+        tag = None
+        for tensor in tensors:
+            try:
+                storage = tensor.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # sparse, functional or fake
+                continue
+            if storage._cdata in self._live:
+                continue
+            if tag is None:
+                tag = self._tag(operator)
+            self._take(storage, tag)
+
+    def _take(self, storage: Any, tag: Tag) -> None:
+        size, key = storage.nbytes(), storage._cdata
+        if not size or storage.device.type == "meta":
+            return
+        held = weakref.ref(storage, lambda _: self._freed(key))
+        self._live[key] = Made(held, size, tag, self._step)
+        self._count(size, tag)
+        if self._total > self._peak:
+            self._peak = self._total
+
+    def _freed(self, key: int) -> None:
+        made = self._live.pop(key, None)
+        if made is not None:
+            self._count(-made.size, made.tag)
+
+    def _count(self, size: int, tag: Tag) -> None:
+        self._total += size
+        self._held[tag] += size
+        self._changes.append((size, tag))
+
+    def _tag(self, operator: str) -> Tag:
+        import torch
+
+        phase, module = STATES[self._state], self._modules[-1] if self._modules else None
+        node: Any = torch._C._current_autograd_node()
+        if node is not None:  # in a backward pass
+            number = node._sequence_nr()  # of a parameter's own node the largest there is
+            at = bisect.bisect_right(self._numbers, number) - 1
+            module = self._owners[at] if at >= 0 and number < 2**62 else None
+        elif self._state == GAP and self._modules:
+            phase = "evaluation"
+            self._evaluated = True
+        return Tag(phase, module, operator, self._places.of(sys._getframe(3)))
+
+    # -- the training's edges ---------------------------------------------------------------
+
+    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        import torch
+
+        if torch.is_grad_enabled() and self._state == GAP:
+            self._close_evaluation()
+            self._state = 1
+        self._modules.append(self.names.of(module))
+        self._own()
+
+    def forward_ends(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        path = self.names.of(module)
+        while self._modules and self._modules.pop() != path:
+            pass  # left behind by an exception that the script caught
+        self._own()
+
+    def _own(self) -> None:
+        import torch
+
+        self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self._owners.append(self._modules[-1] if self._modules else None)
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        self._state = 2
+
+    def backward_ends(self) -> None:
+        self._state = TAIL
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        self._state = GAP
+        row = (self._peak, self._total, len(self._live), _resident())
+        for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
+            column.append(value)
+        self._take_apart("step")
+        self._step += 1
+        self._start_step()
+        if not self._reported and self._step % self._spacing == 0:
+            self._mark(None)
+        if self._step >= self.options.get("steps", sys.maxsize):
+            raise SystemExit(0)
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        if not self._reported:
+            self._marks.clear()  # epochs are better moments than numbers of steps
+            self._reported = True
+        self._mark(epoch)
+
+    def ends(self) -> None:
+        self._mode.__exit__(None, None, None)
+        self._close_evaluation()
+        import torch
+
+        document = {
+            "torch": torch.__version__,
+            "device": "cuda" if torch.cuda.is_initialized() else "cpu",  # type: ignore[no-untyped-call]
+            "steps": {name: list(values) for name, values in self._columns.items()},
+            "peaks": {
+                name: {
+                    "bytes": peak.size,
+                    "step": peak.step,
+                    "held": sorted(((s, *t) for t, s in peak.held.items() if s), key=_largest),
+                }
+                for name, peak in self._peaks.items()
+            },
+            "evaluations": self._evaluations,
+            "marks": [json.loads(mark) for mark in self._marks],
+            "places": self._places.table,
+            "peak_rss": _peak_resident(),
+        }
+        (self.out / "memory.json").write_text(json.dumps(document))
+
+    # -- looks ----------------------------------------------------------------------------
+
+    def _start_step(self) -> None:
+        self._numbers, self._owners = [], []
+        self._modules = []
+        self._changes = []
+        self._base = dict(self._held)
+        self._peak = self._total
+
+    def _close_evaluation(self) -> None:
+        if self._evaluated:
+            self._evaluations.append((self._step, self._peak))
+            self._take_apart("evaluation")
+            self._start_step()
+            self._evaluated = False
+
+    def _take_apart(self, kind: str) -> None:
+        """Who held what at this peak, where it is the largest so far: the changes replayed."""
+        if self._peak <= self._peaks[kind].size * _LARGER:
+            return
+        held, total = defaultdict(int, self._base), sum(self._base.values())
+        for size, tag in self._changes:
+            if total == self._peak:
+                break
+            total += size
+            held[tag] += size
+        self._peaks[kind] = Peak(self._peak, self._step, dict(held))
+
+    def _census(self) -> None:
+        """What there is before the training: parameters, and data."""
+        import torch
+
+        for thing in gc.get_objects():
+            if type(thing) is torch.Tensor or type(thing) is torch.nn.Parameter:
+                storage = thing.untyped_storage()
+                if storage._cdata not in self._live:
+                    self._take(storage, BEFORE)
+
+    def _mark(self, epoch: int | None) -> None:
+        """What is there now, by who made it: tensors, graphs, Python objects."""
+        groups: dict[Tag, list[Made]] = defaultdict(list)
+        for made in list(self._live.values()):
+            groups[made.tag].append(made)
+        tensors = [
+            (*tag, len(group), sum(made.size for made in group), [made.step for made in group])
+            for tag, group in groups.items()
+            if tag is not BEFORE
+        ]
+        mark = {
+            "step": self._step, "epoch": epoch, "held": self._total, "rss": _resident(),
+            "tensors": tensors, "graphs": self._graphs(), "objects": self._objects(),
+            "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
+        }  # fmt: skip
+        del tensors, groups
+        mark["blocks"] = sys.getallocatedblocks()
+        self._marks.append(json.dumps(mark))
+        if len(self._marks) > _MOST_MARKS:
+            self._marks = self._marks[::2]
+            self._spacing *= 2
+
+    def _graphs(self) -> list[tuple[int, int]]:
+        """Nodes of autograd's graph that tensors keep, and where the tensor was made."""
+        import torch
+
+        seen: set[Any] = set()
+        found = []
+        for thing in gc.get_objects():
+            if type(thing) is not torch.Tensor or thing.grad_fn is None:
+                continue
+            before, waiting = len(seen), [thing.grad_fn]
+            while waiting and len(seen) < _NODES:
+                node = waiting.pop()
+                if node not in seen:
+                    seen.add(node)
+                    waiting += [n for n, _ in node.next_functions if n is not None]
+            made = self._live.get(thing.untyped_storage()._cdata)
+            found.append((len(seen) - before, made.tag.place if made else -1))
+        return sorted(found, reverse=True)[:_TOP]
+
+    def _objects(self) -> list[tuple[str, int, int, int]]:
+        """Bytes and number of what Python allocated, by the user's line: file, line, bytes,
+        number."""
+        sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+        if not tracemalloc.is_tracing():
+            return []
+        for trace in tracemalloc.take_snapshot().traces:
+            frames = list(trace.traceback)[::-1]  # the innermost first
+            if any("/celedger/child/" in frame.filename for frame in frames):
+                continue  # our own notes
+            at = next((f for f in frames if not is_library_file(f.filename)), None)
+            if at is not None:
+                row = sums[at.filename, at.lineno]
+                row[0] += trace.size
+                row[1] += 1
+        return [(file, line, row[0], row[1]) for (file, line), row in sums.items()]
+
+
+def _mode(probe: Probe) -> Any:
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            results = func(*args, **(kwargs or {}))
+            if isinstance(results, Tensor):
+                probe.made(func._schema.name, (results,))
+            elif isinstance(results, (tuple, list)):
+                probe.made(func._schema.name, [r for _, r in observe.tensors(results)])
+            return results
+
+    return Mode()  # type: ignore[no-untyped-call]
+
+
+def _largest(row: tuple[Any, ...]) -> int:
+    return -int(row[0])
+
+
+def _resident() -> int:
+    """Bytes of RAM; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _peak_resident() -> int:
+    from celedger.child.torch import peak_rss
+
+    return peak_rss()
