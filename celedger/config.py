@@ -16,11 +16,6 @@ from pathlib import Path
 from celedger.errors import ConfigError
 from celedger.model import Bytes, parse_size
 
-RERUNS = 6  # extra trials a task may take to settle a suspicion, for `check` and the worker
-# A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
-# the shift is far below the noise, or is not there, and a person should decide to go on.
-BISECT_TRIALS = 200
-
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})

@@ -14,13 +14,15 @@ from celedger import drift
 from celedger.bisection.bits import Bits
 from celedger.bisection.classes import Classes
 from celedger.bisection.symptom import Symptom
-from celedger.config import BISECT_TRIALS
 from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, TrialRecord
 from celedger.repo import History
 from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial.runner import Bench
 
+# A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
+# the shift is far below the noise, or is not there, and a person should decide to go on.
+BUDGET = 200
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -29,7 +31,7 @@ class Limits:
     """`budget` bounds the trials that are run; stored ones are free."""
 
     confidence: float = 0.95
-    budget: int = BISECT_TRIALS
+    budget: int = BUDGET
 
 
 @dataclass(frozen=True, slots=True)

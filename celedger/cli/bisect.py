@@ -11,7 +11,6 @@ import typer
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
 from celedger.cli.session import note, writing
-from celedger.config import BISECT_TRIALS
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -45,8 +44,11 @@ def bisect(
         float, typer.Option(min=0.5, max=0.9999, help="How sure to be before naming a commit.")
     ] = 0.95,
     budget: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Run at most N trials beyond the ends'.")
-    ] = BISECT_TRIALS,
+        int | None,
+        typer.Option(
+            min=0, metavar="N", show_default="200", help="Run at most N trials beyond the ends'."
+        ),
+    ] = None,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Only commits of the main line.")
     ] = False,
@@ -80,6 +82,9 @@ def bisect(
 
     if output is not None:
         check_suffix(output)  # before hours of training, not after
+    limits = bisection.Limits(confidence)
+    if budget is not None:
+        limits = bisection.Limits(confidence, budget)
     old, dots, new = commits.partition("..")
     if not dots or not old or new.startswith("."):
         raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
@@ -97,7 +102,7 @@ def bisect(
                 names: list[str | None] = [*(metric or ())] or [None]
                 print(plans_text([
                     bisection.plan(
-                        bench, history, good, tasks, name, bisection.Limits(confidence, budget),
+                        bench, history, good, tasks, name, limits,
                         improved=find is Find.IMPROVED,
                         seconds=lambda t: options.usual_seconds(ledger, t),
                     )
@@ -113,11 +118,11 @@ def bisect(
                 bench.listen = progress
                 answer = bisection.bisect_many(
                     bench, history, good, tasks, metric or (),
-                    bisection.Limits(confidence, budget),
+                    limits,
                     improved=find is Find.IMPROVED,
                     seconds=lambda t: options.usual_seconds(ledger, t),
                     chosen=lambda found: _introduce(found, len(history.commits), progress),
-                    expected=lambda trials: _warn(trials, budget, progress),
+                    expected=lambda trials: _warn(trials, limits.budget, progress),
                     seen=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
         known = {m.name: m for m in ledger.metrics()}

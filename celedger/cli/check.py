@@ -8,7 +8,6 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.session import writing
-from celedger.config import RERUNS
 
 
 def check(
@@ -17,8 +16,11 @@ def check(
     suite: options.Suite = None,
     task: options.Tasks = None,
     budget: Annotated[
-        int, typer.Option(min=0, help="Extra trials a task may take to settle a suspicion.")
-    ] = RERUNS,
+        int | None,
+        typer.Option(
+            min=0, show_default="6", help="Extra trials a task may take to settle a suspicion."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
     ] = False,
@@ -52,7 +54,8 @@ def check(
             with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
                 bench.listen = progress
                 run_all(bench, needs)
-                judged = drift.settle(repository, bench, commit, tasks, budget=budget)
+                most = drift.RERUNS if budget is None else budget
+                judged = drift.settle(repository, bench, commit, tasks, budget=most)
         if json:
             print(export.dumps(verdicts_json(commit, judged.verdicts)))
         else:

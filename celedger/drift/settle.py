@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.config import RERUNS
 from celedger.drift.baseline import HISTORY, Baselines, usable
 from celedger.drift.judge import Judged, judge
 from celedger.model import Commit, Kind, Task
@@ -14,6 +13,7 @@ from celedger.repo import Repository
 from celedger.trial.runner import Bench
 from celedger.trial.seeds import next_seed
 
+RERUNS = 6  # extra trials a task may take to settle a suspicion
 # HEAD, baseline, baseline, HEAD: a drift of the machine that is linear over the four cancels.
 _ABBA = (True, False, False, True)
 
