@@ -264,14 +264,18 @@ def overlapping(commits: int) -> None:
         for footprints in (1, 5):
             objects = Objects(opened)
             began, busy = time.perf_counter(), time.process_time()
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            before = children.ru_utime + children.ru_stime
             for extra in range(footprints):
                 footprint = Footprint(tuple(sorted([*read, b"", b"part1", b"none%d" % extra])))
                 contents = Contents(objects, footprint).of(trees)
             took = time.perf_counter() - began
             cpu = time.process_time() - busy
+            children = resource.getrusage(resource.RUSAGE_CHILDREN)
+            git = children.ru_utime + children.ru_stime - before
             print(
                 f"{commits} commits of 2,000 files, {footprints} footprints of 150 files: {took:.1f} s "
-                f"({cpu:.1f} s of this process), peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB, "
+                f"({cpu:.1f} s of this process, {git:.1f} s of git), peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB, "
                 f"{len(set(contents.values()))} contents"
             )
 

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlite_utils.migrations import Migrations
 
 from celedger.errors import LedgerError
 from celedger.ledger import Ledger, opening, schema
+from celedger.model import Footprint
 
 FORK = multiprocessing.get_context("fork")
 
@@ -162,15 +164,19 @@ def test_any_file_name_will_do(tmp_path: Path, facts: Any, name: str) -> None:
     assert files(tmp_path) == {name, ".celedger"}
 
 
+TODAY = opening.VERSION
+LATER = f"{TODAY + 1}_later"
+
+
 def later(migrations: Migrations) -> Migrations:
     """Today's migrations and one to come."""
     grown = Migrations(migrations.name)
     grown._migrations = list(migrations._migrations)
 
-    @grown(name="2_later")
+    @grown(name=LATER)
     def add(db: Any) -> None:
         db.conn.execute("CREATE TABLE later (id INTEGER PRIMARY KEY) STRICT")
-        db.conn.execute("PRAGMA user_version = 2")
+        db.conn.execute(f"PRAGMA user_version = {TODAY + 1}")
 
     return grown
 
@@ -179,7 +185,7 @@ def later(migrations: Migrations) -> Migrations:
 def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
     grown = later(schema.MIGRATIONS)
     today = schema.migrate
-    monkeypatch.setattr(opening, "VERSION", 2)
+    monkeypatch.setattr(opening, "VERSION", TODAY + 1)
     monkeypatch.setattr(schema, "migrate", lambda connection: today(connection, grown))
 
 
@@ -193,13 +199,31 @@ def test_an_older_ledger_is_migrated_and_a_copy_kept(
     with Ledger.open(ledger.path, readonly=readonly) as migrated:
         assert migrated._rows("SELECT count(*) FROM later") == [(0,)]
         assert migrated.commits() == [facts.commit(1)]
-        assert migrated._rows("SELECT name FROM _sqlite_migrations ORDER BY id") == [
-            ("1_first",), ("2_later",)
-        ]  # fmt: skip
-    assert files(ledger.folder) == {"ledger.db", "ledger.db.before-2", ".celedger"}
-    with closing(sqlite3.connect(ledger.folder / "ledger.db.before-2")) as kept:
-        assert kept.execute("PRAGMA user_version").fetchone() == (1,)
+        done = migrated._rows("SELECT name FROM _sqlite_migrations ORDER BY id")
+        assert (len(done), done[-1]) == (TODAY + 1, (LATER,))
+    copy = f"ledger.db.before-{TODAY + 1}"
+    assert files(ledger.folder) == {"ledger.db", copy, ".celedger"}
+    with closing(sqlite3.connect(ledger.folder / copy)) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone() == (TODAY,)
         assert kept.execute("SELECT count(*) FROM commits").fetchone() == (1,)
+
+
+def test_a_ledger_of_schema_1_keeps_its_footprints_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    today, first = schema.migrate, Migrations(schema.MIGRATIONS.name)
+    first._migrations = list(schema.MIGRATIONS._migrations)[:1]
+    path = tmp_path / "ledger.db"
+    with monkeypatch.context() as then:
+        then.setattr(opening, "VERSION", 1)
+        then.setattr(schema, "migrate", lambda connection: today(connection, first))
+        with Ledger.open(path, create=True) as old, old.transaction() as connection:
+            connection.execute(
+                "INSERT INTO footprints VALUES (1, 'd', ?, '[]')", (zlib.compress(b"a.py"),)
+            )
+    with Ledger.open(path) as ledger:
+        assert ledger.footprint(1) == Footprint((b"a.py",))
+        assert ledger._rows("PRAGMA user_version") == [(opening.VERSION,)]
 
 
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(
@@ -221,7 +245,7 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(
     with pytest.raises(LedgerError, match="interrupted"):
         Ledger.open(ledger.path)
     monkeypatch.setattr(schema, "migrate", whole)
-    monkeypatch.setattr(opening, "VERSION", 1)
+    monkeypatch.setattr(opening, "VERSION", TODAY)
     with Ledger.open(ledger.path) as same:
         assert same.commits() == [facts.commit(1)]
 
@@ -241,7 +265,7 @@ def test_processes_that_start_at_once_migrate_once(ledger: Ledger, tomorrow: Non
         one.join()
     assert [one.exitcode for one in all_of_them] == [0] * 8
     with Ledger.open(ledger.path) as migrated:
-        assert migrated._rows("SELECT count(*) FROM _sqlite_migrations") == [(2,)]
+        assert migrated._rows("SELECT count(*) FROM _sqlite_migrations") == [(TODAY + 1,)]
 
 
 def test_a_network_file_system_is_recognised_by_the_deepest_mount() -> None:

@@ -4,6 +4,7 @@ with real builds and a real `pip install` of a wheel that the test makes itself.
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -280,6 +281,20 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     again = project.run("run", sha, "--seed", "7")
     assert again.status in (0, 1), again.err
     assert losses(project)[sha][-1] == (2.5 if level == 2 else 1.0)
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_uv_makes_an_environment_where_it_is_there(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "locked", VENV_SUITE, {"fit.py": VENV_FIT})
+    (project.root / "wheels").mkdir()
+    (project.root / "wheels" / "tinypackage-1-py3-none-any.whl").write_bytes(wheel(1))
+    files = {"requirements.txt": REQUIREMENTS.format(1), "model.py": "EXTRA = 0\n"}
+    sha = project.commit("one", files)
+    done = project.run("run", sha)
+    assert done.status == 0, done.out + done.err
+    assert losses(project) == {sha: [1.0, 1.0]}
+    (made,) = (project.root / ".git" / "celedger" / "venvs").glob("*/venv/pyvenv.cfg")
+    assert "uv = " in made.read_text()
 
 
 @pytest.mark.parametrize(
