@@ -26,10 +26,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from planted_edits import FAULTS, REFACTORS, Edit
 
 from celedger import config
@@ -47,6 +43,7 @@ from celedger.trial.diagnostic import Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text
 
+ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {
     "core": ("mlp_digits", "resnet_digits", "char_transformer", "char_lstm", "digits", "text"),
     "wide": ("mobilenet_digits", "vit_digits", "vit", "vae_digits"),
@@ -154,8 +151,8 @@ def company(repo: Path, draw: random.Random) -> None:
         elif kind == 1:
             text += f"\n\ndef unused_{draw.randrange(100)}(x):\n    return x\n"
         else:
-            text = text.replace("from __future__ import annotations\n",
-                                "from __future__ import annotations\n\n# A small training.\n", 1)  # fmt: skip
+            first = "from __future__ import annotations\n"
+            text = text.replace(first, f"{first}\n# A small training.\n", 1)
         file.write_text(text)
 
 
@@ -249,7 +246,9 @@ def main() -> int:
                 sides = Side("parent", good), Side("culprit", bad)
                 seed = options.seed
                 try:
-                    found = explain(Memory(bench, tasks[task], runs / name, seed, known, server), *sides)
+                    found = explain(
+                        Memory(bench, tasks[task], runs / name, seed, known, server), *sides
+                    )
                 except CeledgerError as error:
                     print(f"{kind:9}{name:24} FAILED {error}", flush=True)
                     score[f"{kind} failed"] += 1

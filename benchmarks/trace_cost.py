@@ -80,8 +80,8 @@ def main() -> int:
         full, pulse = (taken[kind] / taken["bare"] for kind in ("full", "pulse"))
         dear += full > LIMIT
         print(
-            f"{task:18} bare {taken['bare'] * 1e3:6.1f} ms  pulse {pulse:5.2f} x  full {full:5.2f} x"
-            f"  {size / (STEPS / 3) / 1e6:.1f} MB a full step",
+            f"{task:18} bare {taken['bare'] * 1e3:6.1f} ms  pulse {pulse:5.2f} x  "
+            f"full {full:5.2f} x  {size / (STEPS / 3) / 1e6:.1f} MB a full step",
             flush=True,
         )
     return int(dear > 0)

@@ -7,7 +7,7 @@ import argparse
 
 import digits
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from celedger.child import log

@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 import torch._dynamo  # what making an optimiser imports
@@ -22,7 +23,7 @@ def run(job):
     os.chdir(job["tree"])
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
     from celedger.child import observe, trace
 
     observe.install()

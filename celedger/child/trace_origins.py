@@ -64,14 +64,16 @@ class Origins:
         import torch
 
         writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
-        if not writes and not any(word in name for word in _DRAWING):
+        drawing = any(word in name for word in _DRAWING)
+        if not writes and not drawing:
             return
         site = self._sites.here(skip=3)
         said = literals(args, kwargs)
         if writes and args and isinstance(args[0], torch.Tensor):
             self._wrote[args[0].data_ptr()] = {"o": name, "l": said, "w": site}
         now = torch_generators()
-        if self._random and now != self._random and self._draws < _DRAWS:
+        drew = now != self._random if self._random else drawing
+        if drew and self._draws < _DRAWS:
             self._draws += 1
             self._tell({"k": "draw", "o": name, "l": said, "w": site, "y": now})
         self._random = now

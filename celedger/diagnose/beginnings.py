@@ -53,7 +53,9 @@ def judge_init(c: Comparison, front: Front) -> Finding:
     others = sorted({str(p.one.path) for p in wrong[1:]})
     said = f"{role} `{b.path}` differs{_law(x, y)}"
     sure = Sureness.SURE
-    how = f"; it was written by `{_made(a)}`, now by `{_made(b)}`" if _made(a) != _made(b) else ""
+    how = f"; `{_made(b)}` writes it" if _made(b) and not _made(a) else ""
+    if _made(a) and _made(a) != _made(b):
+        how = f"; `{_made(a)}` wrote it, now {f'`{_made(b)}`' if _made(b) else 'nothing'} does"
     if others:
         said += f", and that of {some(others)}"
     places = [

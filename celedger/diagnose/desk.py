@@ -106,7 +106,8 @@ class Desk:
         done = diagnose(
             self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
             out, probe,
-            params=side.params, environment=side.environment,
+            params=side.params,
+            environment={"TORCHDYNAMO_DISABLE": "1", **side.environment},
         )  # fmt: skip
         return done, read_all(out)
 

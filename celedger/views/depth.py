@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from celedger.diagnose.depth import Layer
 from celedger.diagnose.desk import Explanation
@@ -55,7 +57,9 @@ def depth_figure(found: Explanation, path: Path) -> Path:
         return picture.save(sheet, path)
 
 
-def _panel(axes, places: Sequence[int], values: Sequence[float], layers: Sequence[Layer]) -> None:  # type: ignore[no-untyped-def]
+def _panel(
+    axes: Axes, places: Sequence[int], values: Sequence[float], layers: Sequence[Layer]
+) -> None:
     axes.set_yscale("log")
     finite = [v for v in values if 0 < v < math.inf]
     low = min([*finite, *(layer.rounding for layer in layers if layer.rounding)], default=_TINY)
@@ -71,3 +75,6 @@ def _panel(axes, places: Sequence[int], values: Sequence[float], layers: Sequenc
     rounding = [layer.rounding or math.nan for layer in layers]
     axes.step(places, rounding, where="mid", linestyle=":", color=picture.MUTED, linewidth=1)
     axes.set_ylim(floor / 2, top)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}".replace("e-0", "e-")))
+    axes.yaxis.set_minor_locator(NullLocator())

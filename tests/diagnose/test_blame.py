@@ -1,0 +1,86 @@
+"""The part of a commit that a finding has to do with is found by the lines that ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import make_project
+from diagnose.made_traces import Writer
+
+from celedger.diagnose.blame import blame
+from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.seeds import first_shift
+from celedger.diagnose.trace import Frame, Trace
+from celedger.repo import Repository
+from celedger.repo.hunks import Hunk, hunks
+
+BEFORE = """\
+import torch
+
+
+def mask(t):
+    return torch.ones(t, t).tril(0)
+
+
+def other():
+    pass
+"""
+
+
+def changed(tmp_path: Path) -> list[Hunk]:
+    project = make_project(tmp_path / "project")
+    old = project.commit("one", {"net.py": BEFORE, "gone.py": "x = 1\n", 'odd "name.py': "a\n"})
+    (project.root / "gone.py").unlink()
+    after = BEFORE.replace("tril(0)", "tril(1)").replace("import torch", "import torch  # now")
+    new = project.commit(
+        "two", {"net.py": after, "new.py": "--- a\n+++ b\n", 'odd "name.py': "b\n"}
+    )
+    return hunks(Repository.open(project.root), old, new)
+
+
+def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
+    found = {(h.old, h.new): h for h in changed(tmp_path)}
+    assert ("gone.py", "") in found
+    assert found["", "new.py"].lines == ("+--- a", "++++ b")
+    (mask,) = [h for h in changed(tmp_path / "again") if "tril(1)" in "".join(h.lines)]
+    assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
+    assert mask.touches("net.py", 5, 5, side="b")
+    assert not mask.touches("net.py", 6, 9, side="b")
+
+
+def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    place = Place("b", "call", (Frame(str(tree / "net.py"), 5, "mask"),))
+    finding = Finding(
+        Phase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,),
+        sureness=Sureness.LIKELY,
+    )  # fmt: skip
+    judged, blamed = blame(finding, changed(tmp_path), tree, [str(tree / "net.py")])
+    assert [one.closeness for one in blamed] == [0, 4]
+    assert "tril(1)" in "".join(blamed[0].hunk.lines)
+    assert judged.sureness == "likely"
+    apart = [h for h in changed(tmp_path / "more") if h.new == "new.py"]
+    assert blame(finding, apart, tree, [])[0].sureness == "unsure"
+
+
+def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Path) -> None:
+    import numpy as np
+
+    def runs(name: str, scale: float, count: int = 5) -> list[Trace]:
+        made = []
+        for seed in range(count):
+            draw = np.random.default_rng([seed, *name.encode()])
+            w = Writer(tmp_path / f"{name}{seed}")
+            w.module("", "net.Net")
+            w.module("head", "torch.nn.Linear")
+            w.init("head.weight", draw.normal(0, 0.02, 200))
+            w.leave("head", draw.normal(0, scale, 200))
+            made.append(w.done())
+        return made
+
+    base = runs("base", 1.0)
+    assert first_shift(base, runs("equal", 1.0)) is None
+    found = first_shift(base, runs("other", 3.0))
+    assert found is not None
+    assert (found.module, found.phase) == ("head", "forward")
+    assert "times as large, over 5 seeds" in found.sentence
