@@ -9,7 +9,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.session import diagnosing, note
-from celedger.errors import Status
+from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
@@ -47,12 +47,12 @@ def profile(
     window of ten other steps. GOOD..BAD runs both sides in turns and says which phases and
     operators got slower: 0 no difference beyond noise, 1 slower, 125 cannot be judged.
     """
-    from celedger.views.picture import check_suffix
-
     if output is not None:
+        from celedger.views.picture import check_suffix
+
         check_suffix(output)
     if timeline is not None:
-        _check_timeline(timeline, revision)
+        _check_timeline(timeline, revision, memory=memory)
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
         probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
         if steps is not None:
@@ -64,9 +64,9 @@ def profile(
         return _one(looking, revision, probe, timeline, output, json)
 
 
-def _check_timeline(path: Path, revision: str) -> None:
-    from celedger.errors import UsageError
-
+def _check_timeline(path: Path, revision: str, *, memory: bool) -> None:
+    if memory:
+        raise UsageError("a timeline is of time, not of memory", "leave out --memory or --timeline")
     if not path.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{path.name!r} is no trace", "name it FILE.json or FILE.json.gz")
     if ".." in revision:
@@ -100,6 +100,10 @@ def _one(
         print(export.dumps(profile_json(header, found, advice)))
     else:
         print(profile_text(header, found, advice, width=options.width()))
+    if output is not None:
+        from celedger.views.profile_picture import draw_profile
+
+        note(str(draw_profile(header, found, output)))
     return Status.GOOD
 
 
@@ -116,6 +120,8 @@ def _memory(
     from celedger.views import memory as views
     from celedger.views.profile import Header
 
+    if output is not None and ".." in revision:
+        raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
     (task,) = looking.tasks
     seed = task.seeds[0]
 
@@ -130,6 +136,10 @@ def _memory(
             print(export.dumps(views.memory_json(header, found)))
         else:
             print(views.memory_text(header, found, width=options.width()))
+        if output is not None:
+            from celedger.views.profile_picture import draw_memory
+
+            note(str(draw_memory(header, found, output)))
         return Status.GOOD
     sides = _sides(looking, revision)
     difference = memory.compare(look(sides[0], "before"), look(sides[1], "after"))
@@ -187,12 +197,14 @@ def _two(
         print(export.dumps(slower_json(task.name, sides, seed, compared)))
     else:
         print(slower_text(task.name, sides, seed, compared, width=options.width()))
+    if output is not None:
+        from celedger.views.profile_picture import draw_difference
+
+        note(str(draw_difference(task.name, sides, compared, output)))
     return Status.BAD if compared.slower else Status.GOOD
 
 
 def _sides(looking: Looking, revision: str) -> tuple[Commit, Commit]:
-    from celedger.errors import UsageError
-
     good, _, bad = revision.partition("..")
     if bad.startswith("."):
         raise UsageError(f"{revision} is a symmetric difference", "type GOOD..BAD with two dots")

@@ -24,6 +24,7 @@ FEWEST = 3
 # Objects of one type, more in every epoch, at least one in two steps: a type is counted exactly,
 # and does not grow at all in a training that keeps nothing.
 OBJECTS = 0.5  # a step
+COMPANIONS = 2.0  # objects that may come with a tensor kept: its own, its gradient function's
 BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
@@ -114,7 +115,7 @@ class Difference:
     @property
     def larger(self) -> bool:
         return bool(self.leaks) or any(
-            self.after.peaks[name].size > peak.size * (1 + PEAK_FLOOR)
+            self.after.peaks[name].size >= max(peak.size, 1) * (1 + PEAK_FLOOR)
             for name, peak in self.before.peaks.items()
         )
 
@@ -144,10 +145,8 @@ def load(folder: Path, roots: Mapping[str, str]) -> Memory:
     }
     marks = found["marks"]
     tensors, graphs = _tensors(marks, place), _graphs(marks, place)
-    types = _types(marks)
+    types = _types(marks, sum(leak.number for leak in tensors))
     objects = _objects(marks, roots) if types else ()
-    if types and not objects and not tensors and not graphs:
-        objects = types
     return Memory(
         torch=found["torch"],
         device=found["device"],
@@ -157,7 +156,7 @@ def load(folder: Path, roots: Mapping[str, str]) -> Memory:
         rss=steps["rss"],
         peak_rss=found["peak_rss"],
         epochs=tuple(_epochs(marks, steps["peak"], found["evaluations"])),
-        leaks=(*tensors, *graphs, *objects),
+        leaks=(*tensors, *graphs, *(objects or types)),
         objects_pile_up=bool(types),
     )
 
@@ -223,12 +222,13 @@ def _graphs(marks: Sequence[Mapping[str, Any]], place: Any) -> tuple[Leak, ...]:
     return tuple(leaks)
 
 
-def _types(marks: Sequence[Mapping[str, Any]]) -> tuple[Leak, ...]:
+def _types(marks: Sequence[Mapping[str, Any]], tensors: float) -> tuple[Leak, ...]:
+    """Types that become more in every epoch, beyond what comes with so many tensors a step."""
     counts = [dict(mark["types"]) for mark in marks]
     leaks = []
     for name in counts[-1] if counts else ():
         rates = _rates(marks, [count.get(name, 0) for count in counts])[1:]
-        if len(rates) >= 1 and min(rates) >= OBJECTS:
+        if len(rates) >= 1 and min(rates) >= OBJECTS + COMPANIONS * tensors:
             leaks.append(Leak("objects", name, None, None, min(rates), 0.0))
     return tuple(leaks)
 
@@ -240,7 +240,7 @@ def _objects(marks: Sequence[Mapping[str, Any]], roots: Mapping[str, str]) -> tu
     for key in sizes[-1] if sizes else ():
         rates = _rates(marks, [size.get(key, (0, 0))[0] for size in sizes])[1:]
         numbers = _rates(marks, [size.get(key, (0, 0))[1] for size in sizes])[1:]
-        if len(rates) >= 1 and min(rates) >= BYTES and min(numbers) > 0:
+        if len(rates) >= 1 and min(rates) >= BYTES and min(numbers) >= OBJECTS:
             at = Place(shown(key[0], roots), "", key[1])
             leaks.append(Leak("objects", "Python objects", None, at, min(numbers), min(rates)))
     return tuple(sorted(leaks, key=lambda leak: -leak.size))

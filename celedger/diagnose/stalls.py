@@ -130,9 +130,9 @@ def find(
 def period(stalled: Sequence[int], watched: Sequence[int]) -> tuple[int | None, float]:
     """The period in steps of stalls among the steps that were watched, and its confidence.
 
-    If stalls fell anywhere with equal chance, those beside the first would lie on the lattice of a
-    period k with probability 1/k each: the tail of a binomial, times the number of lattices that
-    were tried (Bonferroni).
+    If stalls fell anywhere with equal chance, each would lie on one lattice of period k with
+    probability 1/k: the tail of a binomial, times the k lattices and the periods that were tried
+    (Bonferroni).
     """
     if len(stalled) < FEWEST:
         return None, 0.0
@@ -140,14 +140,14 @@ def period(stalled: Sequence[int], watched: Sequence[int]) -> tuple[int | None, 
     at = np.asarray(stalled)
     best, chance = None, 1.0
     longest = (max(stalled) - min(stalled)) // 2
-    tried = sum(range(2, longest + 1))
+    tried = max(longest - 1, 1)
     for k in range(2, longest + 1):
         phase, hits = Counter((at % k).tolist()).most_common(1)[0]
         moments = seen[(seen % k) == phase]
         moments = moments[(moments >= at.min()) & (moments <= at.max())]
         if hits < FILLED * len(moments) or hits < FEWEST:
             continue
-        p = float(binom.sf(hits - 2, len(stalled) - 1, 1 / k)) * tried
+        p = float(binom.sf(hits - 1, len(stalled), 1 / k)) * k * tried
         if p < chance:
             best, chance = k, p
     return (best, 1.0 - chance) if chance <= 1.0 - CONFIDENCE else (None, 0.0)

@@ -3,11 +3,11 @@ commits, as text and as JSON."""
 
 from __future__ import annotations
 
-from celedger.diagnose.memory import Difference, Leak, Memory, Part, Peak
+from celedger.diagnose.memory import PEAK_FLOOR, Difference, Leak, Memory, Part, Peak
 from celedger.diagnose.stalls import Place
 from celedger.model import Commit
 from celedger.views.export import Json, document
-from celedger.views.format import change, clip, measure, percent, plain, short
+from celedger.views.format import clip, measure, percent, plain, short
 from celedger.views.profile import Header
 from celedger.views.tables import Column, table
 
@@ -161,16 +161,17 @@ def _verdict(found: Difference) -> str:
     said = []
     for name, before in found.before.peaks.items():
         after = found.after.peaks[name]
-        if before.size and after.size != before.size:
-            size = change(after.size - before.size, unit="B", like=before.size)
+        if before.size and abs(after.size / before.size - 1) >= PEAK_FLOOR:
             said.append(
-                f"the peak of {_PEAKS[name]} is {size} "
+                f"the peak of {_PEAKS[name]} is {_grown(after.size - before.size)} "
                 f"({percent(after.size / before.size - 1)} of {_bytes(before.size)})"
             )
     if found.leaks:
         said.append("something piles up that did not")
     word = "larger" if found.larger else "smaller" if said else "no difference"
-    return f"{word}: {'; '.join(said)}" if said else f"{word}: tensors take what they took, exactly"
+    if said:
+        return f"{word}: {'; '.join(said)}"
+    return f"{word}: the peaks are within {percent(PEAK_FLOOR, signed=False)} of what they were"
 
 
 def _parts(name: str, parts: tuple[Part, ...], sizes: tuple[int, int], width: int) -> str:
