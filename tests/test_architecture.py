@@ -35,7 +35,8 @@ OWNERS = {
 }
 # Loaded in diagnostic runs only, once the training has torch.
 PROBES = ("observe.py", "trace.py", "watch.py", "profile.py", "memory.py", "preflight.py",
-          "watch_figures.py", "watch_operators.py", "watch_weights.py")  # fmt: skip
+          "watch_figures.py", "watch_operators.py", "watch_weights.py", "preflight_seen.py",
+          "preflight_speed.py")  # fmt: skip
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {
     "torch.py": ("torch", "numpy"),

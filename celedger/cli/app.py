@@ -24,6 +24,7 @@ from celedger.cli import (
     init,
     noise,
     plot,
+    preflight,
     reading,
     table,
     unix,
@@ -74,8 +75,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, watch.watch, noise.noise, table.table, worker.queue, worker.worker, demo.demo,
-    doctor.doctor,
+    bisect.bisect, watch.watch, preflight.preflight, noise.noise, table.table, worker.queue,
+    worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")
