@@ -37,7 +37,8 @@ OWNERS = {
 PROBES = (
     "observe.py",
     "trace.py", "trace_calls.py", "trace_origins.py", "trace_settings.py", "trace_tensors.py",
-    "watch.py", "watch_figures.py", "watch_operators.py", "watch_weights.py", "preflight.py",
+    "watch.py", "watch_figures.py", "watch_operators.py", "watch_weights.py",
+    "preflight.py", "preflight_seen.py", "preflight_speed.py",
     "profile.py", "phases.py", "operators.py", "memory.py",
 )  # fmt: skip
 # What a training imports by itself: only the module that is for it may import it, too.

@@ -2,9 +2,9 @@
 its loss at every one. What they mean is judged outside, by `celedger.diagnose.watch`.
 
 Looked at are the first steps, thinning out, and then every 53rd or, late in a long training, each
-that makes it a 64th longer (`looks`). A step that is not looked at pays for keeping its loss. Figures
-stay on the device until the script reports an epoch, or ends. Nothing here draws a random number or
-changes a tensor, so the training goes on as without it.
+that makes it a 64th longer (`looks`). A step that is not looked at pays for keeping its loss.
+Figures stay on the device until the script reports an epoch, or ends. Nothing here draws a random
+number or changes a tensor, so the training goes on as without it.
 
 The probe can be owned by another one: give it `names` and `out`, and pass all calls on.
 """

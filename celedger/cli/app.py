@@ -25,6 +25,7 @@ from celedger.cli import (
     init,
     noise,
     plot,
+    preflight,
     profile,
     reading,
     table,
@@ -76,8 +77,8 @@ def _options(
 
 for verb in (
     init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, explain.explain, watch.watch, profile.profile, noise.noise, table.table,
-    worker.queue, worker.worker, demo.demo, doctor.doctor,
+    bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight, noise.noise,
+    table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -139,13 +139,21 @@ def stuck(training: Watched, limit: float) -> Iterator[Place]:
     for step in training.steps:
         for change in step.changes:
             series.setdefault(change.name, []).append((step, change))
+    stuck = {}
     for name, seen in series.items():
         for still, run in groupby(seen, key=lambda pair: pair[1].largest <= limit):
             found = list(run)
             if still and len(found) >= STUCK:
-                step, change = found[0]
-                yield Place(step.number, *_owner(name), change.largest, _why_stuck(name, found))
+                stuck[name] = found
                 break
+    for name, found in stuck.items():
+        module = _owner(name)[0]
+        moves = any(_owner(other)[0] == module and other not in stuck for other in series)
+        why = _why_stuck(name, found)
+        # A bias before a norm, or of attention's keys, has no effect: its gradient is rounding.
+        if not (moves and len(training.parameters[name].shape) < 2 and "gradient is" in why):
+            step, change = found[0]
+            yield Place(step.number, *_owner(name), change.largest, why)
     steps = [step for step in training.steps if not step.skipped]
     for name in steps[0].orphans if len(steps) >= STUCK else ():
         known = training.parameters.get(name)

@@ -36,6 +36,7 @@ FAULTS = {
 }
 HEALTHY = (
     "healthy", "frozen", "zero_branches", "sparse", "whole_data", "masked", "falling_rate",
+    "bias_before_norm",
 )  # fmt: skip
 
 

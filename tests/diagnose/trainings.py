@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # what making any optimiser imports: once, before the forks
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from celedger.child import observe, watch
@@ -121,7 +121,7 @@ def random_labels():
 def frozen():
     model = perceptron()
     model[0].requires_grad_(False)
-    fit(model, optimiser=torch.optim.SGD([p for p in model.parameters()], lr=0.05))
+    fit(model, optimiser=torch.optim.SGD(list(model.parameters()), lr=0.05))
 
 
 class Residual(nn.Module):
@@ -180,6 +180,11 @@ def masked():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+
+
+def bias_before_norm():
+    """A bias that the norm takes away again: its gradient is rounding."""
+    fit(nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4)))
 
 
 def falling_rate():

@@ -1,0 +1,366 @@
+"""The checks a person makes before trusting a training, on a `Training` of `celedger.child.torch`.
+
+`drive` runs them instead of the training, one after another, each on a model made anew from the
+seed, and writes `preflight.json`: a list of results, of which each has a check's name, its status
+(pass, warn, fail, or n/a), its figure, and a sentence. The first batch has to train: an error there
+is the training's own, and is raised. An error in a later check is its result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from celedger.child import preflight_speed
+from celedger.child.preflight_seen import Losses, Seen
+from celedger.child.torch import Training, device, fingerprint, prepare, step
+
+PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
+
+EPOCH_STEPS, EPOCH_SECONDS = 200, 60.0  # of processor time, of the epoch looked at, at most
+OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0
+ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
+LISTEN = 5  # steps from one look at the loss to the next
+REPEATED_STEPS = 3
+# The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
+# times a confident mistake; half of it is knowledge that an untrained model cannot have.
+START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
+# What is left of the loss above its floor after learning one batch by heart.
+LEFT_PASS, LEFT_WARN = 0.1, 0.5
+ZEROED = 1e-3  # relative: a loss that changes less without inputs does not look at them
+OVERLAP_WARN, OVERLAP_FAIL = 0.0, 0.05  # shares of validation rows met in training
+MAJORITY = 0.9  # share of the commonest class
+INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
+
+if TYPE_CHECKING:
+    Result = tuple[str, Any, str]  # status, figure, sentence
+
+
+def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
+    """Run the checks; ends the process, since nothing was trained for what the script does next."""
+    bench = Bench(training)
+    seen = Seen()
+    results = [start(bench, seen)]
+    epoch(bench, seen)
+    for name, check in CHECKS.items():
+        began = time.perf_counter()
+        try:
+            status, figure, said = check(bench, seen)
+        except Exception as error:
+            status, figure = NONE, None
+            said = f"could not be tried: {type(error).__name__}: {error}"
+        results.append((name, status, figure, said))
+        print(f"preflight: {name}: {status}, {time.perf_counter() - began:.1f} s", file=sys.stderr)
+    fields = ("check", "status", "figure", "said")
+    rows = [dict(zip(fields, result)) for result in results]  # noqa: B905 (Python 3.8)
+    (out / "preflight.json").write_text(json.dumps(rows))
+    raise SystemExit(0)
+
+
+class Bench:
+    """Makes the training anew, as often as is asked."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.where = device()
+        self._first: tuple[nn.Module, dict[str, Tensor]] | None = None
+
+    def fresh(self) -> tuple[nn.Module, Optimizer, LRScheduler | None]:
+        model, optimiser, schedule = prepare(self.training, self.where)
+        if self._first is None:
+            state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            self._first = model, state
+        elif self._first[0] is model:  # the script made its model once
+            model.load_state_dict(self._first[1])
+        model.train()
+        return model, optimiser, schedule
+
+    def reseed(self, add: int = 0) -> None:
+        random.seed(self.training.seed + add)
+        torch.manual_seed(self.training.seed + add)
+
+    def first_batch(self) -> Any:
+        return next(iter(self.training.data()))
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        model.eval()
+        with torch.no_grad():
+            found = {k: float(v) for k, v in self.training.evaluate(model).items()}
+        return {k: v for k, v in found.items() if not k.startswith(("latency", "step_time"))}
+
+
+# --- the loss --------------------------------------------------------------------------------
+
+
+def start(bench: Bench, seen: Seen) -> tuple[str, str, Any, str]:
+    """Loss of the untrained model beside that of a guess without knowledge."""
+    model, _, _ = bench.fresh()
+    with Losses() as losses, torch.no_grad():
+        total = float(bench.training.loss(model, bench.first_batch()))
+    name = "loss at the start"
+    if not math.isfinite(total):
+        return name, FAIL, total, f"the loss is {total} before any training"
+    known = next((one for one in losses.calls if one.guess is not None), None)
+    if known is None or not known.guess:
+        said = f"{total:.4g}; no loss of torch's own in it that would say what to expect"
+        return name, NONE, total, said
+    ratio = known.value / known.guess
+    said = f"{known.name} {known.value:.4g}, {known.guess:.4g} for a guess without knowledge"
+    if ratio > START_FAIL or ratio < START_LOW:
+        status = FAIL
+    else:
+        status = WARN if ratio > START_WARN else PASS
+    return name, status, ratio, said
+
+
+def overfits(bench: Bench, seen: Seen) -> Result:
+    """A few rows learnt by heart, with the same random numbers in every step."""
+    model, optimiser, _ = bench.fresh()
+    whole = bench.first_batch()
+    batch, cut = _few(bench, model, whole)
+    first = last = math.nan
+    floor, ends = 0.0, time.process_time() + OVERFIT_SECONDS
+    for number in range(OVERFIT_STEPS):
+        bench.reseed()
+        losses = Losses()
+        with losses if number % LISTEN == 0 else nullcontext():
+            total = float(step(bench.training, model, optimiser, None, batch))
+        if number % LISTEN:
+            continue
+        known = next((one for one in losses.calls if one.floor is not None), None)
+        last = known.value if known else total
+        if number == 0:
+            first, floor = last, known.floor or 0.0 if known else 0.0
+        if time.process_time() > ends or last - floor < LEFT_PASS * (first - floor) / 2:
+            break
+    left = (last - floor) / (first - floor) if first > floor else 0.0
+    rows = f"{len(_tensors(batch)[0])} rows" if cut else "the whole batch (it cannot be cut)"
+    said = f"loss of {rows} {first:.4g} -> {last:.4g} in {number + 1} steps, floor {floor:.4g}"
+    if left <= LEFT_PASS:
+        return PASS, left, said
+    if left <= LEFT_WARN or not cut:
+        return WARN, left, said + ": it learns, but does not learn it by heart"
+    if known is None:
+        return WARN, left, said + ": the floor of this loss is not known"
+    return FAIL, left, said
+
+
+def zeroed(bench: Bench, seen: Seen) -> Result:
+    """The trained model's loss with and without inputs."""
+    model, batch = seen.model, seen.batches[-1]
+    values = []
+    for blank in (False, True):
+        bench.reseed()
+        with torch.no_grad(), seen.blanked(blank):
+            values.append(float(bench.training.loss(model, batch)))
+    real, zero = values
+    change = (zero - real) / max(abs(real), 1e-12)
+    said = f"loss {real:.4g} with inputs, {zero:.4g} with zeros in their place"
+    if abs(change) < ZEROED:
+        return FAIL, change, said
+    if change < 0:
+        return WARN, change, said + ": inputs do not help (yet)"
+    return PASS, change, said
+
+
+def repeats(bench: Bench, seen: Seen) -> Result:
+    """A few steps twice."""
+    ends = []
+    for _ in range(2):
+        model, optimiser, schedule = bench.fresh()
+        losses = [
+            float(step(bench.training, model, optimiser, schedule, batch))
+            for _, batch in zip(range(REPEATED_STEPS), bench.training.data())  # noqa: B905
+        ]
+        ends.append((losses, fingerprint(model)))
+    (one, first), (other, second) = ends
+    gap = max(abs(a - b) for a, b in zip(one, other))  # noqa: B905 (Python 3.8)
+    if first == second and one == other:
+        return PASS, 0.0, f"equal bits after {len(one)} steps"
+    said = f"losses differ by {gap:.3g} within {len(one)} steps of the same seed"
+    return FAIL, gap, said
+
+
+# --- an epoch, and what was seen in it -------------------------------------------------------
+
+
+def epoch(bench: Bench, seen: Seen) -> None:
+    """Train an epoch with eyes open; the checks that follow read what was seen."""
+    model, optimiser, schedule = bench.fresh()
+    seen.begins(model, optimiser)
+    ends = time.process_time() + EPOCH_SECONDS
+    with seen, Losses() as losses:
+        for number, batch in enumerate(bench.training.data()):
+            seen.note_batch(batch)
+            step(bench.training, model, optimiser, schedule, batch)
+            seen.note_step(losses)
+            if number + 1 >= EPOCH_STEPS or time.process_time() > ends:
+                break
+    buffers = {k: v.clone() for k, v in model.named_buffers()}
+    seen.evaluating = True
+    with seen:
+        bench.reseed()
+        seen.metrics = [bench.evaluate(model)]
+    changed = [k for k, v in model.named_buffers() if not torch.equal(v, buffers[k])]
+    seen.buffers_changed_in_evaluation = changed
+    try:  # some scripts count their evaluations
+        for add in (0, 1):
+            bench.reseed(add)
+            seen.metrics.append(bench.evaluate(model))
+    except Exception:
+        seen.metrics = seen.metrics[:1]
+    model.train()
+
+
+def labels(bench: Bench, seen: Seen) -> Result:
+    if seen.classes is not None:
+        counts = seen.classes
+        total, most = int(counts.sum()), int(counts.max())
+        share, kinds = most / total, int((counts > 0).sum())
+        said = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
+        if kinds < 2:
+            return FAIL, share, said
+        return WARN if share > MAJORITY else PASS, share, said
+    if seen.targets:
+        low, high = min(a for a, _ in seen.targets), max(b for _, b in seen.targets)
+        said = f"targets from {low:.4g} to {high:.4g}"
+        return PASS if high > low else FAIL, high - low, said
+    return NONE, None, "no labels were seen: the loss has none that torch names"
+
+
+def inputs(bench: Bench, seen: Seen) -> Result:
+    if not seen.ranges:
+        return NONE, None, "no module was called with a tensor"
+    low, high = min(a for a, _, _ in seen.ranges), max(b for _, b, _ in seen.ranges)
+    size = max(abs(low), abs(high))
+    said = f"from {low:.4g} to {high:.4g}"
+    if not math.isfinite(size):
+        return FAIL, size, f"{said}: not finite"
+    if low == high:
+        return FAIL, size, f"{said}: constant"
+    if all(float32 for *_, float32 in seen.ranges) and size > INPUT_WARN:
+        return WARN, size, f"{said}: scale them to about -1..1 or unit variance"
+    return PASS, size, said
+
+
+def overlap(bench: Bench, seen: Seen) -> Result:
+    if not seen.rows_evaluated:
+        return NONE, None, "evaluation did not call what training called"
+    shared = len(seen.rows_evaluated & seen.rows_trained)
+    share = shared / len(seen.rows_evaluated)
+    said = f"{shared} of {len(seen.rows_evaluated)} validation rows were met in training"
+    if share and seen.same_tensor:
+        said += ": the model is given one and the same tensor in both, as on a graph"
+        return WARN, share, said
+    if share > OVERLAP_FAIL:
+        return FAIL, share, said
+    return WARN if share > OVERLAP_WARN else PASS, share, said
+
+
+def modes(bench: Bench, seen: Seen) -> Result:
+    if seen.training_in_evaluation:
+        where = ", ".join(sorted(seen.training_in_evaluation)[:3])
+        said = f"in training mode during evaluation: {where}"
+        return FAIL, len(seen.training_in_evaluation), said
+    if seen.buffers_changed_in_evaluation:
+        where = ", ".join(seen.buffers_changed_in_evaluation[:3])
+        return (FAIL, len(seen.buffers_changed_in_evaluation),
+                      f"evaluation changed {where}")  # fmt: skip
+    if len(seen.metrics) == 3:
+        one, again, other = seen.metrics
+        drawn = [k for k in one if one[k] == again[k] != other[k]]
+        if drawn:
+            said = f"{', '.join(drawn)} of one model depends on random numbers: dropout is on?"
+            return FAIL, len(drawn), said
+    still = sorted(seen.norms - seen.norms_moved)
+    if still:
+        said = f"statistics never updated in training: {', '.join(still[:3])}"
+        return WARN, len(still), said
+    parts = f"{len(seen.norms)} norms updated in training alone" if seen.norms else "no batch norm"
+    return PASS, 0, f"{parts}; evaluation repeats itself"
+
+
+def gradients(bench: Bench, seen: Seen) -> Result:
+    held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
+    wrong = []
+    for path, parameter in seen.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if path not in seen.with_gradient:
+            wrong.append(f"{path} gets no gradient")
+        elif id(parameter) not in held:
+            wrong.append(f"{path} is held by no optimiser")
+        elif parameter.dim() > 1 and torch.equal(parameter.detach(), seen.initial[path]):
+            # A bias before a norm has no effect, so its gradient is rounding alone.
+            wrong.append(f"{path} did not move")
+    total = sum(p.requires_grad for p in seen.model.parameters())
+    if wrong:
+        return FAIL, len(wrong), f"{len(wrong)} of {total}: {'; '.join(wrong[:3])}"
+    return PASS, 0, f"all {total} get gradients and moved in {seen.steps} steps"
+
+
+def cleared(bench: Bench, seen: Seen) -> Result:
+    seen.optimiser.zero_grad(set_to_none=True)
+    left = [
+        path for path, p in seen.model.named_parameters()
+        if p.requires_grad and p.grad is not None and bool((_dense(p.grad) != 0).any())
+    ]  # fmt: skip
+    if left:
+        said = f"zero_grad leaves the gradient of {', '.join(left[:3])}: they add up over steps"
+        return FAIL, len(left), said
+    return PASS, 0, "zero_grad leaves none"
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [batch] if isinstance(batch, Tensor) else [t for t in batch if isinstance(t, Tensor)]
+
+
+def _few(bench: Bench, model: nn.Module, batch: Any) -> tuple[Any, bool]:
+    """The first rows of a batch, where the loss can do with them."""
+    parts = _tensors(batch)
+    plain = isinstance(batch, Tensor) or len(parts) == len(batch)
+    if plain and parts and all(len(part) == len(parts[0]) for part in parts):
+        few = parts[0][:ROWS] if isinstance(batch, Tensor) else type(batch)(_cut(batch))
+        try:
+            with torch.no_grad():
+                if math.isfinite(float(bench.training.loss(model, few))):
+                    return few, True
+        except Exception:
+            pass
+    return batch, False
+
+
+def _cut(batch: Any) -> Iterator[Tensor]:
+    return (part[:ROWS] for part in batch)
+
+
+CHECKS: dict[str, Callable[[Bench, Seen], Result]] = {
+    "looks at its inputs": zeroed,
+    "labels balanced": labels,
+    "inputs in range": inputs,
+    "train and validation apart": overlap,
+    "train and eval mode": modes,
+    "every parameter learns": gradients,
+    "gradients cleared": cleared,
+    "overfits one batch": overfits,
+    "same seed, same result": repeats,
+    "loader keeps up": preflight_speed.loader,
+    "inference latency": preflight_speed.latency,
+    "memory stays flat": preflight_speed.memory,
+}

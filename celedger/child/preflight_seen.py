@@ -1,0 +1,257 @@
+"""What a preflight sees of a training: the losses that torch names, what modules are called with,
+in which mode, and what becomes of gradients and statistics."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+
+from celedger.child.observe import tensors
+
+MOST_ROWS = 50_000  # of training that are remembered
+
+
+@dataclass
+class Loss:
+    """One call of a loss function. `guess`: its value for an output that knows nothing; `floor`:
+    for an output that knows all. None: not known."""
+
+    name: str
+    value: float
+    guess: float | None
+    floor: float | None
+    target: Tensor
+
+
+class Losses(TorchFunctionMode):
+    """The calls of torch's own loss functions while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Loss] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        known = {"cross_entropy": _entropy, "mse_loss": _square,
+                 "binary_cross_entropy_with_logits": _binary}.get(name)  # fmt: skip
+        if known is not None and isinstance(out, Tensor):
+            given = args[0] if args else kwargs["input"]
+            target = args[1] if len(args) > 1 else kwargs["target"]
+            with torch.no_grad():
+                guess, floor = known(given.detach(), target.detach(), kwargs)
+                value = float(out.detach().double().mean())
+                self.calls.append(Loss(name, value, guess, floor, target.detach()))
+        return out
+
+
+def _entropy(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
+    """ln C, and the entropy of smoothed labels."""
+    classes = given.shape[1 if given.dim() > 1 else 0]
+    if kwargs.get("reduction", "mean") == "sum":
+        return None, None
+    smoothing = float(kwargs.get("label_smoothing", 0.0))
+    floor = 0.0
+    if target.is_floating_point():
+        floor = float(-(target * target.clamp(min=1e-30).log()).sum(1).mean())
+    elif smoothing:
+        other, own = smoothing / classes, 1 - smoothing + smoothing / classes
+        floor = -own * math.log(own) - (classes - 1) * other * math.log(other)
+    return math.log(classes), floor
+
+
+def _square(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
+    """Targets' mean square: a first output is near zero."""
+    return float(target.double().square().mean()), 0.0
+
+
+def _binary(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
+    """ln 2, and the entropy of targets between 0 and 1."""
+    if kwargs.get("weight") is not None or kwargs.get("pos_weight") is not None:
+        return None, None
+    t = target.double().clamp(1e-12, 1 - 1e-12)
+    return math.log(2), float(-(t * t.log() + (1 - t) * (1 - t).log()).mean())
+
+
+class Seen:
+    """What was seen in an epoch and the evaluation after it. Entered, it listens to modules."""
+
+    def __init__(self) -> None:
+        self.evaluating = False
+        self.rows_trained: set[bytes] = set()
+        self.rows_evaluated: set[bytes] = set()
+        self.same_tensor = False
+        self.ranges: list[tuple[float, float, bool]] = []  # least, greatest, whether float
+        self.classes: Tensor | None = None  # counts
+        self.targets: list[tuple[float, float]] = []
+        self.training_in_evaluation: set[str] = set()
+        self.norms: set[str] = set()
+        self.norms_moved: set[str] = set()
+        self.with_gradient: set[str] = set()
+        self.metrics: list[dict[str, float]] = []
+        self.buffers_changed_in_evaluation: list[str] = []
+        self.batches: list[Any] = []
+        self.calls: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []  # in evaluation
+        self.largest: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
+        self.steps = 0
+        self.model: nn.Module
+        self.optimiser: Optimizer
+        self.initial: dict[str, Tensor] = {}
+        self._outer: set[int] = set()  # modules that training calls from outside any other
+        self._given: list[Tensor] = []  # what they were last given
+        self._depth = 0
+        self._hooks: list[Any] = []
+
+    def begins(self, model: nn.Module, optimiser: Optimizer) -> None:
+        self.model, self.optimiser = model, optimiser
+        self.initial = {k: p.detach().clone() for k, p in model.named_parameters()}
+        self._paths = {id(m): path or "the model" for path, m in model.named_modules()}
+        self._norms = {
+            path: m for path, m in model.named_modules()
+            if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats
+        }  # fmt: skip
+        self._statistics = {path: _statistics(m) for path, m in self._norms.items()}
+
+    def __enter__(self) -> Seen:
+        self._hooks = [
+            modules.register_module_forward_pre_hook(self._begins),
+            modules.register_module_forward_hook(self._ends, with_kwargs=True),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._depth = 0
+
+    def note_batch(self, batch: Any) -> None:
+        self.batches = [*self.batches[-1:], batch]
+
+    def note_step(self, losses: Any) -> None:
+        """After a step: gradients, statistics and labels of it."""
+        self.steps += 1
+        for path, parameter in self.model.named_parameters():
+            if path not in self.with_gradient and parameter.grad is not None:
+                gradient = parameter.grad
+                values = gradient.coalesce().values() if gradient.is_sparse else gradient
+                if bool((values != 0).any()):
+                    self.with_gradient.add(path)
+        for path in self.norms - self.norms_moved:
+            if not torch.equal(_statistics(self._norms[path]), self._statistics[path]):
+                self.norms_moved.add(path)
+        for loss in losses.calls:
+            self._label(loss)
+        losses.calls.clear()
+
+    def _label(self, loss: Loss) -> None:
+        if loss.name == "cross_entropy" and not loss.target.is_floating_point():
+            kept = loss.target[loss.target >= 0].flatten().cpu()
+            classes = max(round(math.exp(loss.guess or 0.0)), int(kept.max()) + 1)
+            counts = torch.bincount(kept, minlength=classes)
+            if self.classes is None:
+                self.classes = counts
+            elif len(self.classes) == len(counts):
+                self.classes = self.classes + counts
+        else:
+            target = loss.target
+            self.targets.append((float(target.min()), float(target.max())))
+
+    def _begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        mode_matters = isinstance(module, (nn.modules.dropout._DropoutNd,
+                                           nn.modules.batchnorm._NormBase))  # fmt: skip
+        if self.evaluating and mode_matters and module.training:
+            self.training_in_evaluation.add(self._paths.get(id(module), type(module).__name__))
+        path = self._paths.get(id(module))
+        if path in self._norms and not self.evaluating and torch.is_grad_enabled():
+            self.norms.add(path)
+        if self._depth == 0 and not self.evaluating and id(module) in self._paths:
+            self._outer.add(id(module))
+        self._depth += 1
+
+    def _ends(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        self._depth -= 1
+        if id(module) not in self._outer:
+            return
+        given = [t for _, t in tensors([args, kwargs]) if t.dim() > 0 and not t.is_complex()]
+        if not given:
+            return
+        if self.evaluating:
+            self.rows_evaluated |= self._rows(given)
+            self.same_tensor |= given[0].data_ptr() in {t.data_ptr() for t in self._given}
+            self.calls = [*self.calls[-3:], (module, args, kwargs)]
+            if self.largest is None or _size(args) > _size(self.largest[1]):
+                self.largest = module, args, kwargs
+        else:
+            if len(self.rows_trained) < MOST_ROWS:
+                self.rows_trained |= self._rows(given)
+            self._given = given
+            first = given[0]
+            if len(self.ranges) < 100 and first.numel() and first.dtype != torch.bool:
+                low, high = torch.aminmax(first.detach())
+                self.ranges.append((float(low), float(high), first.is_floating_point()))
+
+    def _rows(self, given: list[Tensor]) -> set[bytes]:
+        """A hash of each row of what a module is given, of all tensors as long as the first."""
+        alike = [t.detach().cpu() for t in given if len(t) == len(given[0])]
+        found = set()
+        for row in range(min(len(given[0]), MOST_ROWS)):
+            digest = hashlib.blake2b(digest_size=12)
+            for tensor in alike:
+                one = tensor[row].contiguous()  # no copy through numpy, which may be absent
+                digest.update(ctypes.string_at(one.data_ptr(), one.numel() * one.element_size()))
+            found.add(digest.digest())
+        return found
+
+    @contextmanager
+    def blanked(self, blank: bool) -> Iterator[None]:
+        """Zeros in place of what the training's outermost modules are given, while it lasts."""
+
+        def zero(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if id(module) not in self._outer:
+                return None
+            return _zeros(args), _zeros(kwargs)
+
+        hooks = [
+            m.register_forward_pre_hook(zero, with_kwargs=True)
+            for m in self.model.modules() if blank and id(m) in self._outer
+        ]  # fmt: skip
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _zeros(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, dict):
+        return {k: _zeros(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_zeros(v) for v in value)
+    return value
+
+
+def _size(args: Any) -> int:
+    return sum(t.numel() for _, t in tensors(args))
+
+
+def _statistics(norm: Any) -> Tensor:
+    found: Tensor = norm.running_mean.detach().clone()
+    return found

@@ -1,0 +1,47 @@
+"""`celedger preflight`: the checks before trusting a training."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import diagnosing
+from celedger.errors import Status
+
+
+def preflight(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="[default: the task's first]")
+    ] = None,
+    suite: options.Suite = None,
+    device: options.Device = None,
+    json: options.Json = False,
+) -> int:
+    """Check a training before trusting it: the loss at the start, one batch by heart, inputs and
+    labels, modes, gradients, the loader, latency, memory.
+
+    For trainings that celedger.child.torch.train runs; nothing enters the record. Exits 1 when a
+    check failed, 125 when the training cannot be driven.
+    """
+    from celedger.diagnose.preflight import CheckStatus
+    from celedger.diagnose.preflight import preflight as checked
+    from celedger.views import export
+    from celedger.views.preflight import preflight_json, preflight_text
+
+    with diagnosing(
+        context.obj, "preflight", suite=suite, tasks=[task], device=device
+    ) as session:  # fmt: skip
+        (chosen,) = session.tasks
+        commit = session.repository.resolve(revision)
+        at = chosen.seeds[0] if seed is None else seed
+        report = checked(session.bench, commit, chosen, at, session.folder)
+    if json:
+        print(export.dumps(preflight_json(report)))
+    else:
+        print(preflight_text(report, width=options.width()))
+    return Status.BAD if report.having(CheckStatus.FAIL) else Status.GOOD

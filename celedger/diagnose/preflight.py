@@ -1,0 +1,62 @@
+"""Preflight: the checks before trusting a training, in a run outside the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from celedger.errors import CannotJudge
+from celedger.model import Commit, Task
+from celedger.trial.diagnostic import diagnose
+from celedger.trial.runner import Bench
+
+
+class CheckStatus(StrEnum):
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    NOT_APPLICABLE = "n/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    status: CheckStatus
+    figure: Any  # a number, or figures by name; None where there is none
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    task: Task
+    commit: Commit
+    seed: int
+    checks: tuple[Check, ...]
+
+    def having(self, status: CheckStatus) -> Sequence[Check]:
+        return [check for check in self.checks if check.status is status]
+
+
+def preflight(bench: Bench, commit: Commit, task: Task, seed: int, folder: Path) -> PreflightReport:
+    """Raises CannotJudge where the training fails before its first step, or is not described by
+    `celedger.child.torch.train`."""
+    done = diagnose(
+        bench, commit, task, seed, folder / "preflight", {"kind": "preflight", "drives": True}
+    )
+    found = done.out / "preflight.json"
+    if found.exists():  # commands after the training miss what it would have made: no matter
+        checks = tuple(
+            Check(raw["check"], CheckStatus(raw["status"]), raw["figure"], raw["said"])
+            for raw in json.loads(found.read_text())
+        )
+        return PreflightReport(task, commit, seed, checks)
+    if not done.ok:
+        raise CannotJudge(f"{task.name} cannot train at {commit.sha[:10]}: {done.message}")
+    raise CannotJudge(
+        f"{task.name} does not train by celedger.child.torch.train, which preflight drives",
+        f"`celedger watch {task.name}` works with any torch training",
+    )
