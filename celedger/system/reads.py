@@ -214,8 +214,9 @@ class Record:
 
     def write(self, path: str) -> None:
         """As a file: a line with why nothing is known (or an empty one), one with what is known of
-        sources (a Python literal, see sources.py), then the paths. To be called when nobody is
-        filtered any more; waits until the last call's paths are noted."""
+        sources (a Python literal, see sources.py), then the paths, then two NULs, without which a
+        full disk cut it. To be called when nobody is filtered any more; waits until the last
+        call's paths are noted."""
         self._busy.acquire()
         if len(self.paths) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
@@ -224,6 +225,7 @@ class Record:
             if not self.unknown:
                 file.write(ascii(self._sources.found()).encode() + b"\n")
                 file.write(b"\0".join(sorted(self.paths)))
+            file.write(b"\0\0")
 
     def serve(self, fd: int) -> None:
         """Let every call go on, noting what it names. Returns when nobody is filtered any more."""

@@ -36,11 +36,13 @@ class Observed:
         """Add what the supervisor wrote of one command, and remove its file."""
         self.began = True
         try:
-            first, _, rest = record.read_bytes().partition(b"\n")
+            text = record.read_bytes()
             record.unlink()
         except OSError:
-            first, rest = b"its record was lost", b""
-        self.unknown = self.unknown or os.fsdecode(first)
+            text = b""
+        whole = text.endswith(b"\0\0")
+        first, _, rest = text[:-2].partition(b"\n")
+        self.unknown = self.unknown or (os.fsdecode(first) if whole else "its record was lost")
         if self.unknown:
             return
         sources, _, rest = rest.partition(b"\n")

@@ -24,16 +24,20 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
 
 
-def observe(tree: Path, code: str) -> Observed:
-    """What a Python programme names of a folder it runs in."""
+def record(tree: Path, code: str) -> Path:
+    """The record of what a Python programme names of a folder it runs in."""
     log, reads = tree.parent / "log", tree.parent / "reads"
     done = process.run(
         [sys.executable, "-S", "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
         reads=(tree, reads), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
+    return reads
+
+
+def observe(tree: Path, code: str) -> Observed:
     observed = Observed()
-    observed.take_in(reads)
+    observed.take_in(record(tree, code))
     return observed
 
 
@@ -105,6 +109,17 @@ def test_a_record_that_was_lost_makes_the_closure_unknown(tmp_path: Path) -> Non
     observed = Observed()
     observed.take_in(tmp_path / "none")
     assert observed.unknown
+
+
+@linux
+def test_a_record_that_a_full_disk_cut_anywhere_makes_the_closure_unknown(tree: Path) -> None:
+    reads = record(tree, "open('data/a.txt')")
+    text = reads.read_bytes()
+    for length in range(len(text) + 1):
+        reads.write_bytes(text[:length])
+        observed = Observed()
+        observed.take_in(reads)
+        assert bool(observed.unknown) == (length < len(text))
 
 
 def contents(project: Project, paths: tuple[bytes, ...], inputs: tuple[str, ...] = ()) -> str:
