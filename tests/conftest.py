@@ -109,7 +109,9 @@ class Project:
     def history(self, levels: Sequence[float]) -> list[str]:
         """A commit for each level of the loss."""
         return [
-            self.commit(f"level {level}, number {i}", {"model.py": f"LEVEL = {level}  # {i}\n"})
+            self.commit(
+                f"level {level}, number {i}", {"model.py": f"LEVEL = {level}\nNUMBER = {i}\n"}
+            )
             for i, level in enumerate(levels)
         ]
 
