@@ -7,7 +7,7 @@ average pooling at the border, RMSprop with momentum, and label smoothing; with 
 in autocast (bfloat16 on a CPU, float16 on a GPU) and the gradient scaler.
 Trivial baseline: always the commonest class, 10 % right; knowing only the classes' shares, a
 loss of ln 10 = 2.30. With labels smoothed by 0.1 a perfect model still has a loss of 0.50.
-Reaches 95.7 % right (sd over three seeds 0.4 points) at a loss of 0.69 (sd 0.02).
+Reaches 97.3 % right (sd over three seeds 0.3 points) at a loss of 0.621 (sd 0.008).
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 arXiv:1812.05050): one backbone for template and search window, depthwise cross-correlation, and
 heads for score, box and mask. Videos of moving shapes are drawn by shape_video.py. Far smaller than
 the paper's: one correlation for all heads, three anchors a place, and one refinement of the mask,
-which adds the window's features to the response, for its three.
+which spreads the response over its window and adds the window's features, for its three.
 
 Feels changes in grouped convolution with kernels computed by the model, strided and transposed
 convolution, batch norm over two kinds of input, grid_sample, indexing and its gradient, binary
 cross-entropy, AdamW, and a rate that warms up and falls as a cosine.
 Trivial baselines, mean overlap of boxes on the validation videos: staying where the target was at
-first, 0.28 (of masks 0.21); going on straight as between the first two true frames, 0.39.
-Quality and its spread over seeds are not measured yet for this version; with the smooth L1 of
-Fast R-CNN for the box instead, seed 0 reached 0.47 of boxes and 0.47 of masks.
+first, 0.28 (of masks 0.21); told the true second box, too, going straight on from there, 0.52.
+Reaches 0.65 of boxes (sd over three seeds 0.015) and 0.62 of masks (0.013) at a loss of 1.81.
 """
 
 from __future__ import annotations

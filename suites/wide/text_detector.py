@@ -5,11 +5,11 @@ scene_text.py. Far smaller than the paper's: three stages instead of ResNet-18's
 deformable convolution; dice for the binary map, as in the authors' code.
 
 Feels changes in strided and transposed convolution, batch norm, nearest upsampling, sigmoid,
-binary cross-entropy, topk (which negatives count), masked means, Adam and a polynomial schedule;
-and in how long an image takes alone, from pixels to boxes.
+binary cross-entropy, topk (which negatives count), masked means, Adam under a warm-up and a
+polynomial schedule; and in how long an image takes alone, from pixels to boxes.
 Trivial baseline: threshold and components on raw pixels (scene_text.threshold_boxes), an F-measure
 of 0.68. A model that finds nothing has 0.
-Reaches an F-measure of 0.93 at a loss of 1.09 (seed 0; the spread over seeds is not measured yet).
+Reaches an F-measure of 0.925 (sd over three seeds 0.015) at a loss of 1.06 (0.024).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ the gaps themselves are rounding, different for each.
 Feels changes in torch.utils.checkpoint and its random state, backward passes that add up, means
 over batches, and all that `vit_digits.py` feels.
 Trivial baseline: always the commonest class, 10 % right; knowing only the classes' shares, a
-loss of ln 10 = 2.30. With seed 0 it reaches 1.20, 54 % right: it is short, and its gaps are what
-it is for.
+loss of ln 10 = 2.30. Reaches 0.60 (sd over three seeds 0.05), 80 % right: it is short, and its
+twins are what it is for.
 """
 
 from __future__ import annotations
