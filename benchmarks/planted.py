@@ -31,7 +31,7 @@ from planted_edits import FAULTS, REFACTORS, Edit
 from celedger import config
 from celedger import suite as suites
 from celedger.diagnose.desk import Desk, Explanation
-from celedger.diagnose.explain import explain
+from celedger.diagnose.explain import explain, rounding_ratio
 from celedger.diagnose.trace import read_all
 from celedger.diagnose.variants import Side
 from celedger.errors import CeledgerError
@@ -256,6 +256,8 @@ def main() -> int:
                 if not any(str(runs / name) in str(done.out) for done, _ in known.values()):
                     shutil.rmtree(runs / name, ignore_errors=True)
                 said = found.finding.sentence if found.finding else found.verdict
+                if found.growth is not None and found.amplified is not None:
+                    said += f" ({rounding_ratio(found.growth, found.amplified):.2g} x rounding)"
                 if kind == "fault":
                     assert edit is not None
                     wrong = right(edit, found)

@@ -542,7 +542,7 @@ FAULTS = (
         "yield images[rows].flip(-1), labels[rows]",
         DATA,
         (),
-        ("axis",),
+        ("axis", "flip"),
     ),
     _one(
         "label-noise",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Origins", "perturb"]
 
 _DRAWS = 5000  # calls that are kept: the weights of a thousand layers
-_DRAWING = ("rand", "normal", "multinomial", "bernoulli")
+_DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 
 
 class Origins:

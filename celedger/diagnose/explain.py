@@ -3,6 +3,7 @@ difference with an effect, and says what it is and which part of the change made
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,13 +173,17 @@ def _may_be_rounding(finding: Finding) -> bool:
 
 def like_rounding(found: Growth, amplified: Growth) -> bool:
     """Whether two trainings part no faster than rounding alone makes them part."""
-    pairs = [(x, y) for x, y in zip(found.loss, amplified.loss, strict=False) if x == x and y == y]
-    if not pairs:
-        return False
+    return rounding_ratio(found, amplified) <= _LIKE_ROUNDING
+
+
+def rounding_ratio(found: Growth, amplified: Growth) -> float:
+    """How many times faster; the ninth decile over the steps, infinite where no loss was seen."""
     floor = 1e-7  # single precision has no smaller relative difference
-    ratios = [max(x, floor) / max(y, floor) for x, y in pairs]
-    return (
-        statistics.quantiles(ratios, n=10)[8] <= _LIKE_ROUNDING
-        if len(ratios) > 1
-        else (ratios[0] <= _LIKE_ROUNDING)
-    )
+    ratios = [
+        max(x, floor) / max(y, floor)
+        for x, y in zip(found.loss, amplified.loss, strict=False)
+        if x == x and y == y
+    ]
+    if len(ratios) < 2:
+        return ratios[0] if ratios else math.inf
+    return statistics.quantiles(ratios, n=10)[8]
