@@ -49,8 +49,8 @@ blaming a commit.
 VERBS = [
     ["init"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
-    ["plot", "curves"], ["plot", "steps"], ["bisect"], ["noise"], ["table"], ["hook", "install"],
-    ["hook", "uninstall"],
+    ["plot", "curves"], ["plot", "steps"], ["bisect"], ["noise"], ["profile"], ["table"],
+    ["hook", "install"], ["hook", "uninstall"],
     ["hook", "status"], ["queue"], ["worker"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
