@@ -49,8 +49,8 @@ blaming a commit.
 VERBS = [
     ["init"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
-    ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"], ["profile"],
-    ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"], ["hook", "status"],
+    ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"],
+    ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"], ["hook", "status"],
     ["queue"], ["worker"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
