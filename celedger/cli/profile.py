@@ -51,6 +51,10 @@ def profile(
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
+    if "..." in revision:
+        raise UsageError(f"{revision} is a symmetric difference", "type GOOD..BAD with two dots")
+    if memory and output is not None and ".." in revision:
+        raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
     if timeline is not None:
         _check_timeline(timeline, revision, memory=memory)
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
@@ -120,8 +124,6 @@ def _memory(
     from celedger.views import memory as views
     from celedger.views.profile import Header
 
-    if output is not None and ".." in revision:
-        raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
     (task,) = looking.tasks
     seed = task.seeds[0]
 
@@ -206,7 +208,5 @@ def _two(
 
 def _sides(looking: Looking, revision: str) -> tuple[Commit, Commit]:
     good, _, bad = revision.partition("..")
-    if bad.startswith("."):
-        raise UsageError(f"{revision} is a symmetric difference", "type GOOD..BAD with two dots")
     resolve = looking.repository.resolve
     return resolve(good or "HEAD"), resolve(bad or "HEAD")

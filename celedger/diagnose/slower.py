@@ -73,13 +73,16 @@ class Comparison:
 
     @property
     def slower(self) -> bool:
-        return (self.whole.beyond and self.whole.difference > 0) or (
-            self.added.beyond and self.added.difference > 0
-        )
+        return self._told.beyond and self._told.difference > 0
 
     @property
     def faster(self) -> bool:
-        return not self.slower and (self.whole.beyond or self.added.beyond)
+        return self._told.beyond and self._told.difference < 0
+
+    @property
+    def _told(self) -> Row:
+        """What the verdict rests on: the whole, else what was added where that is within noise."""
+        return self.whole if self.whole.beyond else self.added
 
 
 def compare(before: Sequence[Profile], after: Sequence[Profile]) -> Comparison:

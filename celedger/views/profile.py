@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celedger.diagnose.advice import Advice, module
 from celedger.diagnose.profile import MEANING, Operator, Profile, by_name
-from celedger.diagnose.stalls import Stall
+from celedger.diagnose.stalls import NEIGHBOURS, Stall
 from celedger.model import Commit
 from celedger.views.export import Json, document
 from celedger.views.format import clip, count, duration, measure, percent, plain, short
@@ -222,6 +222,8 @@ def _lines(profile: Profile, width: int) -> str:
 def _stalls(profile: Profile, width: int) -> str:
     stalls = profile.stalls
     lines = [f"stall: {stall_text(stall)}" for stall in stalls.found]
+    if len(profile.steps) < 2 * NEIGHBOURS:
+        return f"too few steps to tell stalls: {2 * NEIGHBOURS} timed ones are needed"
     if not lines:
         lines = ["no stalls"]
     if stalls.unexplained:

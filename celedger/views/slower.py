@@ -19,16 +19,15 @@ _COLUMNS = ("before", "after", "difference", "noise")
 def verdict(compared: Comparison) -> str:
     whole, added = compared.whole, compared.added
     part = percent(whole.difference / whole.before)
-    if compared.slower and whole.beyond:
-        return f"slower: a step takes {part}"
-    if compared.slower:
-        return (
-            f"slower: operators added to a step take {percent(added.difference / whole.before)} "
-            f"of it (the whole step's {part} is within its noise)"
-        )
-    if compared.faster:
-        return f"faster: a step takes {part}"
-    return f"no difference beyond noise: a step takes {part}"
+    word = "slower" if compared.slower else "faster" if compared.faster else ""
+    if not word:
+        return f"no difference beyond noise: a step takes {part}"
+    if whole.beyond:
+        return f"{word}: a step takes {part}"
+    return (
+        f"{word}: operators added or removed make {percent(added.difference / whole.before)} "
+        f"of a step (the whole step's {part} is within its noise)"
+    )
 
 
 def slower_text(
