@@ -17,7 +17,6 @@ from celedger.model import Commit
 from celedger.views.format import Scale, clip, percent, plain, short
 from celedger.views.picture import (
     BLUE,
-    FAINT,
     GREEN,
     INK,
     MUTED,
@@ -36,6 +35,7 @@ from celedger.views.slower import grouped, shown, verdict
 
 _COLOURS = dict(zip(PHASES, (ORANGE, PURPLE, BLUE, SKY, GREEN), strict=True))
 _BARS = 10
+_QUIET = "#c3c9d1"  # a bar that noise explains
 _NAME = 46  # characters of an operator with its module
 _MOST_COLUMNS = 600  # beyond that, neighbouring steps share a column, which shows the slowest
 
@@ -61,7 +61,7 @@ def draw_difference(
         title = f"{task}: {short(sides[0].sha)} to {short(sides[1].sha)}, {verdict(compared)}"
         parts = (shown(compared.phases), shown(grouped(compared.operators)))
         figure = sheet(clip(title, 88), 1.6 + 0.26 * (sum(map(len, parts)) + 2))
-        axes = figure.subplots(2, 1, height_ratios=[len(part) + 1 for part in parts])
+        axes = figure.subplots(2, 1, sharex=True, height_ratios=[len(p) + 1 for p in parts])
         largest = max(abs(row.difference) + row.noise for part in parts for row in part)
         scale = Scale.of("s", largest)
         for one, part in zip(axes, parts, strict=True):
@@ -70,7 +70,7 @@ def draw_difference(
         handles = [
             Patch(color=RED, label="slower"),
             Patch(color=GREEN, label="faster"),
-            Patch(color=FAINT, label="within noise"),
+            Patch(color=_QUIET, label="within noise"),
         ]
         finish(figure, axes[0], handles)
     return save(figure, path)
@@ -179,7 +179,7 @@ def _differences(axes: Axes, rows: list[Row], scale: Scale) -> None:
     y = np.arange(len(rows))[::-1]
     values = [scale.show(row.difference) for row in rows]
     noise = [scale.show(row.noise) for row in rows]
-    colours = [(RED if row.difference > 0 else GREEN) if row.beyond else "#c3c9d1" for row in rows]
+    colours = [(RED if row.difference > 0 else GREEN) if row.beyond else _QUIET for row in rows]
     axes.barh(y, values, color=colours, height=0.7)
     axes.errorbar(values, y, xerr=noise, fmt="none", ecolor=MUTED, elinewidth=0.8)
     names = [MEANING.get(row.name, row.name) if not row.where else row.name for row in rows]

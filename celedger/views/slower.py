@@ -13,6 +13,7 @@ from celedger.views.profile import stall_json, stall_text
 from celedger.views.tables import Column, table
 
 ROWS = 8  # of a table's text; the others go into one row, and JSON has all
+LEAST = 1e-10  # s; what is left of a sum of floats is no difference
 _COLUMNS = ("before", "after", "difference", "noise")
 
 
@@ -87,7 +88,8 @@ def slower_json(
 def shown(rows: Sequence[Row], most: int = ROWS) -> list[Row]:
     """The largest differences, those beyond noise and those of operators added or removed first;
     one row for the others, and the remainder: they still add up."""
-    *ranked, remainder = rows
+    *some, remainder = rows
+    ranked = [row for row in some if row.before or row.after]
     ranked.sort(key=lambda row: (not row.beyond, not row.change, -abs(row.difference)))
     some, others = ranked[:most], ranked[most:]
     if others:
@@ -144,8 +146,9 @@ def _table(head: str, rows: Sequence[Row], whole: Row, width: int) -> str:
 
 
 def _difference(row: Row) -> str:
-    like = max(abs(row.difference), 1e-9)
-    return change(row.difference, unit="s", like=like)
+    if abs(row.difference) < LEAST:
+        return "0 s"
+    return change(row.difference, unit="s", like=row.difference)
 
 
 def _said(row: Row) -> str:
