@@ -50,8 +50,8 @@ VERBS = [
     ["init"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"],
-    ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"], ["hook", "status"],
-    ["queue"], ["worker"], ["demo"], ["doctor"],
+    ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
+    ["hook", "status"], ["queue"], ["worker"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
 

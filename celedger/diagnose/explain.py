@@ -27,8 +27,9 @@ from celedger.repo.hunks import hunks
 FULL = (0, 1, 2)
 _SPARSE = tuple(2**k for k in range(2, 12))
 # A change at rounding level is benign when it parts the two trainings no faster than a change of
-# the weights by one unit in the last place does. Two such perturbations differ from each other by
-# this factor at most in nine of ten steps (docs/explain.md has the figures).
+# the weights by one unit in the last place does. Over a few dozen steps the benign reorderings of
+# benchmarks/planted.py part no faster at all (ratio 1); a chaotic training that amplifies two small
+# causes alike, but a few steps apart, needs the room.
 _LIKE_ROUNDING = 30.0
 # What names the cause without regard to how far it reaches.
 _LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
