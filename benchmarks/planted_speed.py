@@ -278,7 +278,8 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
         kept = bench.memory(script, epochs)
         if not kept.leaks:
             return "unsure", "nothing piles up"
-        right = any(leak.place and leak.place.line == line for leak in kept.leaks)
+        first = kept.leaks[0].place
+        right = first is not None and first.line == line
         return ("right" if right else "wrong"), str(
             [(k.what, str(k.place)) for k in kept.leaks[:3]]
         )

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celedger.child import observe
+from celedger.child import observe, sampling
 from celedger.child.phases import GAP, STATES, TAIL
 from celedger.child.sampling import Places, is_library_file
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+_OURS = (observe.__file__, sampling.__file__, __file__)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
@@ -256,6 +257,7 @@ class Probe(observe.Probe):
 
     def _mark(self, epoch: int | None) -> None:
         """What is there now, by who made it: tensors, graphs, Python objects."""
+        gc.collect()  # what it can free does not pile up
         groups: dict[Tag, list[Made]] = defaultdict(list)
         for made in list(self._live.values()):
             groups[made.tag].append(made)
@@ -303,7 +305,7 @@ class Probe(observe.Probe):
             return []
         for trace in tracemalloc.take_snapshot().traces:
             frames = list(trace.traceback)[::-1]  # the innermost first
-            if any("/celedger/child/" in frame.filename for frame in frames):
+            if any(frame.filename in _OURS for frame in frames):
                 continue  # our own notes
             at = next((f for f in frames if not is_library_file(f.filename)), None)
             if at is not None:

@@ -57,7 +57,8 @@ class Window:
     def phase(self, state: int) -> None:
         """The training enters a phase; entering the first one, the gap, ends a step."""
         if self.running:
-            self._leave_modules()  # an exception that the script caught may have left some
+            if state == 0:
+                self._leave_modules()  # an exception that the script caught may have left some
             _range(_EDGE + STATES[state]).__exit__(None, None, None)
 
     def module_begins(self, module: nn.Module) -> None:

@@ -61,6 +61,7 @@ class Probe(observe.Probe):
         return self._window.running
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self._forward_in_gap(module, args)  # whichever of the two hooks comes first
         self._window.module_begins(module)
 
     def forward_ends(

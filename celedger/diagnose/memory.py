@@ -26,6 +26,7 @@ FEWEST = 3
 OBJECTS = 0.5  # a step
 COMPANIONS = 2.0  # objects that may come with a tensor kept: its own, its gradient function's
 BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
+LINE_SHARE = 0.25  # of the line that takes most: tracing adds small growth of its own elsewhere
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
 
@@ -243,7 +244,9 @@ def _objects(marks: Sequence[Mapping[str, Any]], roots: Mapping[str, str]) -> tu
         if len(rates) >= 1 and min(rates) >= BYTES and min(numbers) >= OBJECTS:
             at = Place(shown(key[0], roots), "", key[1])
             leaks.append(Leak("objects", "Python objects", None, at, min(numbers), min(rates)))
-    return tuple(sorted(leaks, key=lambda leak: -leak.size))
+    largest = max((leak.size for leak in leaks), default=0.0)
+    told = [leak for leak in leaks if leak.size >= LINE_SHARE * largest]
+    return tuple(sorted(told, key=lambda leak: -leak.size))
 
 
 def _rates(marks: Sequence[Mapping[str, Any]], values: Sequence[float]) -> list[float]:
