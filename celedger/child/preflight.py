@@ -313,9 +313,10 @@ def gradients(bench: Bench, seen: Seen) -> Result:
 
 def cleared(bench: Bench, seen: Seen) -> Result:
     seen.optimiser.zero_grad(set_to_none=True)
+    held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
     left = [
         path for path, p in seen.model.named_parameters()
-        if p.requires_grad and p.grad is not None and bool((_dense(p.grad) != 0).any())
+        if id(p) in held and p.grad is not None and bool((_dense(p.grad) != 0).any())
     ]  # fmt: skip
     if left:
         said = f"zero_grad leaves the gradient of {', '.join(left[:3])}: they add up over steps"

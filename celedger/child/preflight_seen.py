@@ -175,7 +175,7 @@ class Seen:
                                            nn.modules.batchnorm._NormBase))  # fmt: skip
         if self.evaluating and mode_matters and module.training:
             self.training_in_evaluation.add(self._paths.get(id(module), type(module).__name__))
-        path = self._paths.get(id(module))
+        path = self._paths.get(id(module), "")
         if path in self._norms and not self.evaluating and torch.is_grad_enabled():
             self.norms.add(path)
         if self._depth == 0 and not self.evaluating and id(module) in self._paths:

@@ -80,10 +80,14 @@ def _advice(scale: Scale, *, used: bool) -> str:
         f"were it trained in float16: a loss scale of 2^{round(math.log2(best))} = {best:.0f}"
     )  # fmt: skip
     said += f", the largest power of two that keeps every gradient finite (largest seen {number(scale.largest, significant=3)})"  # noqa: E501
-    said += f"; gradients made zero: {percent(scale.flushed, signed=False)} unscaled"
-    if used and scale.in_use > 1:
-        said += f", {percent(scale.flushed_in_use, signed=False)} at {scale.in_use:.0f} as trained"
-    said += f", {percent(scale.flushed_at_best, signed=False)} with it"
+    if math.isnan(scale.flushed):
+        said += "; every gradient seen was zero"
+    else:
+        said += f"; gradients made zero: {percent(scale.flushed, signed=False)} unscaled"
+        if used and scale.in_use > 1:
+            lost = percent(scale.flushed_in_use, signed=False)
+            said += f", {lost} at {scale.in_use:.0f} as trained"
+        said += f", {percent(scale.flushed_at_best, signed=False)} with it"
     if used:
         said += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
     return said

@@ -1,4 +1,4 @@
-"""Trainings with one mistake each, given to preflight's driver in a process of its own, forked after
+"""Trainings with mistakes, given to preflight's driver, each in a process of its own, forked after
 torch was imported once: python checked.py OUT NAME..."""
 
 import os

@@ -1,4 +1,4 @@
-"""Preflight's checks fail on planted mistakes, each on the right one, and pass on sound trainings."""
+"""Preflight's checks fail on planted mistakes, each on its own, and pass on sound trainings."""
 
 from __future__ import annotations
 

@@ -1,0 +1,98 @@
+"""`celedger watch` and `celedger preflight` through the real program."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conftest import Project, make_project
+
+HERE = Path(__file__).parent
+DRIVEN = (HERE.parent / "diagnose" / "checked.py").read_text().partition("class DropoutOn")[0]
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+[[task]]
+name = "half"
+command = "{python} {suite}/half.py float16 1 {seed}"
+[[task]]
+name = "broken"
+command = "{python} {suite}/broken.py {seed}"
+[[task]]
+name = "driven"
+command = "{python} {suite}/driven.py --seed {seed}"
+[[task]]
+name = "plain"
+command = "{python} {suite}/plain.py {seed}"
+"""
+BROKEN = """\
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(60):
+    y = net(torch.randn(8, 3))
+    loss = (y - (y * 0).log() * 0 if step == 39 else y).square().mean()  # a step not looked at
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+SCRIPTS = {
+    "half.py": (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
+    "broken.py": BROKEN,
+    "driven.py": DRIVEN + "from celedger.child.torch import train\ntrain(**vars(training()))\n",
+    "plain.py": "print('no torch here')\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    project = make_project(tmp_path / "project", SUITE, SCRIPTS)
+    project.commit("one")
+    return project
+
+
+def dump(project: Project) -> list[str]:
+    with sqlite3.connect(project.root / "ledger.db") as ledger:
+        return list(ledger.iterdump())
+
+
+def test_a_log_loss_that_underflows_is_named_with_a_scale(project: Project) -> None:
+    wrong = project.run("watch", "half", "--set", "nothing=1")
+    assert (wrong.status, wrong.out) == (129, "")
+    before = dump(project)
+    done = project.run("watch", "half", "--json")
+    assert done.status == 1, done.err
+    (training,) = json.loads(done.out)["trainings"]
+    underflow = next(f for f in training["findings"] if f["watchpoint"] == "underflow")
+    assert underflow["tensor"] == "log(1 + x), forward"
+    assert underflow["module"] is None  # the loss function's
+    assert training["half_precision"] == "float16"
+    assert training["loss_scale"]["recommended"] == 32768
+    assert dump(project) == before
+
+
+def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Project) -> None:
+    done = project.run("watch", "broken", "-o", str(project.root / "seen.png"))
+    assert done.status == 1, done.err
+    assert "overflow  step 39, outside the modules, log, forward" in done.out
+    assert (project.root / "seen.png").stat().st_size > 10_000
+
+
+def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project: Project) -> None:
+    refused = project.run("preflight", "broken")
+    assert (refused.status, refused.out) == (125, "")
+    assert "`celedger watch broken` works" in refused.err
+    before = dump(project)
+    done = project.run("preflight", "driven")
+    assert done.status == 0, done.out + done.err
+    assert "pass  gradients cleared" in done.out and "fail" not in done.out
+    assert dump(project) == before
+    for verb, said in (("watch", "no process of it"), ("preflight", "celedger.child.torch.train")):
+        without = project.run(verb, "plain")
+        assert (without.status, without.out) == (125, "")
+        assert said in without.err and "Traceback" not in without.err
