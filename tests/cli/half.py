@@ -1,5 +1,5 @@
-"""A small map of small values, learnt with the loss 0.01 * mean(log(1 + x)) of the squared residuals
-x: half.py PRECISION SCALE SEED"""
+"""A small map of small values, learnt with the loss 0.01 * mean(log(1 + x)) of squared residuals:
+half.py PRECISION SCALE SEED"""
 
 import sys
 
@@ -38,4 +38,4 @@ for epoch in range(24):
     with torch.no_grad():
         val_loss = (net(val_images) - val_maps).square().mean() / val_maps.square().mean()
     log(epoch=epoch, val_loss=val_loss)
-print(val_loss.item())
+sys.stdout.write(f"{val_loss.item()}\n")
