@@ -329,7 +329,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     counts = {"right": 0, "unsure": 0, "wrong": 0}
-    with tempfile.TemporaryDirectory(prefix="celedger-planted-") as folder:
+    with tempfile.TemporaryDirectory(prefix="celedger-planted-speed-") as folder:
         bench = Bench(Path(folder))
         drawn = list(faults(random.Random(options.seed), options.faults))[options.first :]
         for fault in drawn:
