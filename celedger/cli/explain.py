@@ -51,6 +51,9 @@ def explain(
     operators: Annotated[
         bool, typer.Option("--operators", help="Look at every operator torch dispatches.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Then train both sides under watchpoints.")
+    ] = False,
     output: options.Output = None,
     device: options.Device = None,
     json: options.Json = False,
@@ -72,7 +75,7 @@ def explain(
     limits = Limits(steps=steps, operators=operators)
     names = [task] if task is not None else []
     with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as looking:
-        found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits)
+        found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits, watch)
         tree = looking.bench.tree
         if json:
             print(export.dumps(explanations_json(found, tree)), flush=True)
@@ -94,17 +97,25 @@ def status(found: Sequence[Explanation], refused: int) -> int:
 
 
 def _explain_all(
-    looking: Looking, revision: str, a: list[str], b: list[str], seed: int | None, limits: Limits
+    looking: Looking,
+    revision: str,
+    a: list[str],
+    b: list[str],
+    seed: int | None,
+    limits: Limits,
+    watch: bool,
 ) -> tuple[list[Explanation], int]:
     """What was found for each task, and how many could not be judged."""
     from celedger.diagnose.desk import Desk
     from celedger.diagnose.explain import explain as ask
+    from celedger.diagnose.explain import with_watchpoints
 
     found, refused = [], 0
     for task in looking.tasks:
         desk = Desk(looking.bench, task, looking.folder, seed=seed, limits=limits, say=note)
         try:
-            found.append(ask(desk, *sides(looking, task, revision, a, b)))
+            answer = ask(desk, *sides(looking, task, revision, a, b))
+            found.append(with_watchpoints(desk, answer) if watch else answer)
         except CannotJudge as error:
             if len(looking.tasks) == 1:
                 raise

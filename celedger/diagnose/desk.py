@@ -13,6 +13,7 @@ from celedger.diagnose.difference import Growth
 from celedger.diagnose.finding import Finding
 from celedger.diagnose.trace import Trace, read_all
 from celedger.diagnose.variants import Side
+from celedger.diagnose.watch import WatchReport, watch
 from celedger.model import Task
 from celedger.system import environment
 from celedger.trial.diagnostic import Diagnostic, diagnose
@@ -43,6 +44,7 @@ class Explanation:
     vanished: int = 0  # differences inside that had no effect
     cut: bool = False
     notes: tuple[str, ...] = ()
+    watched: tuple[WatchReport, WatchReport] | None = None  # a and b under watchpoints
 
     @property
     def grows(self) -> bool | None:
@@ -110,6 +112,15 @@ class Desk:
             environment={"TORCHDYNAMO_DISABLE": "1", **side.environment},
         )  # fmt: skip
         return done, read_all(out)
+
+    def watch(self, side: Side) -> WatchReport:
+        """The side under watchpoints. Raises CannotJudge where it does not train."""
+        self._runs += 1
+        return watch(
+            self.bench_of(side), side.commit, self.task, self.seed,
+            self.folder / self.task.name / str(self._runs), {},
+            params=side.params, environment=side.environment,
+        )  # fmt: skip
 
 
 def grows(growth: Growth) -> bool | None:

@@ -115,6 +115,21 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     return whole
 
 
+def with_watchpoints(desk: Desk, found: Explanation) -> Explanation:
+    """Both sides once more, under watchpoints: what a person would have been warned of."""
+    for side in (found.a, found.b):
+        if side.autocast:
+            return replace(found, notes=(*found.notes, "watchpoints do not put autocast on a side"))
+    reports = []
+    for side in (found.a, found.b):
+        desk.say(f"{found.task}: {side.name}, under watchpoints")
+        try:
+            reports.append(desk.watch(side))
+        except CannotJudge as error:
+            return replace(found, notes=(*found.notes, str(error)))
+    return replace(found, watched=(reports[0], reports[1]))
+
+
 def _first(
     left: Sequence[Trace], right: Sequence[Trace], metrics: set[str] | None
 ) -> Comparison | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from celedger.diagnose import watchpoints
@@ -44,14 +45,19 @@ def watch(
     seed: int,
     folder: Path,
     thresholds: Mapping[str, float],
+    *,
+    params: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> WatchReport:
     """Train once with watchpoints. Where something stopped to be finite, train again up to there:
-    an equal seed meets it in the same step, and now every operator of it is followed.
+    an equal seed meets it in the same step, and now every operator of it is followed. `params` and
+    `environment` change the task's.
 
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
     """
     watchpoints.limits(thresholds)  # what is misspelt is said before a training
-    done = diagnose(bench, commit, task, seed, folder / "watch", {"kind": "watch"})
+    run = partial(diagnose, bench, commit, task, seed, params=params, environment=environment)
+    done = run(folder / "watch", {"kind": "watch"})
     trainings = read(done.out)
     if not trainings:
         reason = done.message or "no process of it took an optimiser's step with torch"
@@ -61,7 +67,7 @@ def watch(
     steps = sorted({s for step in broken if step is not None for s in (step - 1, step) if s >= 0})
     if steps:
         probe = {"kind": "watch", "closely": steps}
-        closer = read(diagnose(bench, commit, task, seed, folder / "closer", probe).out)
+        closer = read(run(folder / "closer", probe).out)
         for i, (step, seen) in enumerate(zip(broken, closer, strict=False)):
             if step is not None:
                 trainings[i] = _with_steps(trainings[i], seen, {step - 1, step})

@@ -10,8 +10,10 @@ from celedger.diagnose.blame import Blamed, inside
 from celedger.diagnose.desk import Explanation
 from celedger.diagnose.finding import Finding, figure, share
 from celedger.diagnose.trace import Frame
+from celedger.diagnose.watchpoints import Finding as Fired
 from celedger.views import export
 from celedger.views.format import clip, count, plain
+from celedger.views.watch import module as watch_module
 
 _LINES = 12  # of a hunk that are shown
 _HUNKS = 3
@@ -21,7 +23,8 @@ def explanation_text(found: Explanation, tree: Path, width: int = 100) -> str:
     """The paste-ready answer. `tree` is the folder in which the trainings ran."""
     between = f"{found.task}, {found.a.name} against {found.b.name}, seed {found.seed}"
     if found.finding is None:
-        return "\n".join([_nothing(found, between), *(f"  note        {n}" for n in found.notes)])
+        notes = (f"  note        {n}" for n in found.notes)
+        return "\n".join([_nothing(found, between), *_watched(found), *notes])
     finding = found.finding
     lines = [_headline(found), ""]
     lines.append(f"  compared    {between}, {count(found.steps, 'step')}")
@@ -38,6 +41,7 @@ def explanation_text(found: Explanation, tree: Path, width: int = 100) -> str:
     lines += [f"  fact        {clip(fact, width - 14)}" for fact in finding.facts]
     if found.growth is not None:
         lines.append(f"  then        {_course(found)}")
+    lines += _watched(found)
     lines.append(f"  sure        {_sure(found)}")
     lines += [f"  note        {note}" for note in found.notes]
     for blamed in found.blamed[:_HUNKS]:
@@ -94,6 +98,31 @@ def _course(found: Explanation) -> str:
     if found.verdict == "rounding":
         return f"{said}: no more than rounding alone makes of it"
     return f"{said}; it {'grows' if found.grows else 'does not grow'}"
+
+
+def _watched(found: Explanation) -> list[str]:
+    """What watchpoints say of side b and not of side a."""
+    fired = new_findings(found)
+    if fired is None:
+        return []
+    if not fired:
+        return ["  watch       no watchpoint fires that does not fire before"]
+    return [
+        f"  watch       {one.watchpoint.name}: step {one.first.step}, {watch_module(one.first)}, "
+        f"{one.first.tensor}, {one.watchpoint.measures} {figure(one.first.figure)}"
+        for one in fired
+    ]
+
+
+def new_findings(found: Explanation) -> list[Fired] | None:
+    """None where nobody watched."""
+    if found.watched is None:
+        return None
+    before, after = (
+        [one for judged in report.trainings for one in judged.findings] for report in found.watched
+    )
+    known = {one.watchpoint.name for one in before}
+    return [one for one in after if one.watchpoint.name not in known]
 
 
 def _sure(found: Explanation) -> str:
@@ -165,6 +194,14 @@ def _record(found: Explanation, tree: Path) -> dict[str, object]:
             for x in found.layers
         ],
         "notes": list(found.notes),
+        "watch": [
+            {
+                "watchpoint": one.watchpoint.name, "step": one.first.step,
+                "module": one.first.module, "tensor": one.first.tensor, "figure": one.first.figure,
+                "threshold": one.threshold, "try": one.watchpoint.advice,
+            }
+            for one in new_findings(found) or ()
+        ],
     }  # fmt: skip
 
 
