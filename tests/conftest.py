@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked import Server
+from forked import PROGRAM
 from hypothesis import settings
 
 # The same examples in every run: a test that fails, fails again. `--hypothesis-profile=search`
@@ -44,9 +44,6 @@ def git(repo: Path, *words: str, env: Mapping[str, str] | None = None) -> str:
         ["git", *words], cwd=repo, env={**os.environ, **PEOPLE, **(env or {})},
         check=True, capture_output=True, text=True, errors="replace",
     ).stdout.strip()  # fmt: skip
-
-
-PROGRAM = Server()
 
 
 @dataclass(frozen=True)

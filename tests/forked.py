@@ -121,5 +121,8 @@ class Server:
         return status, said[0], said[1]
 
 
+PROGRAM = Server()  # here, because conftest may be imported under two names
+
+
 def _early(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith(_LATE)}

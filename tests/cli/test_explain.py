@@ -117,6 +117,18 @@ def test_a_refactor_is_no_difference(repo: Path) -> None:
     assert (done.status, done.out.split(":")[0]) == (0, "no difference in 8 steps"), done.err
 
 
+def test_watchpoints_that_fire_on_one_side_alone_are_named(repo: Path) -> None:
+    done = celedger(
+        repo, "explain", "HEAD~2", "fit", "--b", "lr=1e20", "--watch", "--suite", "tiny", "--json",
+        timeout=300,
+    )  # fmt: skip
+    assert done.status == 1, done.err
+    (found,) = json.loads(done.out)["explanations"]
+    fired = {one["watchpoint"]: one for one in found["watch"]}
+    assert fired["weight-change-large"]["step"] == 0
+    assert "overflow" in fired
+
+
 def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     done = celedger(repo, "explain", "HEAD~1..HEAD", "fit", "--suite", "tiny", timeout=300)
     assert done.status == 1
