@@ -155,7 +155,9 @@ def _noise(
         if row.environment == environment and drift.usable(row, symptom.metric)
     ]
     found = drift.noise(rows, places)
-    return firstbad.NoisePrior(found.sd, found.dof, found.between) if found.known else None
+    # Not `between`: by how much commits of the ledger differ, those of this range among them, is
+    # what is searched. Taken for jitter, no change would ever be beyond it.
+    return firstbad.NoisePrior(found.sd, found.dof) if found.known else None
 
 
 def _floor(symptom: Symptom, evidence: firstbad.Evidence) -> float:

@@ -1,6 +1,8 @@
 """What Python runs first in a diagnostic run: `celedger.trial.diagnostic` puts a copy of this file
 in front of PYTHONPATH. Arranges for the probe, then runs the `sitecustomize` it stands before."""
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import sys

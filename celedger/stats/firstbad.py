@@ -41,12 +41,10 @@ FEWEST_GOOD, FEWEST_BAD = 2, 1
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats.
-    `between`: sd of the commits beyond what their repeats explain."""
+    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats."""
 
     sd: float
     dof: float
-    between: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -220,8 +218,7 @@ def _fit(question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: F
         sites,
         bad,
         log_prior,
-        noise=(float(np.hypot(noise.sd, noise.between)), noise.dof if noise.sd > 0 else 0.0),
-        share=noise.between**2 / (noise.sd**2 + noise.between**2) if noise.between else 0.0,
+        noise=(noise.sd, noise.dof if noise.sd > 0 else 0.0),
         sharp=data.exact,
         floor=question.floor,
         none_prior=NONE_PRIOR,

@@ -154,20 +154,18 @@ def fit(
     sharp: bool,
     floor: float,
     none_prior: float,
-    share: float = 0.0,
 ) -> Fit:
     """Integrate levels and noise out for every row of `splits` (G, T), True where bad.
 
-    `noise` is (sd, degrees of freedom) of one trial from the ledger, and `share` what it knows of
-    that variance to be the commit's own; `sharp` says the metric repeats exactly.
+    `noise` is (sd, degrees of freedom) of one trial from the ledger; `sharp` says the metric
+    repeats exactly.
     Both ends must have been read (ValueError). Grids are focused on what `log_prior` (G,) and
     `none_prior` make of the evidence.
     """
     if sites.good < 0 or sites.bad < 0:
         raise ValueError("both ends must have been read")
     sites = tamed(sites, noise[0])
-    kinds = tuple((tail, max(own, share), weight) for tail, own, weight in NOISES)
-    grid = _first_grid(sites, noise, sharp, floor, kinds)
+    grid = _first_grid(sites, noise, sharp, floor, NOISES)
     for nodes in (COARSE_NODES, NODES):
         likelihood = tables(sites, grid, [grid.good, grid.bad, grid.same])
         seen = _integrate(splits, grid, likelihood)

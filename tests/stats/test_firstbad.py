@@ -329,13 +329,6 @@ def test_whatever_is_read_the_answer_is_a_distribution(
     assert expected_trials(question, evidence, answer) >= 0
 
 
-def test_a_machine_that_drifts_makes_repeats_at_one_commit_count_less() -> None:
-    some = (*ENDS, *(Reading(7, 2.0 + 0.1 * k) for k in range(-4, 5)))
-    steady = posterior(Question(LINE, noise=NoisePrior(1.0, 12)), Evidence(some))
-    drifting = posterior(Question(LINE, noise=NoisePrior(0.6, 12, between=0.8)), Evidence(some))
-    assert steady.probability[:8].sum() > drifting.probability[:8].sum() + 0.05 > 0.6
-
-
 def test_more_of_the_same_evidence_for_a_commit_raises_it() -> None:
     """Direction: worse is larger, so a high reading speaks for commits at or before it."""
     question = Question(LINE, noise=known(1.0))
