@@ -33,6 +33,9 @@ NONE_PRIOR = 0.3
 Two ends with 10 readings each and no difference need a median of 54 more at this prior before
 nothing changed is believed at 95 % (100 at 0.2, 390 at 0.05), which is then said wrongly of a
 shift of half a sd in 3.6 % (0.9 and 0 %), of one of 1 sd in less than 0.1 %."""
+ALONE_PRIOR = 0.01
+"""The same where the metric repeats exactly and only one commit can have changed it: its values do
+differ, whatever commits in general differ by. No further trial would tell more."""
 BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
@@ -190,6 +193,8 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     none_prior = NONE_PRIOR
     if draws.ends_repeat(evidence.readings, lineage.bad):
         none_prior = 1 - (1 - NONE_PRIOR) * draws.DOUBT
+    elif data.exact and prior.max() >= 1 - 1.01 * draws.DOUBT:
+        none_prior = ALONE_PRIOR
     log_change = log_prior + fitted.log_evidence + np.log(1 - none_prior)
     change = np.logaddexp.reduce(log_change)
     none = np.log(none_prior) + fitted.log_none

@@ -329,6 +329,13 @@ def test_whatever_is_read_the_answer_is_a_distribution(
     assert expected_trials(question, evidence, answer) >= 0
 
 
+def test_a_metric_that_repeats_exactly_settles_a_single_commit_by_its_ends() -> None:
+    some = (Reading(GOOD, 2.0), Reading(GOOD, 2.0), Reading(0, 2.5), Reading(0, 2.5))
+    assert posterior(Question(Lineage.line(1)), Evidence(some)).state is State.FOUND
+    below = posterior(Question(Lineage.line(1), floor=1.0), Evidence(some))
+    assert below.state is not State.FOUND
+
+
 def test_more_of_the_same_evidence_for_a_commit_raises_it() -> None:
     """Direction: worse is larger, so a high reading speaks for commits at or before it."""
     question = Question(LINE, noise=known(1.0))

@@ -243,7 +243,7 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     first = project.commit(
         "one", {"requirements.txt": REQUIREMENTS.format(1), "model.py": "EXTRA = 0\n"}
     )
-    second = project.commit("code", {"model.py": "EXTRA = 0 # the same\n"})
+    second = project.commit("code", {"model.py": "EXTRA = 0.0\n"})
     upgrade = project.commit("upgrade", {"requirements.txt": REQUIREMENTS.format(2)})
     last = project.commit("code", {"model.py": "EXTRA = 0.5\n"})
     broken = project.commit("broken", {"requirements.txt": REQUIREMENTS.format(3)})
