@@ -176,7 +176,7 @@ class Probe(observe.Probe):
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self._state = GAP
-        row = (self._peak, self._total, len(self._live), _resident())
+        row = (self._peak, self._total, len(self._live), resident())
         for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
             column.append(value)
         self._take_apart("step")
@@ -267,7 +267,7 @@ class Probe(observe.Probe):
             if tag is not BEFORE
         ]
         mark = {
-            "step": self._step, "epoch": epoch, "held": self._total, "rss": _resident(),
+            "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
             "tensors": tensors, "graphs": self._graphs(), "objects": self._objects(),
             "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
         }  # fmt: skip
@@ -337,7 +337,7 @@ def _largest(row: tuple[Any, ...]) -> int:
     return -int(row[0])
 
 
-def _resident() -> int:
+def resident() -> int:
     """Bytes of RAM; 0 where the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123

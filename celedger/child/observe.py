@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = ["Names", "Probe", "attach", "install", "tensors"]
+__all__ = ["Names", "Probe", "attach", "install", "scaler_class", "tensors", "wrap"]
 
 
 class Probe:
@@ -175,9 +175,8 @@ class Observer:
         optimizer.register_optimizer_step_pre_hook(self._step_begins)
         optimizer.register_optimizer_step_post_hook(self._step_ends)
         self._hooks = [module.register_module_forward_pre_hook(self._first_forward)]
-        _wrap(torch.autograd, "backward", self._watch_backward)
-        scaler = torch.amp.GradScaler if hasattr(torch, "amp") else torch.cuda.amp.GradScaler
-        _wrap(scaler, "step", self._watch_scaler)
+        wrap(torch.autograd, "backward", self._watch_backward)
+        wrap(scaler_class(), "step", self._watch_scaler)
         os.register_at_fork(after_in_child=self._silence)  # a data loader's worker trains nothing
         atexit.register(self._ends)
 
@@ -276,7 +275,15 @@ class Observer:
             self.probe.ends()
 
 
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+def scaler_class() -> Any:
+    """That of every gradient scaler; torch 2.3 has taken it out of torch.cuda."""
+    import torch
+
+    return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """From now on `owner.name(…)` is `around(original, …)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -341,7 +348,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.loader is not None:
-            _wrap(spec.loader, "exec_module", self._attach)
+            wrap(spec.loader, "exec_module", self._attach)
         return spec
 
     def _attach(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:

@@ -5,12 +5,13 @@ tells it of them.
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from array import array
 from collections.abc import Callable
 from typing import Any
+
+from celedger.child.observe import wrap
 
 __all__ = ["BACKWARD", "FORWARD", "GAP", "STATES", "TAIL", "LoaderClock", "OwnClock", "PhaseClock"]
 
@@ -175,21 +176,17 @@ class LoaderClock:
         from torch.utils.data import DataLoader
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-        self._wrap(DataLoader, "__iter__")
-        self._wrap(_BaseDataLoaderIter, "__next__")
+        wrap(DataLoader, "__iter__", self._timed)
+        wrap(_BaseDataLoaderIter, "__next__", self._next)
 
-    def _wrap(self, owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
+    def _timed(self, original: Callable[..., Any], loader: Any) -> Any:
+        start = self._now()
+        try:
+            return original(loader)
+        finally:
+            self.seconds += self._now() - start
+            self.used = True
 
-        @functools.wraps(original)
-        def timed(loader: Any, *args: Any) -> Any:
-            start = self._now()
-            try:
-                return original(loader, *args)
-            finally:
-                self.seconds += self._now() - start
-                self.used = True
-                if name == "__next__":
-                    self.workers = loader._num_workers
-
-        setattr(owner, name, timed)
+    def _next(self, original: Callable[..., Any], loader: Any) -> Any:
+        self.workers = loader._num_workers
+        return self._timed(original, loader)

@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from celedger.child import preflight_speed
 from celedger.child.preflight_seen import Losses, Seen
 from celedger.child.torch import Training, device, fingerprint, prepare, step
+from celedger.child.torch_steps import dense
 
 PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
 
@@ -316,16 +317,12 @@ def cleared(bench: Bench, seen: Seen) -> Result:
     held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
     left = [
         path for path, p in seen.model.named_parameters()
-        if id(p) in held and p.grad is not None and bool((_dense(p.grad) != 0).any())
+        if id(p) in held and p.grad is not None and bool((dense(p.grad) != 0).any())
     ]  # fmt: skip
     if left:
         said = f"zero_grad leaves the gradient of {', '.join(left[:3])}: they add up over steps"
         return FAIL, len(left), said
     return PASS, 0, "zero_grad leaves none"
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _tensors(batch: Any) -> list[Tensor]:

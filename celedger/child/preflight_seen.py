@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from celedger.child.observe import tensors
+from celedger.child.torch_steps import dense
 
 MOST_ROWS = 50_000  # of training that are remembered
 
@@ -145,11 +146,10 @@ class Seen:
         """After a step: gradients, statistics and labels of it."""
         self.steps += 1
         for path, parameter in self.model.named_parameters():
-            if path not in self.with_gradient and parameter.grad is not None:
-                gradient = parameter.grad
-                values = gradient.coalesce().values() if gradient.is_sparse else gradient
-                if bool((values != 0).any()):
-                    self.with_gradient.add(path)
+            if path in self.with_gradient or parameter.grad is None:
+                continue
+            if bool((dense(parameter.grad) != 0).any()):
+                self.with_gradient.add(path)
         for path in self.norms - self.norms_moved:
             if not torch.equal(_statistics(self._norms[path]), self._statistics[path]):
                 self.norms_moved.add(path)

@@ -9,13 +9,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from celedger.child.memory import resident
 from celedger.child.torch import quantile, step
 
 if TYPE_CHECKING:
@@ -213,8 +213,4 @@ def _held(where: torch.device) -> int:
     """Bytes."""
     if where.type == "cuda":
         return int(torch.cuda.memory_allocated(where))
-    try:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    return resident()

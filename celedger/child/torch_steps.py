@@ -40,13 +40,17 @@ class StepSeries:
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """L2 norm of the whole gradient, read and not changed; on the gradients' device."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    dense = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    if not dense:
+    gradients = [dense(p.grad) for p in parameters if p.grad is not None]
+    if not gradients:
         return torch.zeros(())
-    norms = torch._foreach_norm(dense)
+    norms = torch._foreach_norm(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
     return norm
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Its values, without the zeros that a sparse one leaves out."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _floats(scalars: list[Tensor]) -> list[float]:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celedger.child import observe
+from celedger.child.torch_steps import dense
 from celedger.child.watch_figures import Batch, numbers, readable, sample
 from celedger.child.watch_operators import Operators, said
 from celedger.child.watch_weights import Weights
@@ -95,11 +96,8 @@ class Probe(observe.Probe):
     # --- what the observer calls -------------------------------------------------------------
 
     def starts(self) -> None:
-        import torch
-
         self._file = (self.out / "watch.jsonl").open("w")
-        scaler = torch.amp.GradScaler if hasattr(torch, "amp") else torch.cuda.amp.GradScaler
-        observe._wrap(scaler, "scale", self._scaled)
+        observe.wrap(observe.scaler_class(), "scale", self._scaled)
 
     def wants(self, step: int) -> bool:
         while self._next < step:
@@ -163,7 +161,6 @@ class Probe(observe.Probe):
                 self._before_step(optimiser)
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-
         if self._loss is not None:
             self._losses.append((step, self._loss))
         if self.looking:
@@ -178,7 +175,6 @@ class Probe(observe.Probe):
         self._flush()
 
     def ends(self) -> None:
-
         if self.looking and (self.batch.about or self._loss is not None):  # it died in a step
             if self._loss is not None:
                 self._losses.append((self.step, self._loss))
@@ -190,7 +186,6 @@ class Probe(observe.Probe):
     # --- activations and their gradients -----------------------------------------------------
 
     def _tensors(self, what: str, name: str, module: nn.Module, value: Any) -> None:
-
         if self._calls[name] > CALLS and self.step not in self.closely:
             return
         kind = type(module).__name__
@@ -217,7 +212,6 @@ class Probe(observe.Probe):
         step = self.step
 
         def hook(gradient: Tensor) -> None:
-
             if self.looking and self.step == step and readable(gradient):
                 with self._aside():
                     self.batch.add(
@@ -280,7 +274,7 @@ class Probe(observe.Probe):
                 pass
             return original(loader)
 
-        observe._wrap(DataLoader, "__iter__", iterated)
+        observe.wrap(DataLoader, "__iter__", iterated)
 
     def _scaled(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         import torch
@@ -302,7 +296,7 @@ class Probe(observe.Probe):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            values = dense(gradient)
             if values.numel():
                 what = "sparse" if gradient.is_sparse else "dense"
                 kind = self._weights.about[name]["kind"]

@@ -183,18 +183,6 @@ def _facts(
     return facts
 
 
-def other_settings(c: Comparison, but: str | None) -> list[str]:
-    """Modules whose settings changed, other than the one at the front."""
-    found = []
-    for new, old in c.alignment.modules.items():
-        if new == but:
-            continue
-        changes = changed(c.a.modules[old].settings, c.b.modules[new].settings)
-        if changes:
-            found.append(f"settings of {named(new)} changed too: {became(changes)}")
-    return found
-
-
 def flags_differ(c: Comparison, step: int) -> Event | None:
     """The first output of equal value that requires a gradient on one side alone (b's event)."""
     for pair in c.pairs:

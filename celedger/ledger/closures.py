@@ -66,14 +66,6 @@ class Closures(Writer):
             )
         ]
 
-    def unknown_closure(self, ulid: str) -> str | None:
-        """Why a trial's closure is unknown; None where it is known, or was never looked at."""
-        rows = self._rows(
-            "SELECT unknown FROM closures WHERE trial = (SELECT id FROM trials WHERE ulid = ?)",
-            (ulid,),
-        )
-        return rows[0][0] or None if rows else None
-
     def footprint(self, number: int) -> Footprint:
         ((paths, inputs, code),) = self._rows(
             "SELECT paths, inputs, code FROM footprints WHERE id = ?", (number,)

@@ -165,7 +165,7 @@ def fit(
     if sites.good < 0 or sites.bad < 0:
         raise ValueError("both ends must have been read")
     sites = tamed(sites, noise[0])
-    grid = _first_grid(sites, noise, sharp, floor, NOISES)
+    grid = _first_grid(sites, noise, sharp, floor)
     for nodes in (COARSE_NODES, NODES):
         likelihood = tables(sites, grid, [grid.good, grid.bad, grid.same])
         seen = _integrate(splits, grid, likelihood)
@@ -229,9 +229,7 @@ def _log_sum(rows: Floats) -> Floats:
         return np.asarray(np.maximum(peak + np.log(np.exp(rows - peak).sum(axis=0)), IMPOSSIBLE))
 
 
-def _first_grid(
-    sites: Sites, noise: tuple[float, float], sharp: bool, floor: float, kinds: Kinds
-) -> Grid:
+def _first_grid(sites: Sites, noise: tuple[float, float], sharp: bool, floor: float) -> Grid:
     """Wide enough for anything the readings and the ledger allow."""
     good, bad = sites.at(sites.good), sites.at(sites.bad)
     centre = middle(good), middle(bad), middle(np.sort(sites.values))
@@ -251,7 +249,7 @@ def _first_grid(
     step = np.log(high / low) / (2 * SCALE_REACH)
     widths = (1.4 / np.sqrt(len(good)), 1.4 / np.sqrt(len(bad)), 1.0)
     log_scale = float(np.log(low) + np.log(high)) / 2
-    return _grid(centre, widths, log_scale, step, finest, noise, sharp, floor, FIRST_NODES, kinds)
+    return _grid(centre, widths, log_scale, step, finest, noise, sharp, floor, FIRST_NODES, NOISES)
 
 
 def _focus(

@@ -54,9 +54,8 @@ def diagnose(
     `probe` names the module of `celedger.child` that looks at them (`kind`; with `drives` it runs
     them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of `out`,
     one for each process that trained. `params` and `environment` change the task's parameters and
-    variables; `on_tick` sees each command some twenty times a second. A training that fails is
-    a result. Raises CannotJudge where the commit cannot be
-    built, KeyboardInterrupt when it was stopped.
+    variables; `on_tick` sees each command some twenty times a second. A training that fails is a
+    result. Raises CannotJudge where the commit cannot be built, KeyboardInterrupt when stopped.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
