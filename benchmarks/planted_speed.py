@@ -40,6 +40,7 @@ TASKS = {
 }
 REMEMBERED = ("wide/graph_communities", "wide/vit_digits")  # few steps: the probe is slow
 EPOCHS_REMEMBERED = 3
+LAYERED = [name for name in TASKS if name != "wide/word_vectors"]  # with an nn.Linear
 MARK = "# planted"
 
 
@@ -187,7 +188,11 @@ def faults(rng: random.Random, count: int) -> Iterator[Fault]:
     for number in range(count):
         kind = kinds[number % len(kinds)]
         fault = kind(rng.choice(tasks))
-        yield replace(fault, task=rng.choice(REMEMBERED)) if fault.memory else fault
+        if fault.memory:
+            fault = replace(fault, task=rng.choice(REMEMBERED))
+        elif "model" in fault.wrap and fault.task not in LAYERED:
+            fault = replace(fault, task=rng.choice(LAYERED))
+        yield fault
 
 
 class Bench:

@@ -10,9 +10,11 @@ loop here is the caller's: baselines hold the accepted commits and restart after
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -127,10 +129,11 @@ def delay(
     return float(np.mean(delays)), float(np.mean(np.array(delays) == 0)), extra / commits
 
 
-def calibration(cases: int) -> list[list[str]]:
+def calibration(cases: int, kept: Path | None) -> list[list[str]]:
     """How often an answer given at 90, 95 and 99 % is right: false alarms of a single metric, and
-    the share of intervals that hold the true effect."""
-    rows = []
+    the share of intervals that hold the true effect. `kept` is for calibration_plot.py.
+    """
+    rows, counts = [], []
     for law in ("normal", "t3", "outliers"):
         for commits in (1, 3, 6, 30):
             wrong = dict.fromkeys((0.1, 0.05, 0.01), 0)
@@ -143,6 +146,9 @@ def calibration(cases: int) -> list[list[str]]:
                     answer = judge(head.tolist(), baseline, sign=1, alpha=alpha)
                     wrong[alpha] += answer.kind in CHANGED
                 held += answer.low < 0 < answer.high
+            counts.append(
+                {"noise": law, "commits": commits, "cases": cases, "wrong": list(wrong.values())}
+            )
             rows.append(
                 [
                     law,
@@ -151,6 +157,8 @@ def calibration(cases: int) -> list[list[str]]:
                     f"{held / cases:.3f}",
                 ]
             )
+    if kept is not None:
+        kept.write_text("".join(json.dumps(line) + "\n" for line in counts))
     return rows
 
 
@@ -166,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument("--only", default="", help="tables whose title holds this text")
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="its counts go there")
     options = parser.parse_args()
     cases = options.cases
 
@@ -174,7 +183,7 @@ def main() -> None:
         table(
             title,
             ["noise", "commits", "at 90%", "at 95%", "at 99%", "95% interval"],
-            calibration(cases),
+            calibration(cases, options.calibration),
         )
     for title, metrics, commits, histories in (
         ("nothing changes, 10 metrics, commits 2 to 20", 10, range(1, 20), max(4, cases // 10)),
