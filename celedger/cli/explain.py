@@ -132,10 +132,7 @@ def sides(
 
     repository = looking.repository
     if ".." in revision:
-        old, _, new = revision.partition("..")
-        if new.startswith(".") or ".." in new:
-            raise UsageError(f"{revision!r} is not a range", "write GOOD..BAD")
-        good, bad = repository.resolve(old or "HEAD"), repository.resolve(new or "HEAD")
+        good, bad = repository.ends(revision)
         if good.sha == bad.sha and not (a or b):
             raise UsageError(f"both ends of {revision} are the same commit, {good.sha[:10]}")
         left, right = Side(good.sha[:10], good), Side(bad.sha[:10], bad)

@@ -51,8 +51,6 @@ def profile(
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    if "..." in revision:
-        raise UsageError(f"{revision} is a symmetric difference", "type GOOD..BAD with two dots")
     if memory and output is not None and ".." in revision:
         raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
     if timeline is not None:
@@ -143,7 +141,7 @@ def _memory(
 
             note(str(draw_memory(header, found, output)))
         return Status.GOOD
-    sides = _sides(looking, revision)
+    sides = looking.repository.ends(revision)
     difference = memory.compare(look(sides[0], "before"), look(sides[1], "after"))
     if json:
         print(export.dumps(views.difference_json(task.name, sides, seed, difference)))
@@ -184,7 +182,7 @@ def _two(
     from celedger.views.slower import slower_json, slower_text
 
     (task,) = looking.tasks
-    sides = _sides(looking, revision)
+    sides = looking.repository.ends(revision)
     seed = task.seeds[0]
     left = len(TURNS) * turns
 
@@ -204,9 +202,3 @@ def _two(
 
         note(str(draw_difference(task.name, sides, compared, output)))
     return Status.BAD if compared.slower else Status.GOOD
-
-
-def _sides(looking: Looking, revision: str) -> tuple[Commit, Commit]:
-    good, _, bad = revision.partition("..")
-    resolve = looking.repository.resolve
-    return resolve(good or "HEAD"), resolve(bad or "HEAD")

@@ -77,16 +77,12 @@ def diff(
     from celedger.views import export
     from celedger.views.diff import diff_json, diff_text
 
-    old, dots, new = commits.partition("..")
-    if not dots:
-        raise UsageError(f"{commits!r} does not name two commits", "write A..B")
     with reading(context.obj) as session:
-        a = session.repository.resolve(old or "HEAD").sha
-        b = session.repository.resolve(new.lstrip(".") or "HEAD").sha
+        a, b = session.repository.ends(commits)
         if json:
-            print(export.dumps(diff_json(session.ledger, a, b)))
+            print(export.dumps(diff_json(session.ledger, a.sha, b.sha)))
         else:
-            print(diff_text(session.ledger, a, b, width=options.width()))
+            print(diff_text(session.ledger, a.sha, b.sha, width=options.width()))
     return Status.GOOD
 
 

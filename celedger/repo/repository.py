@@ -99,7 +99,9 @@ class Repository:
         before children. An end left out is HEAD. Raises UsageError when there are none."""
         if ".." not in spec or spec.startswith(":"):
             return [self.resolve(spec)]
-        good, bad = self._ends(spec)
+        good, bad = self.ends(spec)
+        if good.sha == bad.sha:
+            raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
         found = self._between(good, bad, first_parent)
         if not found:
             hint = f"did you mean {spec.split('..')[1]}..{spec.split('..')[0]}?"
@@ -108,6 +110,16 @@ class Repository:
                 hint,
             )
         return found
+
+    def ends(self, spec: str) -> tuple[Commit, Commit]:
+        """The two commits of `A..B`; one that is left out is HEAD. Raises UsageError where the
+        text is not of this form."""
+        left, dots, right = spec.partition("..")
+        if right.startswith("."):
+            raise UsageError(f"{spec} has three dots", f"write {left}..{right.lstrip('.')}")
+        if not dots or ".." in right:
+            raise UsageError(f"{spec} is no range", "write A..B")
+        return self.resolve(left or "HEAD"), self.resolve(right or "HEAD")
 
     def history(self, good: str, bad: str, first_parent: bool = False) -> History:
         """The candidates for the first bad commit. Raises UsageError where the ends are equal or
@@ -131,17 +143,6 @@ class Repository:
         """`steps` of the commits, evenly, both ends kept. Raises UsageError below 1."""
         return spread(commits, steps)
 
-    def _ends(self, spec: str) -> tuple[Commit, Commit]:
-        left, _, right = spec.partition("..")
-        if right.startswith("."):
-            raise UsageError(f"{spec} has three dots", f"write {left}..{right.lstrip('.')}")
-        if ".." in right:
-            raise UsageError(f"{spec} is no range: write A..B")
-        good, bad = self.resolve(left or "HEAD"), self.resolve(right or "HEAD")
-        if good.sha == bad.sha:
-            raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
-        return good, bad
-
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
@@ -155,34 +156,6 @@ class Repository:
         return found
 
     # --- what changed
-
-    def changed_paths(self, sha: str) -> tuple[str, ...]:
-        """The paths a commit changed against its first parent (a root commit: all it has)."""
-        return self.changed_paths_many([sha])[sha]
-
-    def changed_paths_many(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """`changed_paths` of many commits, in one git command. Full hashes only. A rename is
-        both its paths; bytes that are no UTF-8 are as `os.fsdecode` gives them."""
-        shas = list(dict.fromkeys(shas))
-        if not shas:
-            return {}
-        out = tell(
-            self.worktree, "log", "--stdin", "--no-walk=unsorted", "-z", "--format=tformat:%x01%H",
-            "--name-only", "--no-renames", "--diff-merges=first-parent", "--root",
-            "--no-show-signature", "--no-notes", "--no-color", "--no-ext-diff", "--no-relative",
-            stdin="".join(f"{sha}\n" for sha in shas).encode() + b"--\n",
-        ).out  # fmt: skip
-        found: dict[str, list[str]] = {sha: [] for sha in shas}
-        current = ""
-        for part in out.split(b"\0"):
-            # git puts a newline between the header and the first name, and nothing else there.
-            header = re.fullmatch(rb"\x01([0-9a-f]{40,64})", part)
-            if header:
-                current = header[1].decode()
-            elif part.strip(b"\n") or (part and found[current]):
-                name = part.removeprefix(b"\n") if not found[current] else part
-                found[current].append(os.fsdecode(name))
-        return {sha: tuple(paths) for sha, paths in found.items()}
 
     def matching(self, sha: str, patterns: Iterable[str]) -> dict[str, str]:
         """The files of a commit (a full hash) that glob patterns match, each with its mode and

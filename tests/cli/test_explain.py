@@ -141,7 +141,7 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     [
         (["HEAD"], "one commit: what is it to be compared with"),
         (["HEAD..HEAD"], "same commit"),
-        (["HEAD~1...HEAD"], "is not a range"),
+        (["HEAD~1...HEAD"], "has three dots"),
         (["HEAD~1..HEAD", "nothing"], "no task 'nothing'"),
         (["HEAD", "--a", "rate=3"], "no setting 'rate'"),
         (["HEAD", "--a", "lr"], "write KEY=VALUE"),

@@ -197,7 +197,6 @@ def test_signatures_notes_and_formats_in_the_configuration_change_nothing(
     git(tmp_path / "r", "notes", "add", "-m", "a note", "HEAD")
     repository = Repository.open(tmp_path / "r")
     assert [c.sha for c in repository.commits("HEAD~2..")] == [ids["d"], ids["e"]]
-    assert repository.changed_paths(ids["e"]) == ("f",)
     assert [c.sha for c in repository.log("HEAD", 2)] == [ids["e"], ids["d"]]
 
 
@@ -244,25 +243,6 @@ def test_a_shallow_clone_says_how_to_go_deeper(tmp_path: Path, git: Git) -> None
     with pytest.raises(RepositoryError, match="--unshallow"):
         shallow.commits(f"{ids['b']}..HEAD")
     assert [c.sha for c in shallow.commits("HEAD~1..HEAD")] == [ids["e"]]
-
-
-def test_changed_paths_are_against_the_first_parent(tmp_path: Path) -> None:
-    ids = create(
-        tmp_path / "r",
-        [
-            NewCommit("a", "a", {"x": "1", "d/y\n": "2", "-z": "3", "\x01odd": "5"}),
-            NewCommit("b", "b", {"x": None, "moved": "1"}),
-            NewCommit("c", "c", {"side": "1"}, parents=("a",)),
-            NewCommit("m", "m", {"side": "1"}, parents=("b", "c")),
-            NewCommit("n", "nothing"),
-        ],
-    )
-    found = Repository.open(tmp_path / "r").changed_paths_many(ids.values())
-    assert {key: set(found[sha]) for key, sha in ids.items()} == {
-        "a": {"x", "d/y\n", "-z", "\x01odd"}, "b": {"x", "moved"}, "c": {"side"}, "m": {"side"},
-        "n": set(),
-    }  # fmt: skip
-    assert Repository.open(tmp_path / "r").changed_paths_many([]) == {}
 
 
 def test_exclude_writes_each_pattern_once(tmp_path: Path, git: Git) -> None:
