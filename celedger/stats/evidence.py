@@ -62,7 +62,7 @@ def rank_e_value(values: NDArray[np.float64], sizes: NDArray[np.int64], seed: in
     earlier = np.arange(skip, values.size)[None, :] < places[:, None]
     below = np.count_nonzero((past < tail) & earlier, axis=1)
     equal = np.count_nonzero((past == tail) & earlier, axis=1)
-    ranks = (below + uniform(places, seed) * (equal + 1)) / (places - skip + 1)
+    ranks = (below + uniform(start, values.size, seed) * (equal + 1)) / (places - skip + 1)
     scores = ndtri(np.clip(ranks, 1e-9, 1 - 1e-9))
     cuts = ends[first:] - sizes[first:] - start
     by_commit = np.add.reduceat(scores, cuts)
@@ -145,12 +145,17 @@ def e_bh(e_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:
     return found
 
 
-def uniform(places: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
-    """A uniform number in (0, 1) for each place: splitmix64 of place and seed."""
+@lru_cache(maxsize=256)  # the metrics of a run ask for the same ones
+def uniform(first: int, end: int, seed: int) -> NDArray[np.float64]:
+    """A uniform number in (0, 1) for each of the places from `first` to before `end`: splitmix64
+    of place and seed. Read-only."""
     with np.errstate(over="ignore"):
-        x = places.astype(np.uint64) + np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
+        x = np.arange(first, end, dtype=np.uint64)
+        x = x + np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
         x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-    return (x >> np.uint64(11)).astype(float) * 2.0**-53 + 2.0**-54
+    found = (x >> np.uint64(11)).astype(float) * 2.0**-53 + 2.0**-54
+    found.flags.writeable = False
+    return found

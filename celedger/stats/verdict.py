@@ -303,7 +303,7 @@ def _ranked(
         values = values[np.lexsort((values, np.concatenate([*labels, seeds]), by_commit))]
     else:
         values = values[np.lexsort((values, by_commit))]
-        shuffled = evidence.uniform(np.arange(values.size), seed + 1)
+        shuffled = evidence.uniform(0, values.size, seed + 1)
         values = values[np.lexsort((shuffled, by_commit))]
     shift = evidence.rank_e_value(values, sizes, seed)
     past = values[: -sizes[-1]][-evidence.HISTORY :]
@@ -364,10 +364,10 @@ def _conclude(
     smallest = smallest_change(
         case.noise, case.trials, case.baseline, confidence, baseline_commits=case.commits
     )
-    told = replace(told, smallest=smallest)
     small = abs(told.effect) < question.floor.at(told.level)
     if found and small:
-        return replace(told, note=f"changed by {told.effect:+.4g}, which is below the floor")
+        note = f"changed by {told.effect:+.4g}, which is below the floor"
+        return replace(told, smallest=smallest, note=note)
     if found:
         worse = told.effect * question.sign > 0
         kind = VerdictKind.REGRESSED if worse else VerdictKind.IMPROVED
@@ -376,18 +376,18 @@ def _conclude(
         # noise: whoever can, runs it again before believing it. (Simulated, 10 metrics and under
         # 20 baseline values: half the false alarms.)
         doubtful = case.trials == 1 or (case.weight == 1 and question.look == 1)
-        return replace(told, kind=kind, note=note, suspect=doubtful)
+        return replace(told, smallest=smallest, kind=kind, note=note, suspect=doubtful)
     limit = SUSPECT_E_ALONE if case.alone else SUSPECT_E
     suspicious = told.e_value >= limit if case.weight < 1 else told.p_value <= SUSPECT_P
-    told = replace(told, suspect=suspicious and not small)
     # A rank among few or tied values cannot be extreme, however far the value lies; an interval
     # that excludes every change below the floor can. Unsettled, so it never passes as the same.
     beyond = _beyond(told, question.floor.at(told.level))
     almost = almost or beyond
-    told = replace(told, suspect=told.suspect or beyond)
+    suspect = (suspicious and not small) or beyond
     blind = case.weight == 1 and smallest > BLIND * math.hypot(case.noise.sd, case.noise.between)
     if not blind and not (almost and not small):
-        return replace(told, note=f"a change of {smallest:.3g} could have been told")
+        note = f"a change of {smallest:.3g} could have been told"
+        return replace(told, smallest=smallest, suspect=suspect, note=note)
     target = max(question.floor.at(told.level), 4 * case.noise.sd if blind else abs(told.effect))
     trials = trials_needed(
         case.noise, target, case.baseline, confidence, baseline_commits=case.commits
@@ -398,4 +398,5 @@ def _conclude(
     elif trials is None:
         note += ": its baseline needs more trials, too"
     more = case.trials < FEWEST if blind else not small
-    return replace(told, kind=VerdictKind.UNDECIDED, suspect=more, trials=trials, note=note)
+    told = replace(told, smallest=smallest, suspect=more, trials=trials, note=note)
+    return replace(told, kind=VerdictKind.UNDECIDED)
