@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,6 +18,10 @@ from matplotlib.axes import Axes
 from scipy.stats import binomtest
 
 CONFIDENCES = 0.9, 0.95, 0.99
+NOISES = {
+    "gauss": "normal", "normal": "normal", "t3": "Student-3", "outlier": "outlying",
+    "outliers": "outlying",
+}  # fmt: skip
 COLOURS = "#4477aa", "#228833", "#cc6677"  # Paul Tol's bright scheme: told apart by everyone
 Groups = Mapping[str, Sequence[Sequence[bool]]]  # for each confidence, whether each was right
 
@@ -27,8 +32,8 @@ def bisects(file: Path) -> Groups:
         "all bisects": rows,
         **{f"{d} to {2 * d} sd": [r for r in rows if d <= r["d"] < 2 * d] for d in (1, 2, 4)},
         **{
-            f"{said} noise": [r for r in rows if r["noise"] == noise]
-            for noise, said in (("gauss", "normal"), ("t3", "Student-3"), ("outlier", "outlying"))
+            f"{NOISES[noise]} noise": [r for r in rows if r["noise"] == noise]
+            for noise in ("gauss", "t3", "outlier")
         },
     }
     return {
@@ -43,12 +48,14 @@ def bisects(file: Path) -> Groups:
 
 def verdicts(file: Path) -> Groups:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return {
-        f"{row['noise']}, {row['commits']} before ({row['cases']})": [
+    groups = {
+        f"{NOISES[row['noise']]}, {row['commits']} commits before ({row['cases']})": [
             [True] * (row["cases"] - wrong) + [False] * wrong for wrong in row["wrong"]
         ]
         for row in rows
     }
+    everything = [list(chain(*parts)) for parts in zip(*groups.values(), strict=True)]
+    return {f"all verdicts ({len(everything[0])})": everything, **groups}
 
 
 def draw(axes: Axes, groups: Groups, title: str) -> None:

@@ -27,7 +27,7 @@ def doctor(
         ),
     ] = None,
 ) -> int:  # fmt: skip
-    """Say what celedger sees here: versions, device, ledger, hooks, what it keeps.
+    """Say what celedger sees here: versions, device, ledger, hooks.
 
     Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
     removes those that nobody uses, and says what that freed. Logs and output folders are evidence

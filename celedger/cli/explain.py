@@ -58,7 +58,7 @@ def explain(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Say what differs first between two trainings, and where in the code.
+    """Say what differs first between two trainings, and where.
 
     Both sides run with one seed under traces of every module, gradient and parameter, in runs that
     never enter the ledger. Differences that vanish again, and those of rounding, are told from

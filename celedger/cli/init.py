@@ -25,7 +25,10 @@ def init(
         typer.Option(metavar="NAME", help="The suite [default: the one that is there, or first]."),
     ] = None,
 ) -> int:
-    """Set up this repository: a configuration and a first suite to edit. Overwrites nothing."""
+    """Set up this repository with a first suite to edit.
+
+    Writes a configuration and the suite. Overwrites nothing.
+    """
     from celedger import config
     from celedger.errors import UsageError
     from celedger.suite import scaffold, suites_in

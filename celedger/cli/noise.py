@@ -25,7 +25,7 @@ def noise(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Measure a task's spread over seeds and repeats, and what changes its trials can tell.
+    """Measure how a task varies and what its trials can tell.
 
     The trials are ordinary ones, taken in turns over the tasks; what the ledger holds is not run
     again. Exits 125 when a trial did not end well.

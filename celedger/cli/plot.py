@@ -27,7 +27,10 @@ def drift(
     metric: options.Metric = None,
     output: options.Output = None,
 ) -> int:
-    """Draw a metric over commits, with the spread over seeds and what was found bad."""
+    """Draw a metric over commits.
+
+    With the spread over seeds, and what was found bad.
+    """
     from celedger.views.drift import drift_figure
 
     with reading(context.obj) as session:
@@ -83,7 +86,10 @@ def steps(
     ] = None,
     output: options.Output = None,
 ) -> int:
-    """Draw what tasks with `steps = true` report every step: loss, gradient norm, rate, time."""
+    """Draw the series of every step, of tasks with `steps = true`.
+
+    Loss, gradient norm, learning rate and step time.
+    """
     from celedger.views.steps import steps_figure
 
     with reading(context.obj) as session:

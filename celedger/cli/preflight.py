@@ -22,8 +22,10 @@ def preflight(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Check a training before trusting it: the loss at the start, one batch by heart, inputs and
-    labels, modes, gradients, the loader, latency, memory.
+    """Check a training before trusting it.
+
+    The loss at the start, one batch by heart, inputs and labels, modes, gradients, the loader,
+    latency, memory.
 
     For trainings that celedger.child.torch.train runs; nothing enters the record. Exits 1 when a
     check failed, 125 when the training cannot be driven.

@@ -41,7 +41,7 @@ def profile(
     device: options.Device = None,
     json: options.Json = False,
 ) -> int:
-    """Split every step into its phases, rank operators, find stalls, and advise.
+    """Split steps into phases, rank operators, find stalls, advise.
 
     The training runs once, outside the record. Steps are timed without a profiler, operators in a
     window of ten other steps. GOOD..BAD runs both sides in turns and says which phases and

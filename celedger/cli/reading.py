@@ -37,7 +37,7 @@ def show(
     ] = "HEAD",
     json: options.Json = False,
 ) -> int:
-    """Show all that is known of one commit, or how much a task varies.
+    """Show all that is known of a commit, or how a task varies.
 
     Of a commit: values with their spread, verdicts, failures and their logs, the environment,
     and the smallest change that so many trials can tell. Of a task: the noise of its metrics,

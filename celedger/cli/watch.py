@@ -28,11 +28,11 @@ def watch(
     output: options.Output = None,
     json: options.Json = False,
 ) -> int:  # fmt: skip
-    """Train a task once with watchpoints on its tensors: overflow, underflow, weights, gradients,
-    activations, loss and data.
+    """Train a task once with watchpoints on its tensors.
 
-    Any training with torch; nothing enters the record. Exits 1 when a watchpoint fired, 125 when
-    nothing trained.
+    They see overflow, underflow, weights, gradients, activations, loss and data of any training
+    with torch; nothing enters the record. Exits 1 when a watchpoint fired, 125 when nothing
+    trained.
     """
     from celedger.diagnose.watch import watch as watched
     from celedger.views import export

@@ -71,7 +71,7 @@ def queue(
     all_jobs: Annotated[bool, typer.Option("--all", help="Ended jobs too.")] = False,
     json: options.Json = False,
 ) -> int:
-    """Show what waits for the worker, what runs, and how the last jobs ended."""
+    """Show the jobs that wait, the one that runs, and the last ones."""
     from celedger.service.worker import at_work, queue_folder
     from celedger.views import export
     from celedger.views.queue import Queue, queue_json, queue_text
