@@ -23,7 +23,7 @@ demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, dr
 	$(BIN)/celedger demo
 
 test: $(STAMP)  ## Run the tests (under 6 minutes on 2 cores, no GPU needed)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)  ## Check style and format with ruff
 	$(BIN)/ruff check .

@@ -116,9 +116,9 @@ def train(**description: Any) -> nn.Module:
     Reports train_loss (mean over the epoch's samples, in training mode) and what `evaluate`
     gives; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the end
     of the next, so waiting for data counts; without the very first step, which pays for set-up);
-    peak_memory (bytes; see `peak_memory`) and the fingerprint. The same goes to stdout, a line an
-    epoch; a task with `steps = true` gets its series per step, too. Metrics stay on the device
-    until the epoch ends: the loop never waits for it.
+    least_moved (see there); peak_memory (bytes; see `peak_memory`) and the fingerprint. The same
+    goes to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
+    Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
     probe = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
@@ -126,6 +126,7 @@ def train(**description: Any) -> nn.Module:
         return _driven(training, probe)
     where = device()
     model, optimiser, schedule = prepare(training, where)
+    drawn = _weights(model)
     for epoch in range(training.epochs):
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
@@ -144,6 +145,7 @@ def train(**description: Any) -> nn.Module:
         model.eval()
         with torch.no_grad():
             metrics.update(training.evaluate(model))
+        metrics.update(least_moved(model, drawn))
         values = {name: float(value) for name, value in metrics.items()}  # waits for the device
         values.update(peak_memory(where))
         mark = fingerprint(model)
@@ -316,6 +318,26 @@ def peak_rss() -> int:
         pass  # not Linux, or a kernel that hides it (some sandboxes)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Copies, on the CPU, of what is trained and has two dimensions or more."""
+    return {
+        name: weight.detach().cpu().clone()
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and weight.dim() > 1
+    }
+
+
+def least_moved(model: nn.Module, drawn: Mapping[str, Tensor]) -> dict[str, float]:
+    """`least_moved`: how far the weight that moved least is from where it began, to the larger of
+    its norms then and now. A layer without gradient shows here alone: the others make up for it."""
+    shares = []
+    for name, weight in _weights(model).items():
+        if name in drawn and drawn[name].shape == weight.shape:
+            size = float(max(drawn[name].norm(), weight.norm()))
+            shares.append(float((weight - drawn[name]).norm()) / size if size else 0.0)
+    return {"least_moved": min(shares)} if shares else {}
 
 
 def fingerprint(model: nn.Module) -> str:

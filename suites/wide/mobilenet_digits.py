@@ -71,9 +71,8 @@ class Block(nn.Module):
 
 
 def model():
-    global first
     c = p.width
-    model = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(1, c, 3, padding=1),
         nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
         *(Block(c) for _ in range(p.blocks)),
@@ -81,16 +80,6 @@ def model():
         nn.Flatten(),
         nn.Linear(c, 10),
     )
-    first = [weight.detach().clone() for weight in model.parameters() if weight.dim() > 1]
-    return model
-
-
-def least_moved(model):
-    """How far from where it began the layer is that moved least, to the norm it had then. A layer
-    without gradient shows here alone: the others make up for filters that stay as they were drawn.
-    """
-    weights = [weight.detach().cpu() for weight in model.parameters() if weight.dim() > 1]
-    return min((w - w0).norm() / w0.norm() for w, w0 in zip(weights, first, strict=True))
 
 
 def optimiser(model):
@@ -118,7 +107,6 @@ def evaluate(model):
     return {
         "val_loss": F.cross_entropy(logits, val_labels, label_smoothing=p.smoothing),
         "val_accuracy": (logits.argmax(1) == val_labels).double().mean(),
-        "least_moved": least_moved(model),
         **latency(lambda: model(val_images[:1])),
     }
 

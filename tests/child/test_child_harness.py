@@ -65,10 +65,28 @@ def test_every_epoch_is_reported_with_all_its_metrics(journal: Path) -> None:
     assert [report["epoch"] for report in seen] == [0, 1, 2]
     assert set(seen[0]) == {
         "epoch", "fingerprint", "train_loss", "val_loss", "samples_per_second",
-        "step_time_p50", "step_time_p90", "step_time_p99", "peak_memory",
+        "step_time_p50", "step_time_p90", "step_time_p99", "least_moved", "peak_memory",
     }  # fmt: skip
     assert seen[2]["val_loss"] < seen[0]["val_loss"]
     assert 0 < seen[1]["step_time_p50"] <= seen[1]["step_time_p90"] <= seen[1]["step_time_p99"]
+
+
+def test_a_layer_without_gradient_shows_in_what_moved_least(journal: Path) -> None:
+    class Stuck(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(2, 8), nn.Linear(8, 1)
+            self.shift = nn.Parameter(torch.zeros(1, 1))  # all zero at the start: moves
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.head(torch.tanh(self.body(x).detach())) + self.shift
+            return y
+
+    harness.train(**line())
+    harness.train(**line(model=Stuck))
+    moved = [report["least_moved"] for report in reports(journal)]
+    assert 0 < moved[0] < moved[2]
+    assert moved[3:] == [0, 0, 0]
 
 
 def test_equal_seeds_give_equal_bits_and_others_do_not(journal: Path) -> None:

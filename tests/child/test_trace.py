@@ -13,6 +13,8 @@ import pytest
 from celedger.diagnose.trace import Trace, read
 from celedger.trial.surroundings import child_copy
 
+pytestmark = pytest.mark.xdist_group("trace")  # what they share is trained once
+
 SCRIPT = """\
 import torch
 from torch import nn

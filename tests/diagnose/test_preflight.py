@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("preflight")  # what they share is trained once
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 # Of each training: the checks that have to fail or to warn, and those that may fail with them.

@@ -16,6 +16,8 @@ from celedger.diagnose.watched import read
 from celedger.diagnose.watchpoints import Finding, judge
 from celedger.errors import UsageError
 
+pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 # The watchpoint, and the step, module and tensor that it has to name.

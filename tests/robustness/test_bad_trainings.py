@@ -8,6 +8,8 @@ import sqlite3
 import pytest
 from conftest import Done, Project, make_project
 
+pytestmark = pytest.mark.xdist_group("bad-trainings")  # what they share is trained once
+
 # What each training does after `log` is imported; then what the ledger says of it:
 # outcome, epochs, a part of the message, marks.
 TRAININGS = {
