@@ -51,29 +51,64 @@ def rank_e_value(values: NDArray[np.float64], sizes: NDArray[np.int64], seed: in
 
     with S_a and m_a the sum and number of the normal scores since commit a.
     """
-    ends = np.cumsum(sizes)
-    skip = max(0, values.size - int(sizes[-1]) - HISTORY)
-    first = max(sizes.size - STARTS, int(np.searchsorted(ends - sizes, skip + LEAST_BEFORE)))
-    if first >= sizes.size:
+    window = _window(tuple(sizes.tolist()))
+    if window is None:
         return Shift(1.0, 0, 0)
-    start = int(ends[first] - sizes[first])
-    places = np.arange(start, values.size)
-    tail, past = values[start:, None], values[None, skip:]
-    earlier = np.arange(skip, values.size)[None, :] < places[:, None]
-    below = np.count_nonzero((past < tail) & earlier, axis=1)
-    equal = np.count_nonzero((past == tail) & earlier, axis=1)
-    ranks = (below + uniform(start, values.size, seed) * (equal + 1)) / (places - skip + 1)
+    tail, past = values[window.start :, None], values[None, window.skip :]
+    below = np.count_nonzero((past < tail) & window.earlier, axis=1)
+    equal = np.count_nonzero((past == tail) & window.earlier, axis=1)
+    ranks = (below + uniform(window.start, values.size, seed) * (equal + 1)) / window.ranked
     scores = ndtri(np.clip(ranks, 1e-9, 1 - 1e-9))
-    cuts = ends[first:] - sizes[first:] - start
-    by_commit = np.add.reduceat(scores, cuts)
+    by_commit = np.add.reduceat(scores, window.cuts)
     S = np.cumsum(by_commit[::-1])  # index = age of the start
-    m = np.cumsum(sizes[first:][::-1])
-    spread = 1 + m[:, None] * SHIFTS
-    parts = np.exp(np.minimum(SHIFTS * (S**2)[:, None] / (2 * spread), 700)) / np.sqrt(spread)
-    weights = 1 / np.arange(1, S.size + 1)
-    by_start = weights / weights.sum() * parts.mean(axis=1)
+    parts = np.exp(np.minimum(window.gain * (S**2)[:, None], 700)) * window.scale
+    by_start = window.weights * parts.mean(axis=1)
     age = int(np.argmax(by_start))
     return Shift(float(by_start.sum()), age, 1 if S[age] > 0 else -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What `rank_e_value` needs of the numbers of values a commit: n values from `start` on are
+    ranked among those from `skip` on (`earlier`: n x past; `ranked`: how many, with its own), and
+    summed by the commits that begin at `cuts`. By age and shift: `gain` = g / (2 (1 + m g)) and
+    `scale` = (1 + m g)^-1/2; by age: `weights`, of sum 1."""
+
+    skip: int
+    start: int
+    earlier: NDArray[np.bool_]
+    ranked: NDArray[np.int64]
+    cuts: NDArray[np.int64]
+    gain: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+@lru_cache(maxsize=64)  # the metrics of a run mostly have one
+def _window(counts: tuple[int, ...]) -> _Window | None:
+    """None where too few values lie before any commit that could be ranked."""
+    sizes = np.array(counts)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    skip = max(0, total - counts[-1] - HISTORY)
+    first = max(sizes.size - STARTS, int(np.searchsorted(ends - sizes, skip + LEAST_BEFORE)))
+    if first >= sizes.size:
+        return None
+    start = int(ends[first] - sizes[first])
+    places = np.arange(start, total)
+    m = np.cumsum(sizes[first:][::-1])
+    spread = 1 + m[:, None] * SHIFTS
+    weights = 1 / np.arange(1, m.size + 1)
+    return _Window(
+        skip=skip,
+        start=start,
+        earlier=np.arange(skip, total)[None, :] < places[:, None],
+        ranked=places - skip + 1,
+        cuts=ends[first:] - sizes[first:] - start,
+        gain=SHIFTS / (2 * spread),
+        scale=1 / np.sqrt(spread),
+        weights=weights / weights.sum(),
+    )
 
 
 def rank_sum(values: NDArray[np.float64], baseline: NDArray[np.float64]) -> float:
