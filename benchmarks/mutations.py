@@ -104,7 +104,7 @@ DETACHED = {  # the layer that gets no gradient
     "mobilenet_digits": "0",
     "vit_digits": "patches",
     "vit_twins": "patches",
-    "averaged_cnn": "10",
+    "averaged_cnn": "8",
     "vae_digits": "encoder",
     "word_vectors": "context",
     "graph_communities": "layers.0",

@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = ["Names", "Probe", "attach", "install", "scaler_class", "tensors", "wrap"]
+__all__ = [
+    "FAILED", "Names", "Probe", "address", "attach", "failed", "install", "scaler_class", "tensors",
+    "wrap",
+]  # fmt: skip
+
+FAILED = "probe-failed.txt"  # in the folder of the run: why a probe had to stop looking
 
 
 class Probe:
@@ -63,7 +69,8 @@ class Probe:
     def backward_ends(self) -> None: ...
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        """The gradients are those that the optimiser will see (unscaled, clipped)."""
+        """The gradients are those that the optimiser will see (unscaled, clipped); only a fused
+        one divides by its `grad_scale` itself. Given a closure: after its first evaluation."""
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         """`skipped`: a gradient scaler met infinite gradients and left the weights alone."""
@@ -73,6 +80,9 @@ class Probe:
 
     def ends(self) -> None:
         """The process exits, well or with an exception, having trained."""
+
+    def gives_up(self) -> None:
+        """It failed: leave every mode of torch's. Nothing is called after this."""
 
 
 class Names:
@@ -90,9 +100,13 @@ class Names:
         self._model = False
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        """torch's hook for a module that became a child. The first parent counts."""
-        if child is not None and child is not parent:
-            self._parents.setdefault(child, (weakref.ref(parent), name))
+        """torch's hook for a module that became a child. The first parent that is left counts."""
+        if child is None or child is parent:
+            return
+        known, place = self._parents.get(child, (lambda: None, ""))
+        first = known()
+        if first is None or first._modules.get(place) is not child:
+            self._parents[child] = weakref.ref(parent), name
 
     def of(self, module: nn.Module) -> str:
         parts: list[str] = []
@@ -124,6 +138,9 @@ class Names:
 
     def _root(self, module: nn.Module) -> str:
         if module not in self._roots:
+            for inner in module.modules():  # copies and unpickled modules were never registered
+                for name, child in inner._modules.items():
+                    self.adopted(inner, name, child)
             kind = type(module).__name__
             if not self._model and next(module.parameters(), None) is not None:
                 self._model, prefix = True, ""
@@ -147,15 +164,32 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, (list, tuple)):
         items = enumerate(value)
     elif hasattr(value, "__dataclass_fields__"):
-        items = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+        items = ((name, getattr(value, name, None)) for name in value.__dataclass_fields__)
     else:
         return
     for name, item in items:
         yield from tensors(item, f"{path}.{name}" if path else str(name))
 
 
+def address(tensor: Tensor) -> int:
+    """Where its elements are; -1 of a tensor without any of its own (sparse, lazy, of vmap)."""
+    try:
+        return tensor.data_ptr()
+    except (RuntimeError, ValueError, NotImplementedError):
+        return -1
+
+
+def version(tensor: Tensor) -> int:
+    """How often it was written in place; -1 where it was made in inference mode."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:
+        return -1
+
+
 class Observer:
-    """Torch's global hooks, and what they tell a probe."""
+    """Torch's global hooks, and what they tell a probe. A fault of the probe is none of the
+    training's: it is written down (`FAILED`), and the training goes on unobserved."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -182,20 +216,39 @@ class Observer:
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         if self._started and not self._off:
-            self.probe.reported(epoch, values)
+            self._tell(self.probe.reported, epoch, values)
+
+    def failed(self, error: Exception) -> None:
+        """The probe cannot go on."""
+        if self._off:
+            return
+        self._silence()
+        self.probe.gives_up()
+        place = Path(os.environ["CELEDGER_PROBE_OUT"], FAILED)
+        place.write_text(
+            "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        )
+
+    def _tell(self, call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        try:
+            call(*args, **kwargs)
+        except Exception as error:
+            self.failed(error)
 
     def _start(self) -> None:
         if self._started or self._off:
             return
         self._started = True
         self.probe.out = _own_folder()
-        self.probe.starts()
+        self._tell(self.probe.starts)
         self._hook()
 
     def _hook(self) -> None:
         """Module hooks for the step that begins, where the probe wants them."""
         from torch.nn.modules import module
 
+        if self._off:
+            return
         wanted = self.probe.wants(self.step)
         if wanted and not self._hooks:
             if self._before:
@@ -214,20 +267,24 @@ class Observer:
     def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         import torch
 
+        if _recorded() or self._off:
+            return
         self.probe.names.of(module)
         if torch.is_grad_enabled():
             self._unhook()
             self._start()
-            if self._hooks and self._before:
-                self.probe.forward_begins(module, args)  # torch walks the hooks of before
+            if self._hooks and self._before:  # torch walks the hooks of before
+                self._forward_begins(module, args)
 
     def _forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.probe.forward_begins(module, args)
+        if not _recorded():
+            self._tell(self.probe.forward_begins, module, args)
 
     def _forward_ends(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        self.probe.forward_ends(module, args, kwargs, output)
+        if not _recorded():
+            self._tell(self.probe.forward_ends, module, args, kwargs, output)
 
     def _watch_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._off or self._backward:  # checkpointing runs one inside another
@@ -236,21 +293,42 @@ class Observer:
         given = args[0] if args else kwargs.get("tensors", ())
         self._backward = True
         try:
-            self.probe.backward_begins([tensor for _, tensor in tensors(given)])
+            if not self._off:
+                self._tell(self.probe.backward_begins, [tensor for _, tensor in tensors(given)])
             done = original(*args, **kwargs)
         finally:
             self._backward = False
-        self.probe.backward_ends()
+        if not self._off:
+            self._tell(self.probe.backward_ends)
         return done
 
-    def _step_begins(self, optimiser: Optimizer, *_: Any) -> None:
-        if self._started and not self._off:
-            self.probe.step_begins(self.step, optimiser)
+    def _step_begins(
+        self, optimiser: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not self._started or self._off:
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._tell(self.probe.step_begins, self.step, optimiser)
+            return None
+        waiting = [self.probe.step_begins]
+
+        @functools.wraps(closure)
+        def closing() -> Any:
+            done = closure()
+            while waiting:
+                self._tell(waiting.pop(), self.step, optimiser)
+            return done
+
+        if len(args) > 1:
+            return (args[0], closing, *args[2:]), kwargs
+        return args, {**kwargs, "closure": closing}
 
     def _step_ends(self, optimiser: Optimizer, *_: Any) -> None:
         if self._started and not self._off:
             self._stepped = True
-            self._end_step(optimiser, skipped=False)
+            infinite = getattr(optimiser, "found_inf", None)  # a fused one leaves out steps itself
+            self._end_step(optimiser, skipped=infinite is not None and bool(infinite))
 
     def _watch_scaler(
         self, original: Callable[..., Any], scaler: Any, optimiser: Optimizer, *a: Any, **k: Any
@@ -262,7 +340,7 @@ class Observer:
         return done
 
     def _end_step(self, optimiser: Optimizer, *, skipped: bool) -> None:
-        self.probe.step_ends(self.step, optimiser, skipped=skipped)
+        self._tell(self.probe.step_ends, self.step, optimiser, skipped=skipped)
         self.step += 1
         self._hook()
 
@@ -272,7 +350,17 @@ class Observer:
 
     def _ends(self) -> None:
         if self._started and not self._off:
-            self.probe.ends()
+            self._tell(self.probe.ends)
+
+
+def _recorded() -> bool:
+    """Whether torch writes down what is called, for a graph: nothing is computed now."""
+    import torch
+
+    compiler = getattr(torch, "compiler", None)
+    compiling = getattr(compiler, "is_compiling", None)
+    tracing: bool = torch._C._is_tracing()
+    return tracing or (compiling is not None and compiling())
 
 
 def scaler_class() -> Any:
@@ -306,6 +394,12 @@ def _own_folder() -> Path:
 
 
 _observer: Observer | None = None
+
+
+def failed(error: Exception) -> None:
+    """A probe met a fault of its own outside of the observer's calls."""
+    if _observer is not None:
+        _observer.failed(error)
 
 
 def attach(probe: Probe) -> None:

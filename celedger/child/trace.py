@@ -134,17 +134,21 @@ class Probe(observe.Probe):
             self._write(
                 k="module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
                 a=settings(module), f=code(kind, "forward"), w=self.origins.created.get(module, -1),
-                s={n: list(p.shape) for n, p in module.named_parameters(recurse=False)},
+                s={n: list(p.shape) for n, p in module.named_parameters(recurse=False) if _made(p)},
             )  # fmt: skip
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
             perturb(root.parameters(), int(self.options["perturb"]))
         for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
             for name, tensor in named():
+                if not _made(tensor):
+                    continue
                 self._write(
                     k="init", p=prefix + name, r=role, x=self._tensor(tensor),
                     **self.origins.of(tensor),
                 )  # fmt: skip
+        if self.store is not None:
+            self.store.forget()
 
     # --- torch's functions
 
@@ -162,6 +166,8 @@ class Probe(observe.Probe):
                 self._call(name, args, kwargs, done)
             if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
                 self._target(name, args, kwargs)
+        except Exception as error:
+            observe.failed(error)
         finally:
             self._busy = False
         return done
@@ -185,6 +191,8 @@ class Probe(observe.Probe):
     def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         target = args[1] if len(args) > 1 else kwargs.get("target")
         if self.store is None or not getattr(target, "ndim", 0) or target is None:
+            return
+        if target.is_sparse or not _whole(target):
             return
         if not target.requires_grad and len(target):
             self._write(k="rows", r="target", p=name, **self.store.rows(target))
@@ -270,16 +278,25 @@ class Probe(observe.Probe):
         if self._evaluating or self.store is None:
             return
         for _, tensor in tensors(args):
-            if tensor.requires_grad or tensor.is_meta:
+            if tensor.requires_grad or tensor.is_meta or not _whole(tensor):
                 continue
             self._pulse["batch"].append(self.store.numbers(tensor))
-            if tensor.dim() and 0 < len(tensor) <= _ROWS - self._rows:
+            if tensor.is_sparse or not tensor.dim():
+                continue
+            if 0 < len(tensor) <= _ROWS - self._rows:
                 self._rows += len(tensor)
                 self._write(k="rows", r="input", p=self._stack[-1][1], **self.store.rows(tensor))
 
     def _hear(self, path: str, number: int, place: str) -> Any:
+        step = self.step
+
         def heard(gradient: Tensor) -> None:
-            self._write(k="grad", p=path, n=number, q=place, x=[self._tensor(gradient)])
+            if self._off or self.step != step:  # of a parameter that a module returned
+                return
+            try:
+                self._write(k="grad", p=path, n=number, q=place, x=[self._tensor(gradient)])
+            except Exception as error:
+                observe.failed(error)
 
         return heard
 
@@ -326,6 +343,7 @@ class Probe(observe.Probe):
 
     def _end_step(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         assert self.store is not None
+        self.store.forget()
         named = self.names.parameters(optimiser)
         if step in self.full:
             for name, weight in named:
@@ -370,12 +388,22 @@ class Probe(observe.Probe):
         )  # fmt: skip
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        numbers = {
-            name: float(value) for name, value in values.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        }  # fmt: skip
+        numbers = {}
+        with self._quietly():
+            for name, value in values.items():
+                try:
+                    numbers[name] = float(value)  # type: ignore[arg-type]
+                except (TypeError, ValueError, RuntimeError):
+                    continue
         self._evaluating = self._looking = False
         self._write(k="report", e=epoch, v={n: simple(v) for n, v in numbers.items()})
+
+    def gives_up(self) -> None:
+        self._silence()
+        self._watch_operators(False)
+        for casting in self._casting.values():
+            casting.__exit__(None, None, None)
+        self._casting = {}
 
     def ends(self, cut: bool = False) -> None:
         if self._events is None or self._off:
@@ -415,6 +443,8 @@ class Probe(observe.Probe):
                     o=str(function), l=literals(args, kwargs), x=found,
                     i=[self._tensor(t).get("h") for _, t in tensors([args, list(kwargs.values())])],
                 )  # fmt: skip
+        except Exception as error:
+            observe.failed(error)
         finally:
             self._busy = False
 
@@ -445,3 +475,17 @@ class Probe(observe.Probe):
             if self._evaluating:
                 event["e"] = self._evaluations
         self._events.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def _made(tensor: Tensor) -> bool:
+    """Whether it has a shape: that of a lazy module has none before its first forward pass."""
+    from torch.nn.parameter import is_lazy
+
+    return not is_lazy(tensor)
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether it stands for itself, not for what vmap or a gradient's gradient makes of it."""
+    import torch
+
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

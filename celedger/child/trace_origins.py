@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterable  # noqa: UP035 (Python 3.8)
 
+from celedger.child.observe import address
 from celedger.child.trace_calls import Sites, literals, torch_generators
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Origins:
 
     def of(self, tensor: Tensor) -> dict[str, Any]:
         """`v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
-        place = tensor.data_ptr()
+        place = address(tensor)
         return {"v": self._made.get(place, -1), **self._wrote.get(place, {})}
 
     def _patch(self) -> None:
@@ -53,7 +54,7 @@ class Origins:
 
         def adopted(module: Any, name: str, parameter: Any) -> None:
             if parameter is not None and not self.over:
-                self._made[parameter.data_ptr()] = self._sites.here()
+                self._made[address(parameter)] = self._sites.here()
 
         register_module_parameter_registration_hook(adopted)
         nn.Module.__init__ = module_init  # type: ignore
@@ -70,7 +71,7 @@ class Origins:
         site = self._sites.here(skip=3)
         said = literals(args, kwargs)
         if writes and args and isinstance(args[0], torch.Tensor):
-            self._wrote[args[0].data_ptr()] = {"o": name, "l": said, "w": site}
+            self._wrote[address(args[0])] = {"o": name, "l": said, "w": site}
         now = torch_generators()
         drew = now != self._random if self._random else drawing
         if drew and self._draws < _DRAWS:
@@ -86,6 +87,7 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in weights:
-            if weight.is_floating_point():
-                signs = torch.randint(3, weight.shape, generator=draw).sub(1).to(weight)
+            if weight.is_floating_point() and not torch.nn.parameter.is_lazy(weight):
+                signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
+                signs = signs.sub(1).to(weight)
                 weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)

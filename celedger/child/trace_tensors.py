@@ -13,6 +13,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from celedger.child.observe import address, version
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -69,9 +71,9 @@ class Store:
         """`d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k` where its
         elements are and how many, `f` whether all of it is finite. Of tensors without
         elements of their own (meta, sparse, nested) only what they have."""
-        version = _version(tensor)
+        now, place = version(tensor), address(tensor)
         seen = self._known.get(id(tensor))
-        if seen is not None and seen[0]() is tensor and seen[1:3] == (version, tensor.data_ptr()):
+        if seen is not None and seen[0]() is tensor and seen[1:3] == (now, place):
             return {**seen[3], "g": tensor.requires_grad}
         told: dict[str, Any] = {
             "d": str(tensor.dtype).replace("torch.", ""),
@@ -82,8 +84,8 @@ class Store:
             told.update(self._elements(tensor))
         except (RuntimeError, NotImplementedError, TypeError):
             return told
-        if version >= 0:
-            self._known[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), told)
+        if now >= 0:
+            self._known[id(tensor)] = (weakref.ref(tensor), now, place, told)
         return told
 
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
@@ -110,11 +112,15 @@ class Store:
         key = (flat.numel(), str(flat.device))
         if key not in self._places:
             ours = torch.Generator().manual_seed(flat.numel())
-            self._places[key] = torch.randint(flat.numel(), (KEPT,), generator=ours).to(flat.device)
+            place = torch.randint(flat.numel(), (KEPT,), generator=ours, device="cpu")
+            self._places[key] = place.to(flat.device)
         return self._places[key]
 
     def numbers(self, tensor: Tensor) -> str:
-        """A hash alone, of a large tensor that of its sample: for what is looked at every step."""
+        """A hash alone, of a large tensor that of its sample: for what is looked at every step. Of
+        a sparse one that of its values."""
+        if tensor.is_sparse:
+            tensor = tensor.detach().coalesce().values()
         flat = tensor.detach().reshape(-1)
         if flat.numel() > 64 * KEPT:
             flat = flat[self._sample(flat)]
@@ -133,16 +139,10 @@ class Store:
         return {"o": start, "m": count}
 
     def forget(self) -> None:
-        """Between steps: what was described is described again when met again."""
+        """What was described is described again when met again: a kernel, or who writes by
+        `data`, does not count as writing in place."""
         self._known.clear()
 
     def flush(self) -> None:
         self._values.flush()
         self._rows.flush()
-
-
-def _version(tensor: Tensor) -> int:
-    try:
-        return int(tensor._version)
-    except RuntimeError:  # made in inference mode
-        return -1

@@ -142,7 +142,7 @@ class Probe(observe.Probe):
         loss = self._raw if self._raw is not None else next(iter(losses), None)
         if loss is None or loss.numel() != 1 or not loss.is_floating_point():
             return
-        value = loss.detach().reshape(())
+        value = loss.detach().clone().reshape(())  # a script may add to its loss in place
         self._loss = value if self._loss is None else self._loss + value
         self._raw = None
         if self.looking:
@@ -183,6 +183,10 @@ class Probe(observe.Probe):
                 self._tell(self.step, {"skipped": True, "died": True})
         self._flush()
 
+    def gives_up(self) -> None:
+        self.looking = False
+        self._operators.leave()
+
     # --- activations and their gradients -----------------------------------------------------
 
     def _tensors(self, what: str, name: str, module: nn.Module, value: Any) -> None:
@@ -192,10 +196,10 @@ class Probe(observe.Probe):
         for place, tensor in observe.tensors(value):
             if not tensor.is_floating_point() or not readable(tensor):
                 continue
-            known = self._seen.get(id(tensor))
-            if known is not None and known[0]() is tensor and known[1] == tensor._version:
+            known, version = self._seen.get(id(tensor)), observe.version(tensor)
+            if known is not None and known[0]() is tensor and known[1] == version:
                 continue
-            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version)
+            self._seen[id(tensor)] = (weakref.ref(tensor), version)
             parent = self.stack[-2][0] if len(self.stack) > 1 else None
             with self._aside():
                 self.batch.add(
@@ -212,12 +216,14 @@ class Probe(observe.Probe):
         step = self.step
 
         def hook(gradient: Tensor) -> None:
-            if self.looking and self.step == step and readable(gradient):
+            if not (self.looking and self.step == step and readable(gradient)):
+                return
+            about = ["gradient", "grad", name, kind, place, _dtype(gradient), False, None, ""]
+            try:
                 with self._aside():
-                    self.batch.add(
-                        gradient,
-                        ["gradient", "grad", name, kind, place, _dtype(gradient), False, None, ""],
-                    )
+                    self.batch.add(gradient, about)
+            except Exception as error:
+                observe.failed(error)
 
         return hook
 
@@ -242,15 +248,15 @@ class Probe(observe.Probe):
     def _meet_batch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         import torch
 
-        found = [t for _, t in observe.tensors([args, kwargs]) if t.numel() and readable(t)]
-        found = [t for t in found if t.dtype != torch.bool and not t.is_complex()]
+        found = [t for _, t in observe.tensors([args, kwargs]) if t.dtype != torch.bool]
+        found = [t for t in found if readable(t)]
         if not found:
             return
         self._met_batch = True
         with self._aside():
             rows = [sample(tensor) for tensor in found]
-            mark = torch.stack([r.nan_to_num().sum() + (r * r.roll(1)).nan_to_num().sum()
-                                for r in rows]).sum()  # fmt: skip
+            marks = [r.nan_to_num().sum() + (r * r.roll(1)).nan_to_num().sum() for r in rows]
+            mark = torch.stack([mark.to(rows[0].device) for mark in marks]).sum()
         first = found[0]
         before = self._last_batch() if self._last_batch is not None else None
         # The same tensor again is a training on all its data, unless more of them are at hand.
@@ -292,12 +298,15 @@ class Probe(observe.Probe):
         rates = [group["lr"] for group in optimiser.param_groups if "lr" in group]
         self._steps["rates"] = [float(rate) for rate in rates]
         self._steps["orphans"] = self._weights.orphans(self.names)
+        scale = getattr(optimiser, "grad_scale", None)  # a fused one divides by it itself
         for name, parameter in self._weights.before(self.names, optimiser):
             gradient = parameter.grad
             if gradient is None:
                 continue
             values = dense(gradient)
             if values.numel():
+                if scale is not None:
+                    values = values / scale
                 what = "sparse" if gradient.is_sparse else "dense"
                 kind = self._weights.about[name]["kind"]
                 self.batch.add(

@@ -39,7 +39,7 @@ def sample(tensor: Tensor) -> Tensor:
     flat = tensor.detach().reshape(-1)
     key = (flat.numel(), flat.device)
     if key not in _places:
-        number = torch.arange(SAMPLE, dtype=torch.float64)
+        number = torch.arange(SAMPLE, dtype=torch.float64, device="cpu")
         place = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / SAMPLE)
         _places[key] = place.long().clamp_(max=flat.numel() - 1).to(flat.device)
     return flat.index_select(0, _places[key]).float()
@@ -78,7 +78,7 @@ class Batch:
         some = (SAMPLE - zero.sum(1)).clamp(min=1)
         if where not in _weights:
             random = torch.Generator().manual_seed(0)  # of its own: the training's is not touched
-            _weights[where] = torch.randn(SAMPLE, generator=random).to(where)
+            _weights[where] = torch.randn(SAMPLE, generator=random, device="cpu").to(where)
         figures = [
             zero.sum(1) / SAMPLE,
             ((size < HALF_ZERO) & ~zero).sum(1) / some,
@@ -103,7 +103,7 @@ class Batch:
         found = torch.bincount(place.flatten(), minlength=len(kinds) * bins + 1)
         for number, kind in enumerate(kinds):
             part = found[number * bins : (number + 1) * bins]
-            counts[kind] = counts[kind] + part if kind in counts else part
+            counts[kind] = counts[kind].to(part.device) + part if kind in counts else part
 
 
 def numbers(scalars: Sequence[Tensor]) -> list[float]:
@@ -119,11 +119,14 @@ def numbers(scalars: Sequence[Tensor]) -> list[float]:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether its values can be read here and now: not a tensor of tensors, of vmap or a graph."""
+    """Whether its values can be read here and now: not a tensor of tensors, of vmap or a graph, nor
+    of a type that torch has no minimum for (complex, eight bits of floating point)."""
     import torch
 
     return (
         tensor.layout == torch.strided
+        and not tensor.is_complex()
+        and not (tensor.is_floating_point() and tensor.element_size() == 1)
         and tensor.numel() > 0
         and not tensor.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -56,7 +56,8 @@ def watch(
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
     """
     watchpoints.limits(thresholds)  # what is misspelt is said before a training
-    run = partial(diagnose, bench, commit, task, seed, params=params, environment=environment)
+    variables = {"TORCHDYNAMO_DISABLE": "1", **(environment or {})}  # hooks are not compiled
+    run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
     done = run(folder / "watch", {"kind": "watch"})
     trainings = read(done.out)
     if not trainings:

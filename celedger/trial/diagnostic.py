@@ -22,6 +22,8 @@ from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import variables
 
+FAILED = "probe-failed.txt"  # what a probe leaves that had to give up (celedger.child.observe)
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
@@ -55,7 +57,8 @@ def diagnose(
     them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of `out`,
     one for each process that trained. `params` and `environment` change the task's parameters and
     variables; `on_tick` sees each command some twenty times a second. A training that fails is a
-    result. Raises CannotJudge where the commit cannot be built, KeyboardInterrupt when stopped.
+    result. Raises CannotJudge where the commit cannot be built, or the probe itself failed, and
+    KeyboardInterrupt when stopped.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
@@ -89,6 +92,12 @@ def diagnose(
             )  # fmt: skip
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt
+            fault = out / FAILED
+            if fault.exists():
+                said = fault.read_text().strip().splitlines()[-1]
+                raise CannotJudge(
+                    f"the probe failed, not the training: {said}", f"report it with {fault}"
+                )
             kind = classify(end, log)
             if kind is not OutcomeKind.OK:
                 return Diagnostic(out, log, kind, explain(end, log))

@@ -34,7 +34,9 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
 
 def _head(report: WatchReport, judged: Judged) -> str:
     training = judged.training
-    said = count(len(judged.findings), "watchpoint") + " fired" if judged.findings else "all quiet"
+    said = count(len(judged.findings), "watchpoint") + " fired"
+    if not judged.findings:
+        said = "quiet until it failed" if report.failed else "all quiet"
     return (
         f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}, seed {report.seed}"
         f": {said}; {count(training.length, 'step')}, {len(training.steps)} looked at"
