@@ -69,6 +69,7 @@ class Probe(observe.Probe):
     allocations are traced to their lines, which takes ten times as long."""
 
     def starts(self) -> None:
+        self._mode: Any = None
         self._places = Places()
         self._step, self._state = 0, 1
         self._modules: list[str] = []
@@ -99,11 +100,8 @@ class Probe(observe.Probe):
         """New storages among an operator's results."""
         tag = None
         for tensor in tensors:
-            try:
-                storage = tensor.untyped_storage()
-            except (NotImplementedError, RuntimeError):  # sparse, functional or fake
-                continue
-            if storage._cdata in self._live:
+            storage = _storage(tensor)
+            if storage is None or storage._cdata in self._live:
                 continue
             if tag is None:
                 tag = self._tag(operator)
@@ -194,6 +192,8 @@ class Probe(observe.Probe):
         self._mark(epoch)
 
     def ends(self) -> None:
+        if self._mode is None:  # `starts` failed, and its error is the one to tell
+            return
         self._mode.__exit__(None, None, None)
         self._close_evaluation()
         import torch
@@ -251,8 +251,8 @@ class Probe(observe.Probe):
 
         for thing in gc.get_objects():
             if type(thing) is torch.Tensor or type(thing) is torch.nn.Parameter:
-                storage = thing.untyped_storage()
-                if storage._cdata not in self._live:
+                storage = _storage(thing)
+                if storage is not None and storage._cdata not in self._live:
                     self._take(storage, BEFORE)
 
     def _mark(self, epoch: int | None) -> None:
@@ -293,7 +293,8 @@ class Probe(observe.Probe):
                 if node not in seen:
                     seen.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
-            made = self._live.get(thing.untyped_storage()._cdata)
+            storage = _storage(thing)
+            made = None if storage is None else self._live.get(storage._cdata)
             found.append((len(seen) - before, made.tag.place if made else -1))
         return sorted(found, reverse=True)[:_TOP]
 
@@ -313,6 +314,14 @@ class Probe(observe.Probe):
                 row[0] += trace.size
                 row[1] += 1
         return [(file, line, row[0], row[1]) for (file, line), row in sums.items()]
+
+
+def _storage(tensor: Tensor) -> Any:
+    """None for a tensor that has none of its own: sparse, functional or fake."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def _mode(probe: Probe) -> Any:

@@ -160,9 +160,15 @@ class _Row:
         self.seconds[step] += event.self_cpu_time_total / 1e6
         self.calls += 1
         self.kernels += len(event.kernels)
-        self.device += float(getattr(event, "self_device_time_total", 0.0)) / 1e6
+        self.device += _on_device(event, "time_total") / 1e6
         self.memory += event.self_cpu_memory_usage
-        self.memory += float(getattr(event, "self_device_memory_usage", 0.0))
+        self.memory += _on_device(event, "memory_usage")
+
+
+def _on_device(event: Any, what: str) -> float:
+    """Of an operator itself, on a GPU; torch before 2.4 calls it CUDA's."""
+    found = getattr(event, f"self_device_{what}", None)
+    return float(getattr(event, f"self_cuda_{what}", 0.0) if found is None else found)
 
 
 class _Edges:

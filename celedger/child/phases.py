@@ -117,6 +117,10 @@ class PhaseClock:
             self.columns["tail"][-1] += self._now() - self._entered
             self.columns["wall"][-1] += time.perf_counter() - self._wall
             self._events.pop()
+            if self._cuda:  # what ended the step goes on as its tail
+                _, ended = self._events[-1].pop()
+                self._events[-1].append((TAIL, ended))
+                self._mark(GAP)
             return
         self.enter(GAP)
         evaluation, data, other = self._gap
@@ -157,7 +161,9 @@ class PhaseClock:
                 spent[state] += start.elapsed_time(end) / 1e3  # CUDA says ms
             gap = max(spent[GAP] - columns["evaluation"][row], 0.0)
             host = columns["data"][row] + columns["other"][row]
-            share = columns["data"][row] / host if host else 1.0
+            if not host:  # called no module: see begin_forward
+                spent[FORWARD], gap = spent[FORWARD] + gap, 0.0
+            share = columns["data"][row] / host if host else 0.0
             columns["data"][row], columns["other"][row] = gap * share, gap * (1 - share)
             for state in (FORWARD, BACKWARD, TAIL):
                 columns[STATES[state]][row] = spent[state]

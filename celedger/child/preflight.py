@@ -2,8 +2,9 @@
 
 `drive` runs them instead of the training, one after another, each on a model made anew from the
 seed, and writes `preflight.json`: a list of results, of which each has a check's name, its status
-(pass, warn, fail, or n/a), its figure, and a sentence. The first batch has to train: an error there
-is the training's own, and is raised. An error in a later check is its result.
+(pass, warn, fail, or n/a), its figure, and a sentence, empty for those still to come. The first
+batch has to train: an error there is the training's own, and is raised. An error in a later check
+is its result, and one in the rest of the epoch that of all checks that look at it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from celedger.child import preflight_speed
-from celedger.child.preflight_seen import Losses, Seen
+from celedger.child.preflight_seen import Losses, Seen, like
 from celedger.child.torch import Training, device, fingerprint, prepare, step
 from celedger.child.torch_steps import dense
 
@@ -54,20 +55,35 @@ def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
     bench = Bench(training)
     seen = Seen()
     results = [start(bench, seen)]
-    epoch(bench, seen)
+    broken: Exception | None = None
+    try:
+        epoch(bench, seen)
+    except Exception as error:
+        if not seen.steps:
+            raise
+        broken = error
+    write(results, out)
     for name, check in CHECKS.items():
         began = time.perf_counter()
         try:
+            if broken is not None and name not in ANEW:
+                raise broken
             status, figure, said = check(bench, seen)
         except Exception as error:
             status, figure = NONE, None
             said = f"could not be tried: {type(error).__name__}: {error}"
         results.append((name, status, figure, said))
+        write(results, out)  # each time: a later check may hang
         print(f"preflight: {name}: {status}, {time.perf_counter() - began:.1f} s", file=sys.stderr)
-    fields = ("check", "status", "figure", "said")
-    rows = [dict(zip(fields, result)) for result in results]  # noqa: B905 (Python 3.8)
-    (out / "preflight.json").write_text(json.dumps(rows))
     raise SystemExit(0)
+
+
+def write(results: Sequence[tuple[str, str, Any, str]], out: Path) -> None:
+    to_come = [(name, NONE, None, "") for name in list(CHECKS)[len(results) - 1 :]]
+    fields = ("check", "status", "figure", "said")
+    rows = [dict(zip(fields, row)) for row in (*results, *to_come)]  # noqa: B905 (Python 3.8)
+    (out / "preflight.new").write_text(json.dumps(rows))
+    (out / "preflight.new").replace(out / "preflight.json")
 
 
 class Bench:
@@ -334,7 +350,7 @@ def _few(bench: Bench, model: nn.Module, batch: Any) -> tuple[Any, bool]:
     parts = _tensors(batch)
     plain = isinstance(batch, Tensor) or len(parts) == len(batch)
     if plain and parts and all(len(part) == len(parts[0]) for part in parts):
-        few = parts[0][:ROWS] if isinstance(batch, Tensor) else type(batch)(_cut(batch))
+        few = parts[0][:ROWS] if isinstance(batch, Tensor) else like(batch, _cut(batch))
         try:
             with torch.no_grad():
                 if math.isfinite(float(bench.training.loss(model, few))):
@@ -362,3 +378,5 @@ CHECKS: dict[str, Callable[[Bench, Seen], Result]] = {
     "inference latency": preflight_speed.latency,
     "memory stays flat": preflight_speed.memory,
 }
+# Those that need nothing of the epoch.
+ANEW = {"overfits one batch", "same seed, same result", "loader keeps up", "memory stays flat"}

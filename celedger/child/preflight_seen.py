@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +25,9 @@ MOST_ROWS = 50_000  # of training that are remembered
 
 @dataclass
 class Loss:
-    """One call of a loss function. `guess`: its value for an output that knows nothing; `floor`:
-    for an output that knows all. None: not known."""
+    """One call of a loss function. `value`: the mean over its terms, whatever the reduction;
+    `guess`: that of an output that knows nothing; `floor`: of one that knows all. None: not known.
+    `target`: without the labels that the loss ignores."""
 
     name: str
     value: float
@@ -54,21 +55,40 @@ class Losses(TorchFunctionMode):
             given = args[0] if args else kwargs["input"]
             target = args[1] if len(args) > 1 else kwargs["target"]
             with torch.no_grad():
-                guess, floor = known(given.detach(), target.detach(), kwargs)
-                value = float(out.detach().double().mean())
-                self.calls.append(Loss(name, value, guess, floor, target.detach()))
+                self.calls.append(_noted(name, known, out, given, target, kwargs))
         return out
+
+
+def _noted(name: str, known: Any, out: Tensor, given: Tensor, target: Tensor, kwargs: Any) -> Loss:
+    given, target, value = given.detach(), target.detach(), out.detach().double()
+    if name != "cross_entropy":
+        shape = torch.broadcast_shapes(given.shape, target.shape)  # type: ignore[no-untyped-call]
+        terms = float(math.prod(shape))
+    elif target.is_floating_point():
+        terms = target.numel() / given.shape[_class_axis(given)]
+    else:
+        target = target[target != kwargs.get("ignore_index", -100)]
+        weight = kwargs.get("weight")
+        terms = float(target.numel() if weight is None else weight[target].sum())
+    if kwargs.get("reduction", "mean") != "mean":
+        value = value.sum() / (terms or 1.0)
+    guess, floor = known(given, target, kwargs)
+    return Loss(name, float(value), guess, floor, target)
+
+
+def _class_axis(given: Tensor) -> int:
+    return 1 if given.dim() > 1 else 0
 
 
 def _entropy(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
     """ln C, and the entropy of smoothed labels."""
-    classes = given.shape[1 if given.dim() > 1 else 0]
-    if kwargs.get("reduction", "mean") == "sum":
-        return None, None
+    classes = given.shape[_class_axis(given)]
     smoothing = float(kwargs.get("label_smoothing", 0.0))
     floor = 0.0
     if target.is_floating_point():
-        floor = float(-(target * target.clamp(min=1e-30).log()).sum(1).mean())
+        if kwargs.get("weight") is not None:
+            return None, None
+        floor = float(-(target * target.clamp(min=1e-30).log()).sum(_class_axis(given)).mean())
     elif smoothing:
         other, own = smoothing / classes, 1 - smoothing + smoothing / classes
         floor = -own * math.log(own) - (classes - 1) * other * math.log(other)
@@ -77,6 +97,8 @@ def _entropy(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, 
 
 def _square(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
     """Targets' mean square: a first output is near zero."""
+    if kwargs.get("weight") is not None:
+        return None, None
     return float(target.double().square().mean()), 0.0
 
 
@@ -158,8 +180,10 @@ class Seen:
         losses.calls.clear()
 
     def _label(self, loss: Loss) -> None:
+        if not loss.target.numel():  # all ignored
+            return
         if loss.name == "cross_entropy" and not loss.target.is_floating_point():
-            kept = loss.target[loss.target >= 0].flatten().cpu()
+            kept = loss.target.cpu()
             classes = max(round(math.exp(loss.guess or 0.0)), int(kept.max()) + 1)
             counts = torch.bincount(kept, minlength=classes)
             if self.classes is None:
@@ -188,7 +212,10 @@ class Seen:
         self._depth -= 1
         if id(module) not in self._outer:
             return
-        given = [t for _, t in tensors([args, kwargs]) if t.dim() > 0 and not t.is_complex()]
+        given = [
+            t for _, t in tensors([args, kwargs])
+            if t.dim() > 0 and not t.is_complex() and t.layout == torch.strided
+        ]  # fmt: skip
         if not given:
             return
         if self.evaluating:
@@ -244,8 +271,13 @@ def _zeros(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _zeros(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(_zeros(v) for v in value)
+        return like(value, (_zeros(v) for v in value))
     return value
+
+
+def like(value: Any, items: Iterable[Any]) -> Any:
+    """A list or tuple of the same type; named tuples do not take their fields as one argument."""
+    return value._make(items) if hasattr(value, "_make") else type(value)(items)
 
 
 def _size(args: Any) -> int:

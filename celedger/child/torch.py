@@ -105,7 +105,7 @@ def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
 
     The order is drawn on the CPU, so one seed gives one order on every device.
     """
-    order = torch.randperm(len(tensors[0])).to(tensors[0].device)
+    order = torch.randperm(len(tensors[0]), device="cpu").to(tensors[0].device)
     for rows in order.split(size):  # type: ignore[no-untyped-call]
         yield tuple(tensor[rows] for tensor in tensors)
 

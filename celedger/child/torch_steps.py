@@ -23,7 +23,7 @@ class StepSeries:
     def add(self, loss: Tensor, norm: Tensor, optimiser: Optimizer) -> None:
         """One step, after its backward pass and before the optimiser's."""
         rate = optimiser.param_groups[0]["lr"]
-        self._losses.append(loss.detach())
+        self._losses.append(loss.detach().clone())  # scripts add to it in place
         self._norms.append(norm.detach())
         self._rates.append(rate.detach().clone() if isinstance(rate, Tensor) else rate)
 

@@ -50,7 +50,12 @@ def preflight(bench: Bench, commit: Commit, task: Task, seed: int, folder: Path)
     found = done.out / "preflight.json"
     if found.exists():  # commands after the training miss what it would have made: no matter
         checks = tuple(
-            Check(raw["check"], CheckStatus(raw["status"]), raw["figure"], raw["said"])
+            Check(
+                raw["check"],
+                CheckStatus(raw["status"]),
+                raw["figure"],
+                raw["said"] or f"not finished: {done.message or 'the training ended'}",
+            )
             for raw in json.loads(found.read_text())
         )
         return PreflightReport(task, commit, seed, checks)

@@ -4,6 +4,7 @@ torch was imported once: python checked.py OUT NAME..."""
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch._dynamo  # what making any optimiser imports: once, before the forks
@@ -56,9 +57,43 @@ def healthy():
     return training()
 
 
-def loader():
-    rows = torch.utils.data.TensorDataset(IMAGES, LABELS)
-    return training(data=lambda: torch.utils.data.DataLoader(rows, 32, shuffle=True))
+class Batch(NamedTuple):
+    rows: torch.Tensor
+    labels: torch.Tensor
+
+
+def on_a_sparse_graph_with_ignored_labels():
+    """Named batches of a batch sampler, a sum for a loss, and one batch without any label."""
+    kept = LABELS.clone()
+    kept[::10] = -100
+    kept[64:96] = -100
+    rows = torch.utils.data.TensorDataset(IMAGES, kept)
+    spread = torch.eye(8).to_sparse()
+    loader = torch.utils.data.DataLoader(
+        rows, batch_sampler=[range(at, at + 32) for at in range(0, 640, 32)],
+        collate_fn=lambda some: Batch(*map(torch.stack, zip(*some, strict=True))),
+    )  # fmt: skip
+
+    class Spread(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = model()
+
+        def forward(self, graph, x):
+            return self.body((graph @ x.T).T)
+
+    def summed(model, batch):
+        loss = F.cross_entropy(model(spread, batch.rows), batch.labels, reduction="sum")
+        return loss / len(batch.rows)
+
+    return training(
+        model=Spread, data=lambda: loader, loss=summed,
+        evaluate=lambda m: {"val_loss": F.cross_entropy(m(spread, VAL_IMAGES), VAL_LABELS)},
+    )  # fmt: skip
+
+
+def evaluation_breaks():
+    return training(evaluate=lambda m: {"val_loss": 1 / 0})
 
 
 class DropoutOn(nn.Module):

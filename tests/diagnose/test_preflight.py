@@ -40,14 +40,15 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"overfits one batch": "fail"}, {"every parameter learns", "looks at its inputs"},
     ),
 }  # fmt: skip
-SOUND = ("healthy", "loader")
+SOUND = ("healthy", "on_a_sparse_graph_with_ignored_labels")
+BROKEN = "evaluation_breaks"
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checked")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "checked.py"), str(folder), *MISTAKES, *SOUND]
+    command = [sys.executable, str(HERE / "checked.py"), str(folder), *MISTAKES, *SOUND, BROKEN]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
@@ -75,6 +76,24 @@ def test_a_sound_training_passes(out: Path, name: str) -> None:
     }, found  # fmt: skip
     tried = {check for check, r in found.items() if r["status"] == "n/a"}
     assert tried == ({"loader keeps up"} if name == "healthy" else set())
+
+
+def test_labels_that_the_loss_ignores_are_no_class(out: Path) -> None:
+    found = checks(out, SOUND[1])
+    assert str(found["labels balanced"]["said"]).startswith("4 of 4 classes in 547 labels")
+    assert "0 of 200 validation rows" in str(found["train and validation apart"]["said"])
+
+
+def test_where_the_epoch_breaks_what_does_not_need_it_is_still_tried(out: Path) -> None:
+    found = checks(out, BROKEN)
+    lost = {check for check, r in found.items() if "ZeroDivisionError" in str(r["said"])}
+    assert {check for check, r in found.items() if r["status"] == "pass"} == {
+        "loss at the start", "overfits one batch", "same seed, same result", "memory stays flat",
+    }  # fmt: skip
+    assert set(found) - lost == {
+        "loss at the start", "overfits one batch", "same seed, same result", "memory stays flat",
+        "loader keeps up",
+    }  # fmt: skip
 
 
 def test_latency_is_told_for_each_number_of_processes(out: Path) -> None:

@@ -1,0 +1,222 @@
+"""What the probes make of a training's tensors, losses and moments, without a training."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.utils.data import DataLoader
+
+from celedger.child import memory, preflight, preflight_speed
+from celedger.child.operators import _Row
+from celedger.child.phases import TAIL, LoaderClock, OwnClock, PhaseClock
+from celedger.child.preflight_seen import Loss, Losses
+from celedger.child.torch import Training, shuffled
+from celedger.child.torch_steps import StepSeries
+from celedger.diagnose import preflight as parent
+from celedger.diagnose import profiling
+from celedger.errors import CannotJudge
+from celedger.model import OutcomeKind
+from celedger.trial.diagnostic import Diagnostic
+
+Z = torch.linspace(-2, 2, 24).reshape(8, 3)
+LABELS = torch.tensor([0, 1, 2, -100, 1, 0, -100, 2])
+WEIGHT = torch.tensor([1.0, 2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("function", "target", "more", "guess"),
+    [
+        (F.mse_loss, Z.flip(0) + 1, {}, float((Z + 1).square().mean())),
+        (F.binary_cross_entropy_with_logits, Z.sigmoid(), {}, math.log(2)),
+        (F.cross_entropy, LABELS, {}, math.log(3)),
+        (F.cross_entropy, LABELS, {"weight": WEIGHT}, math.log(3)),
+        (F.cross_entropy, LABELS.clamp(min=0), {"ignore_index": 0}, math.log(3)),
+        (F.cross_entropy, Z.softmax(1), {}, math.log(3)),
+    ],
+)
+def test_a_loss_is_seen_alike_whatever_its_reduction(
+    function: Any, target: torch.Tensor, more: dict[str, Any], guess: float
+) -> None:
+    found: list[Loss] = []
+    for reduction in ("mean", "sum", "none"):
+        with Losses() as losses:
+            function(Z, target, reduction=reduction, **more)
+        found += losses.calls
+    assert [loss.value for loss in found] == pytest.approx([found[0].value] * 3)
+    assert [loss.guess for loss in found] == pytest.approx([guess] * 3)
+    assert len({loss.floor for loss in found}) == 1
+    if not target.is_floating_point():
+        assert more.get("ignore_index", -100) not in found[0].target
+
+
+def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
+    before = torch.eye(3).to_sparse()
+    probe = memory.Probe({})
+    probe.out = tmp_path
+    probe.starts()
+    made = torch.eye(4).to_sparse().requires_grad_() * 2
+    probe.reported(0, {})
+    probe.ends()
+    assert before.is_sparse and made.grad_fn is not None
+    assert len(json.loads((tmp_path / "memory.json").read_text())["marks"]) == 1
+
+
+def test_a_memory_probe_that_could_not_start_ends_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory.Probe, "_census", lambda _: 1 / 0)
+    probe = memory.Probe({})
+    probe.out = tmp_path
+    with pytest.raises(ZeroDivisionError):
+        probe.starts()
+    probe.ends()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables"), [("memory", {"TORCHDYNAMO_DISABLE": "1"}), ("profile", None)]
+)
+def test_nothing_is_compiled_where_every_operator_is_seen(
+    kind: str, variables: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def diagnose(*_: object, environment: object, **__: object) -> Diagnostic:
+        given.append(environment)
+        return Diagnostic(tmp_path, tmp_path, OutcomeKind.FAILED)
+
+    monkeypatch.setattr(profiling, "diagnose", diagnose)
+    bench: Any = SimpleNamespace(device=SimpleNamespace(gpu=None))
+    thing: Any = SimpleNamespace(name="fit", sha="a" * 40)
+    with pytest.raises(CannotJudge):
+        profiling.run(bench, thing, thing, 0, tmp_path, {"kind": kind})
+    assert given == [variables]
+
+
+class Moments:
+    """In place of CUDA's events: the next is a second after the one before."""
+
+    clock = itertools.count()
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        self.at = math.nan
+
+    def record(self) -> None:
+        self.at = float(next(self.clock))
+
+    def elapsed_time(self, end: Moments) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> PhaseClock:
+    monkeypatch.setattr(torch.cuda, "Event", Moments)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    now = OwnClock()
+    return PhaseClock(now, LoaderClock(now), cuda=True)
+
+
+def step(clock: PhaseClock, *, optimisers: int = 1) -> None:
+    clock.begin_backward()
+    clock.enter(TAIL)
+    for _ in range(optimisers):
+        clock.end_step()
+        clock.begin_step()
+
+
+def test_the_tail_of_a_second_optimiser_is_added_on_the_device(clock: PhaseClock) -> None:
+    clock.begin_forward()
+    step(clock)
+    clock.begin_forward()
+    step(clock, optimisers=3)
+    clock.begin_forward()
+    step(clock)
+    columns = clock.read()
+    assert columns["step"] == [0, 1, 2]
+    # A second for its own event, and one for that of the gap which turned out to be none.
+    assert columns["tail"] == [1, 5, 1]
+    assert columns["forward"] == columns["backward"] == [1, 1, 1]
+    assert columns["wall"] == [4, 8, 4]
+
+
+def test_the_gap_of_a_step_without_modules_is_its_forward_pass(clock: PhaseClock) -> None:
+    step(clock)
+    (data,), (forward,), (wall,) = (clock.read()[name] for name in ("data", "forward", "wall"))
+    assert (data, forward, wall) == (0, 2, 4)
+    assert clock.columns["data"][0] == 0
+
+
+@pytest.mark.parametrize("kind", ["device", "cuda"])
+def test_an_operators_use_of_the_gpu_is_read_by_its_older_name_too(kind: str) -> None:
+    event = SimpleNamespace(
+        self_cpu_time_total=0.0, self_cpu_memory_usage=1, kernels=[],
+        **{f"self_{kind}_time_total": 3e6, f"self_{kind}_memory_usage": 4},
+    )  # fmt: skip
+    row = _Row(1)
+    row.add(0, event)
+    assert (row.device, row.memory) == (3.0, 5.0)
+
+
+def test_an_order_is_drawn_on_the_cpu_whatever_the_default_device() -> None:
+    rows = torch.arange(6)
+    with torch.device("meta"):
+        batches = list(shuffled(rows, size=4))
+    assert sorted(torch.cat([batch for (batch,) in batches]).tolist()) == rows.tolist()
+
+
+def test_a_loss_is_kept_as_it_was_in_its_step() -> None:
+    series, loss = StepSeries(), torch.tensor(1.0)
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    series.add(loss, torch.zeros(()), optimiser)
+    loss.add_(5.0)
+    assert series.values([0.1])["loss"] == [1.0]
+
+
+def test_what_was_found_before_a_check_that_hangs_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preflight.write([("loss at the start", "pass", 1.0, "as expected")], tmp_path)
+    ended = Diagnostic(tmp_path, tmp_path / "log.txt", OutcomeKind.TIMEOUT, "took 60 s")
+    monkeypatch.setattr(parent, "diagnose", lambda *_, **__: ended)
+    nothing: Any = None
+    report = parent.preflight(nothing, nothing, nothing, 0, tmp_path)
+    assert [check.said for check in report.checks[:2]] == ["as expected", "not finished: took 60 s"]
+    assert [check.name for check in report.checks[1:]] == list(preflight.CHECKS)
+    assert len(report.having(parent.CheckStatus.NOT_APPLICABLE)) == len(preflight.CHECKS)
+
+
+class Local(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows that no worker can read."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        if torch.utils.data.get_worker_info() is not None:
+            raise OSError("no such connection")
+        return torch.ones(2) * at
+
+
+@pytest.mark.parametrize("cut", [{"batch_size": 3}, {"batch_sampler": [[0, 1, 2], [3], [4]]}])
+def test_workers_that_fail_leave_the_others_figures(
+    cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_speed, "WORKERS", (0, 1))
+    model = torch.nn.Linear(2, 1)
+    training = Training(
+        model=lambda: model, optimiser=lambda m: torch.optim.SGD(m.parameters(), lr=0.01),
+        data=lambda: DataLoader(Local(), **cut),
+        loss=lambda m, batch: m(batch).mean(), evaluate=lambda m: {}, epochs=1,
+    )  # fmt: skip
+    status, rates, said = preflight_speed.loader(preflight.Bench(training), None)
+    assert status in ("pass", "warn")
+    assert list(rates) == [0]
+    assert "1 workers fail (OSError)" in said
