@@ -28,7 +28,7 @@ def preflight(
     latency, memory.
 
     For trainings that celedger.child.torch.train runs; nothing enters the record. Exits 1 when a
-    check failed, 125 when the training cannot be driven.
+    check failed, 125 when the training cannot be driven or did not end.
     """
     from celedger.diagnose.preflight import CheckStatus
     from celedger.diagnose.preflight import preflight as checked
@@ -46,4 +46,6 @@ def preflight(
         print(export.dumps(preflight_json(report)))
     else:
         print(preflight_text(report, width=options.width()))
-    return Status.BAD if report.having(CheckStatus.FAIL) else Status.GOOD
+    if report.having(CheckStatus.FAIL):
+        return Status.BAD
+    return Status.GOOD if report.finished else Status.CANNOT_JUDGE

@@ -36,6 +36,7 @@ class PreflightReport:
     commit: Commit
     seed: int
     checks: tuple[Check, ...]
+    finished: bool = True  # else it hung or was killed in a check
 
     def having(self, status: CheckStatus) -> Sequence[Check]:
         return [check for check in self.checks if check.status is status]
@@ -49,6 +50,7 @@ def preflight(bench: Bench, commit: Commit, task: Task, seed: int, folder: Path)
     )
     found = done.out / "preflight.json"
     if found.exists():  # commands after the training miss what it would have made: no matter
+        rows = json.loads(found.read_text())
         checks = tuple(
             Check(
                 raw["check"],
@@ -56,9 +58,10 @@ def preflight(bench: Bench, commit: Commit, task: Task, seed: int, folder: Path)
                 raw["figure"],
                 raw["said"] or f"not finished: {done.message or 'the training ended'}",
             )
-            for raw in json.loads(found.read_text())
+            for raw in rows
         )
-        return PreflightReport(task, commit, seed, checks)
+        finished = all(raw["said"] for raw in rows)
+        return PreflightReport(task, commit, seed, checks, finished)
     if not done.ok:
         raise CannotJudge(f"{task.name} cannot train at {commit.sha[:10]}: {done.message}")
     raise CannotJudge(
