@@ -13,7 +13,7 @@ Which sources were only imported is for sources.py to tell, who is shown every p
 """
 
 # Pathlib would cost the supervisor an import, and paths here are bytes.
-# ruff: noqa: PTH115, PTH123
+# ruff: noqa: PTH114, PTH115, PTH123
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ _BLIND = {
     "move_mount": (429, 429), "fsopen": (430, 430), "fspick": (433, 433),
     "mount_setattr": (442, 442), "open_tree_attr": (467, 467),
 }  # fmt: skip
-_RELINKING = ("rename", "renameat", "renameat2", "symlink", "symlinkat")
+_RENAMING = ("rename", "renameat", "renameat2")
+_RELINKING = (*_RENAMING, "symlink", "symlinkat", "link", "linkat")
 _X32 = 0x40000000  # system calls of the x32 ABI have this bit
 
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
@@ -255,8 +256,11 @@ class Record:
                 if path.startswith(self._sources.SAYS):
                     self._hear(path, row[1])
                     continue
+                call = self._names[row[3]]
                 kept = self._note(path, row[1])
-                self._sources.weigh(path, kept, row[1], self._names[row[3]])
+                if call in _RENAMING:
+                    kept += self._moved(path, kept)
+                self._sources.weigh(path, kept, row[1], call)
         except Exception as error:
             self.unknown = self.unknown or f"a system call was not understood: {error!r}"
         finally:
@@ -359,6 +363,30 @@ class Record:
             if self._remember and self._lasting:
                 self._seen[path] = known
         return known
+
+    def _moved(self, path: bytes, kept: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """What a rename is about to take along with these: all that lies below a folder. Who
+        reads it afterwards names it by a path at which no tree has anything."""
+        if self._inside.startswith(os.path.realpath(path) + b"/"):
+            self.unknown = self.unknown or "it moves the tree itself"
+            return ()
+        found: list[bytes] = []
+        for name in kept:
+            top = self._inside + name
+            if os.path.islink(top):
+                continue
+            for above, folders, files in os.walk(top, onerror=self._fails):
+                inside = above[len(self._inside) :] + b"/"
+                found += [inside + other for other in (*folders, *files)]
+                if len(found) > MOST:
+                    self.unknown = self.unknown or f"it moves more than {MOST} paths"
+                    return ()
+        self.paths.update(found)
+        return tuple(found)
+
+    def _fails(self, error: OSError) -> None:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            self.unknown = self.unknown or f"a folder that it moves cannot be read: {error}"
 
     def _follow(self, path: bytes, pid: int) -> None:
         left = path.split(b"/")[::-1]

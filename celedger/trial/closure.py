@@ -19,8 +19,14 @@ from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Repository
 from celedger.repo.closures import Contents, Forms, Objects
+from celedger.repo.plumbing import ask
 from celedger.trial import protocol
 from celedger.trial.imports import Imports, code_of
+from celedger.trial.venvs import requirements
+
+# What is stored before a content: which rules its footprint was recorded by. Raised whenever a
+# footprint may lack what it should name; closures of other rules agree with nothing.
+RULES = "2:"
 
 
 @dataclass
@@ -72,14 +78,12 @@ class Closures:
         if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
         if not unknown:
-            footprint = Footprint(
-                tuple(sorted(observed.paths)), inputs=task.inputs if task.build else ()
-            )
             try:
+                footprint = self._footprint(commit, task, observed)
                 content = self._of(footprint, [commit])[commit.sha]
                 footprint = code_of(
                     footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
-                    self._ours,
+                    self._ours, _attributes(self._repository),
                 )  # fmt: skip
             except RepositoryError as error:
                 unknown = str(error)
@@ -87,6 +91,15 @@ class Closures:
                 self._ledger.record_closure(ulid, footprint, content)
                 return
         self._ledger.record_unknown_closure(ulid, unknown)
+
+    def _footprint(self, commit: Commit, task: Task, observed: Observed) -> Footprint:
+        paths, inputs = set(observed.paths), task.inputs if task.build else ()
+        if task.venv:
+            # An environment's fingerprint has the versions of packages, not what is in them.
+            places = sorted(requirements(self._repository, commit.sha, task.venv))
+            paths.update(map(os.fsencode, places))
+            inputs = tuple(dict.fromkeys((*inputs, *task.venv, *places)))
+        return Footprint(tuple(sorted(paths)), inputs=inputs)
 
     def agreeing(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
@@ -111,7 +124,8 @@ class Closures:
         for closure in self._ledger.closures(
             recipe=task.recipe, environment=environment, seed=seed
         ):
-            known.setdefault(closure.footprint, []).append(closure)
+            if closure.content.startswith(RULES):
+                known.setdefault(closure.footprint, []).append(closure)
         lying = []
         for number, closures in known.items():
             try:
@@ -175,7 +189,20 @@ class Closures:
         if plain not in self._contents:
             self._contents[plain] = Contents(self._objects, plain)
         by_tree = self._contents[plain].of(commit.tree for commit in commits)
-        return {commit.sha: by_tree[commit.tree] for commit in commits}
+        return {commit.sha: RULES + by_tree[commit.tree] for commit in commits}
+
+
+def _attributes(repository: Repository) -> list[Path]:
+    """Where git finds attributes outside of a tree (gitattributes(5))."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    found = [
+        repository.common_dir / "info" / "attributes", home / "git" / "attributes",
+        Path("/etc/gitattributes"),
+    ]  # fmt: skip
+    for words in ("config --type=path --get-all core.attributesFile", "var GIT_ATTR_SYSTEM"):
+        said = ask(repository.worktree, *words.split()).text
+        found += [repository.worktree / line for line in said.splitlines()]
+    return found
 
 
 def measured(task: Task) -> list[str]:

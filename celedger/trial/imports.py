@@ -54,9 +54,11 @@ def code_of(
     task: Task,
     pinned: Sequence[Path],
     ours: str,
+    attributes: Sequence[Path] = (),
 ) -> Footprint:
-    """The footprint of a trial that ran at `tree`, with what counts by its code. Raises
-    RepositoryError where an object is missing."""
+    """The footprint of a trial that ran at `tree`, with what counts by its code. `attributes`:
+    git's files of attributes outside of the tree. Raises RepositoryError where an object is
+    missing."""
     files = objects.files(tree)
     found = [
         path
@@ -66,6 +68,8 @@ def code_of(
     versions = {version for path in found for version in imports.imported[path]}
     pythons = {tuple(map(int, version.split(b".")))[:2] for version in versions}
     if len(pythons) != 1:
+        return footprint
+    if any(text is None or looking.rewritten(text) for text in looking.texts(attributes)):
         return footprint
     looks = _looks(footprint, imports, objects, files, task, pinned, ours)
     if looks is None:

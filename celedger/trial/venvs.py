@@ -56,10 +56,11 @@ class _Unmade(Exception):
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """The requirement files as they are at a commit: those to install, and the mode and blob of
-    everything that they name."""
+    everything that they name. `places` are the paths where they looked, there or not."""
 
     install: tuple[str, ...]
     files: Mapping[str, str]
+    places: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -122,45 +123,10 @@ class Venvs:
         name = (commit, task.venv)
         if name not in self._wanted:
             try:
-                self._wanted[name] = self._read(commit, task.venv)
+                self._wanted[name] = _read(self.repository, commit, task.venv)
             except _Unmade as unmade:
                 self._wanted[name] = unmade
         return self._wanted[name]
-
-    def _read(self, sha: str, patterns: Sequence[str]) -> _Wanted:
-        """Follows what the files include. Raises _Unmade where one names the repository's own
-        code."""
-        files = dict(self.repository.matching(sha, patterns))
-        if not files:
-            raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
-        install = tuple(files)
-        pending, seen = list(install), set(install)
-        while pending:
-            name = pending.pop()
-            text = self.repository.blob(sha, name).decode("utf-8", "replace")
-            for kind, value in _lines(text, name):
-                # pip takes what a file includes from beside it, and a path from where it runs.
-                target = _beside("" if kind == "local" else name, value)
-                if target is None:
-                    raise _Unmade(
-                        OutcomeKind.UNTESTABLE,
-                        f"{name} names {value!r}, which is outside the commit's tree",
-                    )
-                found = self.repository.matching(sha, [target])
-                folder = target not in found
-                if kind == "local" and folder:
-                    raise _Unmade(
-                        OutcomeKind.UNTESTABLE,
-                        f"{name} names {value!r}: a package of the repository itself goes on "
-                        "`pythonpath` or into `build`",
-                    )
-                if kind == "find" and not found:
-                    found = self.repository.matching(sha, [_beside("", value) or target])
-                files |= found
-                if kind == "include" and target not in seen:
-                    seen.add(target)
-                    pending += [target] if found else []
-        return _Wanted(install, files)
 
     # --- what there is
 
@@ -288,6 +254,52 @@ def _clock(home: Path) -> Callable[[], int]:
 
 
 # --- requirement files (pip's "Requirements File Format")
+
+
+def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> frozenset[str]:
+    """The paths, there or not, of all that decides which packages a commit's requirement files
+    install from its own tree. Empty where they cannot be used."""
+    try:
+        return _read(repository, sha, patterns).places
+    except _Unmade:
+        return frozenset()
+
+
+def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
+    """Follows what the files include. Raises _Unmade where one names the repository's own
+    code."""
+    files = dict(repository.matching(sha, patterns))
+    if not files:
+        raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
+    install = tuple(files)
+    pending, seen, places = list(install), set(install), set(install)
+    while pending:
+        name = pending.pop()
+        text = repository.blob(sha, name).decode("utf-8", "replace")
+        for kind, value in _lines(text, name):
+            # pip takes what a file includes from beside it, and a path from where it runs.
+            target = _beside("" if kind == "local" else name, value)
+            if target is None:
+                raise _Unmade(
+                    OutcomeKind.UNTESTABLE,
+                    f"{name} names {value!r}, which is outside the commit's tree",
+                )
+            places |= {target, _beside("", value) or target}
+            found = repository.matching(sha, [target])
+            folder = target not in found
+            if kind == "local" and folder:
+                raise _Unmade(
+                    OutcomeKind.UNTESTABLE,
+                    f"{name} names {value!r}: a package of the repository itself goes on "
+                    "`pythonpath` or into `build`",
+                )
+            if kind == "find" and not found:
+                found = repository.matching(sha, [_beside("", value) or target])
+            files |= found
+            if kind == "include" and target not in seen:
+                seen.add(target)
+                pending += [target] if found else []
+    return _Wanted(install, files, frozenset(places))
 
 
 def _lines(text: str, name: str) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from celedger.model import Footprint
 from celedger.repo import Repository
 from celedger.repo.closures import Contents, Objects
 from celedger.system import process
+from celedger.trial import venvs
 from celedger.trial.closure import Observed
 from tests.conftest import SUITE, Project, git, make_project
 
@@ -68,6 +69,14 @@ def tree(tmp_path: Path) -> Path:
         ("open('/proc/self/cwd/data/b.txt').read()", {b"data/b.txt"}),
         ("import os; os.rename('data/a.txt', 'c'); open('c').read()", {b"data/a.txt", b"c"}),
         ("import os; os.symlink('data', 'd'); open('d/b.txt').read()", {b"d", b"data/b.txt"}),
+        ("import os; os.rename('data', 'd'); open('d/b.txt').read()", {b"data", b"data/b.txt"}),
+        (
+            (
+                "import os; os.mkdir('d'); os.path.exists('d/b.txt'); os.rmdir('d');"
+                "os.link('latest', 'd', follow_symlinks=False); open('d/b.txt').read()"
+            ),
+            {b"latest", b"data/b.txt"},
+        ),
         (
             "import os; f = os.open('data', os.O_PATH); os.stat('b.txt', dir_fd=f)",
             {b"data", b"data/b.txt"},
@@ -94,6 +103,12 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
     (tree / "sh").symlink_to("/bin/sh")
     observed = observe(tree, "import subprocess; subprocess.run(['./tool'], check=True)")
     assert {b"tool", b"sh", b"data/b.txt"} <= observed.paths
+
+
+@linux
+def test_a_tree_that_is_moved_has_an_unknown_closure(tree: Path) -> None:
+    code = f"import os; os.rename('{tree}', '{tree}2'); os.rename('{tree}2', '{tree}')"
+    assert "moves" in observe(tree, code).unknown
 
 
 @linux
@@ -243,6 +258,20 @@ def test_a_build_without_inputs_is_never_reused(tmp_path: Path) -> None:
         project.commit("words", {"README": "b"})
         project.run("run", "HEAD")
         assert trained(project) == ran
+
+
+@linux
+def test_other_requirements_of_the_same_versions_are_trained(project: Project) -> None:
+    repository = Repository.open(project.root)
+    texts = {"reqs/a.txt": "-r b.txt\n./wheels/x.whl\n", "wheels/x.whl": "1", "other": "1"}
+    for name, text in (*texts.items(), ("other", "2"), ("reqs/b.txt", "x"), ("wheels/x.whl", "2")):
+        project.commit(name, {name: text})
+    commit = repository.resolve("HEAD")
+    places = venvs.requirements(repository, commit.sha, ("reqs/a*.txt",))
+    assert places >= {"reqs/a.txt", "reqs/b.txt", "wheels/x.whl"}
+    found = Contents(Objects(repository), Footprint((), tuple(sorted(places))))
+    trees = [repository.resolve(f"HEAD~{n}").tree for n in range(4)]
+    assert len(set(found.of(trees).values())) == 3
 
 
 @linux

@@ -269,6 +269,15 @@ def test_what_looks_at_sources_trains_anew(tmp_path: Path, look: str) -> None:
     assert trained(project) == 2
 
 
+def test_what_git_rewrites_trains_anew(tmp_path: Path) -> None:
+    project = library(tmp_path, SCRIPT.replace("model.level(0)", "len(model.VERSION)"))
+    (project.root / ".git" / "info" / "attributes").write_text("*.py ident\n")
+    for words in ("", "# words\n"):
+        project.commit("one", {"model.py": words + 'VERSION = "$Id$"\n'})
+        assert project.run("run", "HEAD").status == 0
+    assert trained(project) == 2
+
+
 def test_two_celedgers_derive_a_trial_once(tmp_path: Path) -> None:
     project = library(tmp_path)
     project.commit("one", {"model.py": LIBRARY})
