@@ -20,23 +20,32 @@ from typing import Any
 
 VARIABLE = "CELEDGER_SOURCES"  # the checkout; unset where nobody records
 SAYS = "/.celedger-says/"
-MOST = 3500  # characters of a message: one that is no path (PATH_MAX) would not be heard
+MOST = 3500  # bytes of a message: one that is no path (PATH_MAX) would not be heard
 _TOOL = 4  # of sys.monitoring: none that its manual gives to debuggers, coverage and the like
-# Who names one of these takes code for data: it may be carried out without being entered.
+# Who names one of these takes code for data: it may be carried out without being entered, as audit
+# hooks are. Flags and free names are not here: a function that was not entered keeps them
+# (`repo/canonical.py`).
 _READERS = frozenset({
-    "co_code", "_co_code_adaptive", "co_consts", "get_instructions", "set_eval_frame", "dump",
-    "dumps",
+    "co_code", "_co_code_adaptive", "co_consts", "co_names", "co_varnames", "co_nlocals",
+    "co_cellvars", "co_stacksize", "co_linetable", "co_lines", "get_instructions",
+    "set_eval_frame", "addaudithook", "dump", "dumps",
 })  # fmt: skip
+_SIGNATURE = frozenset({"co_varnames"})  # of these `inspect` takes only the arguments
 _BYTES = frozenset({"marshal", "_marshal"})
 
 
 def say(verb: str, text: str = "", stat: Any = os.stat) -> None:
-    if len(text) > MOST:
+    try:
+        if len(os.fsencode(text)) > MOST:
+            verb, text = "lost", ""
+    except ValueError:  # no file name here, such as one that this locale cannot write
         verb, text = "lost", ""
     try:
         stat(SAYS + verb + "/" + text)
-    except (OSError, ValueError):
+    except OSError:
         pass
+    except ValueError:  # a NUL
+        say("lost", "", stat)
 
 
 def install(tree: str) -> None:
@@ -102,6 +111,8 @@ def _reads_code(code: CodeType) -> bool:
     found = _READERS & names
     if found <= {"dump", "dumps"} and _BYTES.isdisjoint(names):
         return False  # of json, pickle and the like
+    if found <= _SIGNATURE and os.path.basename(code.co_filename) == "inspect.py":
+        return False
     return not code.co_filename.startswith("<frozen ")
 
 

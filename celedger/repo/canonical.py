@@ -8,11 +8,12 @@ what the form leaves out:
 - Without positions, a syntax tree is all that Python compiles; what compiling adds from outside
   (warnings, errors, a newer grammar) makes the form unknown.
 - A name's annotation inside a function is neither evaluated nor stored (language reference,
-  "Annotated assignment statements").
+  "Annotated assignment statements"). The names in it are still looked for in the functions around.
 - A string alone as a statement is dropped by the compiler unless it is a docstring. That a class
   has one is kept: `dataclasses` and a class's own namespace show it.
-- Of a function that was not entered remains what its `def` does: name, signature, decorators, and
-  that it is a generator, or needs the cell `__class__`. A step-by-step comparison of two runs
+- Of a function that was not entered remains what its `def` does: name, signature, decorators, that
+  it is a generator, and its free names: for these the functions around it make cells, and classes
+  `__class__`. A step-by-step comparison of two runs
   whose trees differ only in such bodies never comes to one: the next function entered is the
   same in both.
 
@@ -26,8 +27,9 @@ import hashlib
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,6 +37,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # deprecation). What an older one would refuse (a newer grammar, other parentheses) looks the same
 # in the tree of a newer.
 _AHEAD = 2
+# Inside an annotation these bind names, or are functions of their own.
+_BINDING = (
+    ast.NamedExpr, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
 _UNCLEAR = (SyntaxError, ValueError, RecursionError, MemoryError, Warning)
 
 
@@ -48,8 +54,8 @@ def form(source: bytes, *, docs: bool, entered: Collection[str] | None) -> bytes
     """A hash of the form (32 bytes); None where it is not known. `docs`: docstrings count.
     `entered`: the functions that do, by their `keys`; None: all."""
     try:
-        tree = _parsed(source)
-        _Stripped(docs, entered).block(tree, "")
+        tree, code = _parsed(source)
+        _Stripped(docs, entered, _free(code)).block(tree, "")
         return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).digest()
     except _UNCLEAR:
         return None
@@ -58,22 +64,22 @@ def form(source: bytes, *, docs: bool, entered: Collection[str] | None) -> bytes
 def keys(source: bytes, events: Iterable[tuple[str, int]]) -> tuple[str, ...] | None:
     """The functions that were entered, from the qualified names and first lines of code objects.
     None where one of these is of no function of the source."""
-    walk = _Stripped(True, None)
+    walk = _Stripped(True, None, {})
     try:
-        walk.block(_parsed(source), "")
+        walk.block(_parsed(source)[0], "")
     except _UNCLEAR:
         return None
     found: set[str] = set()
     for name, line in events:
-        own = walk.places.get((name, line))
+        own, exact = walk.places.get((name, line)), True
         while name:
             outer, _, inner = name.rpartition(".")
             # What has no `def` belongs to the code around it: lambdas, comprehensions, classes.
-            if own is None and not inner.startswith("<") and name not in walk.classes:
+            if own is None and not inner.startswith("<") and not walk.has_class(name, line, exact):
                 return None
             found.update(own or ())
             # What is around was made by the last function before it of that name.
-            name = outer
+            name, exact = outer, False
             before = [
                 (at, made) for (n, at), made in walk.places.items() if n == name and at <= line
             ]
@@ -81,12 +87,24 @@ def keys(source: bytes, events: Iterable[tuple[str, int]]) -> tuple[str, ...] | 
     return tuple(sorted(found))
 
 
-def _parsed(source: bytes) -> ast.Module:
+def _parsed(source: bytes) -> tuple[ast.Module, CodeType]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a warning may be an error in the trial: unknown, too
         tree = ast.parse(source)
-        compile(tree, "", "exec", dont_inherit=True)
-    return tree
+        code = compile(tree, "", "exec", dont_inherit=True)
+    return tree, code
+
+
+def _free(code: CodeType) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Qualified name and first line -> the free names, of all code in a module's."""
+    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    pending = [code]
+    while pending:
+        code = pending.pop()
+        place = (code.co_qualname, code.co_firstlineno)
+        found[place] = tuple(sorted({*found.get(place, ()), *code.co_freevars}))
+        pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return found
 
 
 @dataclass
@@ -95,10 +113,17 @@ class _Stripped:
 
     docs: bool
     entered: Collection[str] | None
+    free: Mapping[tuple[str, int], tuple[str, ...]]
     # Qualified name and first line -> the keys of the functions that begin there.
     places: dict[tuple[str, int], set[str]] = field(default_factory=dict)
-    classes: set[str] = field(default_factory=set)
+    classes: set[tuple[str, int]] = field(default_factory=set)
     _count: Counter[str] = field(default_factory=Counter)
+
+    def has_class(self, name: str, line: int, exact: bool) -> bool:
+        """Whether a class of that name begins there, or at or before it."""
+        return any(
+            n == name and (at == line or (at < line and not exact)) for n, at in self.classes
+        )
 
     def block(self, node: ast.Module | ast.ClassDef | Function, prefix: str) -> None:
         """A module's, class's or function's body; names in it begin with `prefix`."""
@@ -130,8 +155,12 @@ class _Stripped:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, prefix)
             case ast.ClassDef():
-                self.classes.add(prefix + node.name)
+                self.classes.add((prefix + node.name, _first_line(node)))
                 self.block(node, f"{prefix}{node.name}.")
+            case ast.AnnAssign() if inside and any(
+                isinstance(part, _BINDING) for part in ast.walk(node.annotation)
+            ):
+                pass
             case ast.AnnAssign() if inside and node.value is not None:
                 return ast.Assign([node.target], node.value)
             case ast.AnnAssign() if inside:  # it makes the name local
@@ -144,15 +173,23 @@ class _Stripped:
         name = prefix + node.name
         self._count[name] += 1
         key = f"{name}#{self._count[name]}"
-        line = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        line = _first_line(node)
         self.places.setdefault((name, line), set()).add(key)
-        if self.entered is None or key in self.entered:
+        free = self.free.get((name, line))
+        # Code that Python does not know by that name and line (of a `global`) counts whole.
+        if self.entered is None or key in self.entered or free is None:
             self.block(node, f"{name}.<locals>.")
+            if free:
+                node.body.append(ast.Expr(ast.Constant(free)))  # type: ignore[arg-type]
             return
         doc = ast.get_docstring(node, clean=False) if self.docs else None
         # No source has a tuple for a constant: these are operations there.
-        left = (_yields(node), _needs_class(node), doc)
+        left = (_yields(node), free, doc)
         node.body = [ast.Expr(ast.Constant(left))]  # type: ignore[arg-type]
+
+
+def _first_line(node: Function | ast.ClassDef) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -175,10 +212,3 @@ def _yields(function: Function) -> bool:
         elif not isinstance(node, ast.Lambda):
             left += ast.iter_child_nodes(node)
     return False
-
-
-def _needs_class(function: Function) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id in ("super", "__class__")
-        for node in ast.walk(function)
-    )

@@ -97,6 +97,26 @@ def test_functions_that_were_not_entered_count_by_their_def_alone() -> None:
         assert of(changed(old, new), entered=()) != of(START, entered=()), new
 
 
+def test_free_names_of_a_function_count_for_those_around() -> None:
+    outer = "def outer():\n    t = T()\n    def inner():\n        {}\n    return inner\n"
+    entered = ("outer#1",)
+    assert of(outer.format("return t"), entered=entered) != of(
+        outer.format("return 1"), entered=entered
+    )
+    assert of(outer.format("return 2"), entered=entered) == of(
+        outer.format("return 1"), entered=entered
+    )
+    for known in (None, entered, (*entered, "outer.<locals>.inner#1")):
+        one, other = (of(outer.format(f"x: {word} = 1"), entered=known) for word in ("t", "int"))
+        assert one != other
+        assert of(outer.format("x: float = 1"), entered=known) == other
+    made = "def f():\n    x: {} = 1\n    return y\n"
+    assert of(made.format("(y := 1)")) != of(made.format("int"))
+    nested = "class A:\n    def f(self):\n        {}\n"
+    deep = "class B:\n            def g(self): super().g()"
+    assert of(nested.format("super().f()"), entered=()) != of(nested.format(deep), entered=())
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -138,6 +158,9 @@ def f():
     assert found(("f.<locals>.<lambda>.<locals>.<lambda>", 11)) == ("f#2",)
     assert found(("f", 2)) is None
     assert found(("other", 1)) is None
+    hidden = b"class f: pass\ndef o():\n    global f\n    def f(): return 1\n    f()\n"
+    assert canonical.keys(hidden, [("o", 2), ("f", 4)]) is None
+    assert canonical.keys(hidden, [("o", 2), ("f", 1)]) == ("o#1",)
     assert canonical.keys(b"def f(:", [("f", 1)]) is None
 
 
