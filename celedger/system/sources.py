@@ -17,10 +17,12 @@ SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
 _OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
 _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
-_STANDARD = re.compile(rb"^/(?:etc|proc|sys|dev)/|/lib(?:64)?/python\d\.\d+/")
+_STANDARD = re.compile(rb"^/(?:proc|sys|dev/(?!shm/))|/lib(?:64)?/python\d\.\d+/")
+_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 # Files outside of the tree that may say what is done with it.
 _SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
+    b".pyc", b".zip", b".whl", b".egg", b".pyz",
 )  # fmt: skip
 
 
@@ -112,5 +114,17 @@ class Sources:
             installed = _INSTALLED.search(path)
             if installed:
                 self._packages.add(installed[1])
-            elif path.endswith(_SOURCES) and not _STANDARD.search(path):
-                self._foreign.add(path)
+            elif not _STANDARD.search(path) and (
+                (path.endswith(_SOURCES) and os.path.lexists(path))
+                or (call.startswith("execve") and _is_script(path))
+            ):
+                compiled = _COMPILED.fullmatch(path)
+                self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
+
+
+def _is_script(path: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False

@@ -4,6 +4,7 @@ imported, where nothing is seen to look at them otherwise (looking.py). In doubt
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -37,11 +38,15 @@ class Imports:
             getattr(self, name).update(told[name])
         self.reader = self.reader or told["reader"]
 
-    def events(self) -> dict[bytes, list[tuple[str, int]]]:
-        """Source -> qualified name and first line of what was entered of it."""
+    def events(self) -> dict[bytes, list[tuple[str, int]]] | None:
+        """Source -> qualified name and first line of what was entered of it; None where that
+        cannot be told, as with a path that has a separator in it."""
         found: dict[bytes, list[tuple[str, int]]] = {}
         for row in self.entered:
-            path, line, name = row.split(b"\x1f", 2)
+            words = row.split(b"\x1f")
+            if len(words) != 3 or not words[1].isdigit():
+                return None
+            path, line, name = words
             found.setdefault(path, []).append((os.fsdecode(name), int(line)))
         return found
 
@@ -69,21 +74,25 @@ def code_of(
     pythons = {tuple(map(int, version.split(b".")))[:2] for version in versions}
     if len(pythons) != 1:
         return footprint
-    if any(text is None or looking.rewritten(text) for text in looking.texts(attributes)):
+    if any(
+        text is None or looking.rewritten(text) for text in looking.texts(attributes, may_lack=True)
+    ):
         return footprint
-    looks = _looks(footprint, imports, objects, files, task, pinned, ours)
+    ((major, minor),) = pythons
+    looks = _looks(footprint, imports, objects, files, task, pinned, ours, (major, minor))
     if looks is None:
         return footprint
     docs, scopes = looks
     known = not scopes and not imports.reader and all(v.endswith(b".1") for v in versions)
-    events = imports.events() if known else {}
-    sources = objects.read(files[path][1] for path in found) if known else ()
+    events = imports.events() if known else None
+    sources = objects.read(files[path][1] for path in found) if events is not None else ()
     by_blob = dict(sources)
     code = []
     for path in found:
-        entered = keys(by_blob[files[path][1]], events.get(path, ())) if known else None
+        entered = None
+        if events is not None:
+            entered = keys(by_blob[files[path][1]], events.get(path, ()))
         code.append((path, entered))
-    ((major, minor),) = pythons
     return replace(footprint, code=tuple(code), docs=docs, python=(major, minor))
 
 
@@ -95,6 +104,7 @@ def _looks(
     task: Task,
     pinned: Sequence[Path],
     ours: str,
+    python: tuple[int, int],
 ) -> tuple[bool, bool] | None:
     """Whether docstrings are looked at, and names from within other functions; None where code
     itself is."""
@@ -102,13 +112,17 @@ def _looks(
     foreign = [os.fsdecode(p) for p in imports.foreign]
     folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *filter(None, [ours]))))
     outside = [Path(name) for name in foreign if not name.startswith(folders)]
+    if not (imports.imported.keys() | imports.text) <= files.keys():
+        return None  # a source that the commit does not have, such as a build's: nobody searches it
+    words = list(_strings(task.definition()))
     searched = [
-        repr(task.definition()).encode(),
+        "\n".join(words).encode(errors="surrogateescape"),
+        *looking.texts(_scripts(words)),
         *looking.texts(file for folder in pinned for file in _files(folder)),
         *looking.texts(outside),
     ]
     for text in searched:
-        if text is None or looking.at_code(text):
+        if text is None or looking.at_code(text, python):
             return None
         docs = docs or looking.at_docs(text, pinned=True)
         scopes = scopes or looking.at_scopes(text)
@@ -120,11 +134,36 @@ def _looks(
         if looking.rewritten(text):
             return None
     for _, text in objects.read(dict.fromkeys(files[path][1] for path in read)):
-        if _at_code(text):
+        if _at_code(text, python):
             return None
         docs = docs or _at_docs(text)
         scopes = scopes or looking.at_scopes(text)
     return docs, scopes
+
+
+def _strings(value: object) -> Iterable[str]:
+    """All that are in it, as they are."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _strings(part)
+    else:
+        yield str(value)
+
+
+def _scripts(words: Iterable[str]) -> Iterable[Path]:
+    """The files that a command's words name outside of the tree, programmes of machine code left
+    out."""
+    for word in sorted({part for text in words for part in re.split(r"[\s'\"=;&|<>()]+", text)}):
+        path = Path(word)
+        try:
+            if path.is_absolute() and path.is_file():
+                with path.open("rb") as file:
+                    if file.read(4) != b"\x7fELF":
+                        yield path
+        except (OSError, ValueError):
+            continue
 
 
 def _files(folder: Path) -> Iterable[Path]:

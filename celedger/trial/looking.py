@@ -18,7 +18,9 @@ from __future__ import annotations
 import ast
 import os
 import re
+import zipfile
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 MOST = 8 << 20  # bytes of a file that is searched; a longer one counts as one that looks
@@ -34,15 +36,29 @@ _CODE = re.compile(
     rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
     rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
     rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
-    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks"
+    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp"
+    rb"|__loader__|__spec__|builtins|audithook"
+    # A traceback without its name, frames, and `warnings` for one line.
+    rb"|\btb_[a-z]|\bf_(?:locals|globals|back|lasti|trace)|\b(?:gi|cr|ag)_frame"
+    rb"|_current_frames|_current_exceptions|exc_info|PYTHONWARNINGS|-W\s*[^\s'\"]*:\d"
+    # What keeps lines in what it writes: exported graphs, the `repr` of a task of asyncio.
+    rb"|\b(?:jit|onnx|export|fx)\b|\b(?:current_task|all_tasks|create_task|ensure_future)\b"
+    rb"|__static_attributes__"
 )
+# From Python 3.13 on a class's namespace holds its first line, and the attributes that its methods
+# set, entered or not.
+_NAMESPACES = re.compile(
+    rb"__dict__|__dir__|\b(?:vars|dir)\b|getmembers|metaclass|__prepare__"
+    rb"|\(\s*type\s*[,)]|\bhelp\s*\("
+)
+_WITH_LINES = (3, 13)
 # Docstrings, and what shows that a name or constant is there at all.
 _DOCS = re.compile(
     rb"getdoc|pydoc|doctest|getmembers|__dict__|\bvars\b|\bdir\b|\bglobals\b|metaclass"
     rb"|__prepare__|\bhelp\s*\(|docopt"
 )
 # A function that was never entered lends its names to the one around it.
-_SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|builtins|__closure__|cell_")
+_SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_")
 _REWRITTEN = re.compile(rb"\b(?:ident|filter|working-tree-encoding)\b")  # in .gitattributes
 
 _NO_MODULES = (b".dist-info", b".egg-info", b".pth", b".libs")
@@ -55,8 +71,22 @@ _COPYING = frozenset({
 })  # fmt: skip
 
 
-def at_code(text: bytes) -> bool:
-    return _CODE.search(text) is not None
+def at_code(text: bytes, python: tuple[int, int] = (0, 0)) -> bool:
+    if python >= _WITH_LINES and _NAMESPACES.search(text) is not None:
+        return True
+    return _CODE.search(text) is not None or _has_modules(text)
+
+
+def _has_modules(text: bytes) -> bool:
+    """Whether Python could import from it as an archive: what these hold is not searched."""
+    file = BytesIO(text)
+    if not zipfile.is_zipfile(file):
+        return False
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith((".py", ".pyc")) for name in archive.namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
+        return True
 
 
 def at_scopes(text: bytes) -> bool:
@@ -94,12 +124,16 @@ def copying(packages: Iterable[bytes]) -> bool:
     return _COPYING.issuperset(tops)
 
 
-def texts(paths: Iterable[Path]) -> Iterable[bytes | None]:
+def texts(paths: Iterable[Path], *, may_lack: bool = False) -> Iterable[bytes | None]:
     """Their contents; None for a file that cannot be searched."""
     for path in paths:
         try:
-            yield path.read_bytes() if path.stat().st_size <= MOST else None
+            if path.suffix == ".pyc":  # without its source
+                yield None
+            else:
+                yield path.read_bytes() if path.stat().st_size <= MOST else None
         except FileNotFoundError:
-            continue
+            if not may_lack:
+                yield None
         except OSError:
             yield None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
+import zipfile
+from io import BytesIO
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +17,7 @@ import pytest
 import celedger
 from celedger import config
 from celedger import suite as suites
+from celedger.child import importing
 from celedger.ledger import Ledger
 from celedger.model import Commit, OutcomeKind
 from celedger.repo import Repository
@@ -173,8 +177,17 @@ def test_an_environment_keeps_its_own_sitecustomize(tmp_path: Path) -> None:
 
 def test_words_that_get_at_code() -> None:
     assert not looking.at_code(b"import torch\nfrom model import status, statistics\n")
-    for text in (b"e.__traceback__.tb_lineno", b"f.__code__", b"import inspect", b"x.stat()"):
+    for text in (
+        b"e.__traceback__.tb_lineno", b"f.__code__", b"import inspect", b"x.stat()",
+        b"sys.addaudithook(hook)", b"builtins.compile = mine", b"__loader__.path_stats(file)",
+        b"import filecmp", b"sys.exc_info()[2].tb_next", b"frame.f_locals", b"g.gi_frame",
+        b"torch.jit.save(x)", b"torch.onnx.export(x)", b"repr(asyncio.current_task())",
+        b"python -W error::UserWarning:model:13", b"C.__static_attributes__",
+    ):  # fmt: skip
         assert looking.at_code(text), text
+    for text in (b"C.__dict__", b"vars(C)", b"class M(type):", b"f(metaclass=M)", b"getmembers"):
+        assert looking.at_code(text, (3, 13)), text
+        assert not looking.at_code(text, (3, 12)), text
     assert looking.at_docs(b"import pkg\nprint(pkg.__doc__)", pinned=True)
     assert looking.at_docs(b"exec('__doc__', vars(pkg))", pinned=True)
     own = b"import argparse\nargparse.ArgumentParser(description=__doc__)"
@@ -184,6 +197,51 @@ def test_words_that_get_at_code() -> None:
     assert not looking.at_scopes(b"model.eval()")
     assert looking.copying([b"torch", b"numpy.libs", b"torch-2.13.dist-info"])
     assert not looking.copying([b"torch", b"docopt.py"])
+
+
+@pytest.mark.parametrize(("name", "looks"), [("zipped.py", True), ("array.npy", False)])
+def test_an_archive_with_modules_is_one_that_looks(name: str, looks: bool) -> None:
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, "X = 1\n" * 50)
+    assert looking.at_code(file.getvalue()) == looks
+
+
+def test_sources_outside_of_the_tree_are_told_with_scripts_and_compiled_ones(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "helper.py").touch()
+    py_compile.compile(str(other / "helper.py"), doraise=True)
+    (other / "tool").write_text("#!/bin/sh\n")
+    (other / "tool").chmod(0o755)
+    code = f"import os, sys; sys.path.insert(0, '{other}'); import helper\n"
+    code += f"os.path.exists('{other}/no.json'); os.system('{other}/tool')"
+    foreign = told(tmp_path, code).foreign
+    assert {os.fsencode(other / name) for name in ("helper.py", "tool")} <= foreign
+    assert os.fsencode(other / "no.json") not in foreign
+    assert list(looking.texts([other / "gone.py"])) == [None]
+
+
+def test_a_message_that_cannot_be_said_is_told_to_be_lost() -> None:
+    said: list[str] = []
+
+    def stat(path: str) -> None:
+        os.fsencode(path)
+        if "\0" in path:
+            raise ValueError
+        said.append(path)
+
+    for text in ("x", "\udc00", "\u03bb" * 2000, "a\0b"):
+        importing.say("entered", text, stat)
+    lost = importing.SAYS + "lost/"
+    assert said == [importing.SAYS + "entered/x", lost, lost, lost]
+
+
+def test_what_was_entered_is_unknown_where_a_path_has_the_separator() -> None:
+    assert Imports(entered={b"a.py\x1f3\x1ff"}).events() == {b"a.py": [("f", 3)]}
+    assert Imports(entered={b"a\x1f.py\x1f3\x1ff"}).events() is None
 
 
 # --- through the whole
@@ -276,6 +334,28 @@ def test_what_git_rewrites_trains_anew(tmp_path: Path) -> None:
         project.commit("one", {"model.py": words + 'VERSION = "$Id$"\n'})
         assert project.run("run", "HEAD").status == 0
     assert trained(project) == 2
+
+
+def test_what_looks_from_a_file_that_nobody_keeps_trains_anew(tmp_path: Path) -> None:
+    """A source that the build makes, and a programme without a suffix outside of the tree."""
+    tool = tmp_path / "tool"
+    tool.write_text(SCRIPT.replace("model.level(0)", "len(model.__doc__)"))
+    made = 'name = "tiny"\nbuild = ["cp gen.in gen.py"]\ninputs = ["gen.in"]\n'
+    kinds = {
+        "made": SUITE.replace('name = "tiny"\n', made),
+        "tool": SUITE.replace("{suite}/fit.py", str(tool)),
+    }
+    for name, suite in kinds.items():
+        script = SCRIPT.replace("import model", "import gen, model")
+        script = script.replace("model.level(0)", "gen.N")
+        suite = suite.replace("seeds = [0, 1]", "seeds = [0]")
+        project = make_project(tmp_path / f"p-{name}", suite, {"fit.py": script})
+        gen = "import model\nN = float(len(model.__doc__))\n"
+        project.commit("one", {"model.py": LIBRARY, "gen.in": gen})
+        assert project.run("run", "HEAD").status == 0
+        project.commit("words", {"model.py": LIBRARY.replace("A model", "Another model")})
+        assert project.run("run", "HEAD").status == 0
+        assert trained(project) == 2
 
 
 def test_two_celedgers_derive_a_trial_once(tmp_path: Path) -> None:
