@@ -179,6 +179,19 @@ class Repository:
         """The content of a file of a commit, as git stores it. Raises RepositoryError."""
         return tell(self.worktree, "cat-file", "blob", f"{sha}:{name}").out
 
+    def attribute_files(self) -> list[Path]:
+        """Where git finds attributes outside of a tree (gitattributes(5)), there or not."""
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        found = [
+            self.common_dir / "info" / "attributes", home / "git" / "attributes",
+            Path("/etc/gitattributes"),
+        ]  # fmt: skip
+        for words in (("config", "--type=path", "--get-all", "core.attributesFile"),
+                      ("var", "GIT_ATTR_SYSTEM")):  # fmt: skip
+            said = ask(self.worktree, *words).text
+            found += [self.worktree / line for line in said.splitlines()]
+        return found
+
     def is_dirty(self) -> bool:
         """Whether tracked files differ from HEAD: what a person sees is not what HEAD is. Never
         in a bare repository."""

@@ -19,7 +19,6 @@ from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Repository
 from celedger.repo.closures import Contents, Forms, Objects
-from celedger.repo.plumbing import ask
 from celedger.trial import protocol
 from celedger.trial.imports import Imports, code_of
 from celedger.trial.venvs import requirements
@@ -83,7 +82,7 @@ class Closures:
                 content = self._of(footprint, [commit])[commit.sha]
                 footprint = code_of(
                     footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
-                    self._ours, _attributes(self._repository),
+                    self._ours, self._repository.attribute_files(),
                 )  # fmt: skip
             except RepositoryError as error:
                 unknown = str(error)
@@ -190,19 +189,6 @@ class Closures:
             self._contents[plain] = Contents(self._objects, plain)
         by_tree = self._contents[plain].of(commit.tree for commit in commits)
         return {commit.sha: RULES + by_tree[commit.tree] for commit in commits}
-
-
-def _attributes(repository: Repository) -> list[Path]:
-    """Where git finds attributes outside of a tree (gitattributes(5))."""
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    found = [
-        repository.common_dir / "info" / "attributes", home / "git" / "attributes",
-        Path("/etc/gitattributes"),
-    ]  # fmt: skip
-    for words in ("config --type=path --get-all core.attributesFile", "var GIT_ATTR_SYSTEM"):
-        said = ask(repository.worktree, *words.split()).text
-        found += [repository.worktree / line for line in said.splitlines()]
-    return found
 
 
 def measured(task: Task) -> list[str]:
