@@ -122,7 +122,16 @@ class Ring:
         }
         told = set(self.witness.read_text().splitlines()) if self.witness.exists() else set()
         if told - held:
-            self.wrong.append(f"{what}: {len(told - held)} epochs are lost: {min(told - held)}")
+            lost = min(told - held)
+            ulid = lost.split()[0]
+            kept = sorted(int(e) for u, e in map(str.split, held) if u == ulid)
+            end = self.sql(
+                "SELECT kind, message FROM outcomes JOIN trials ON trials.id = trial "
+                f"WHERE ulid = '{ulid}'"
+            )
+            self.wrong.append(
+                f"{what}: {len(told - held)} epochs are lost: {lost}; kept {kept}; {end}"
+            )
         still = self.sql(
             "SELECT ulid FROM trials LEFT JOIN outcomes ON trial = trials.id WHERE trial IS NULL"
         )
