@@ -32,6 +32,15 @@ def run(number: int) -> dict[str, object]:
     return {"case": number, "d": cell.shift, "noise": cell.noise, "answers": answers}
 
 
+def groups(rows: list[dict]) -> dict[str, list[dict]]:
+    """All ranges, those of each size of the shift, and those of each law of the noise."""
+    return {
+        "all": rows,
+        **{f"{d} to {2 * d} sd": [r for r in rows if d <= r["d"] < 2 * d] for d in (1, 2, 4)},
+        **{noise: [r for r in rows if r["noise"] == noise] for noise in ("gauss", "t3", "outlier")},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=2000)
@@ -46,12 +55,7 @@ def main() -> None:
             rows.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
-    some = {
-        "all": rows,
-        **{f"{d} to {2 * d} sd": [r for r in rows if d <= r["d"] < 2 * d] for d in (1, 2, 4)},
-        **{noise: [r for r in rows if r["noise"] == noise] for noise in ("gauss", "t3", "outlier")},
-    }
-    for name, part in some.items():
+    for name, part in groups(rows).items():
         if not part:
             continue
         said = []

@@ -14,35 +14,28 @@ from itertools import chain
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from bisect_calibration import CONFIDENCES, groups
 from matplotlib.axes import Axes
 from scipy.stats import binomtest
 
-CONFIDENCES = 0.9, 0.95, 0.99
 NOISES = {
     "gauss": "normal", "normal": "normal", "t3": "Student-3", "outlier": "outlying",
     "outliers": "outlying",
 }  # fmt: skip
+SAID = {"all": "all bisects", **{law: f"{name} noise" for law, name in NOISES.items()}}
 COLOURS = "#4477aa", "#228833", "#cc6677"  # Paul Tol's bright scheme: told apart by everyone
 Groups = Mapping[str, Sequence[Sequence[bool]]]  # for each confidence, whether each was right
 
 
 def bisects(file: Path) -> Groups:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    some = {
-        "all bisects": rows,
-        **{f"{d} to {2 * d} sd": [r for r in rows if d <= r["d"] < 2 * d] for d in (1, 2, 4)},
-        **{
-            f"{NOISES[noise]} noise": [r for r in rows if r["noise"] == noise]
-            for noise in ("gauss", "t3", "outlier")
-        },
-    }
     return {
-        f"{name} ({len(part)})": [
+        f"{SAID.get(name, name)} ({len(part)})": [
             [right for right, state, _ in (row["answers"][place] for row in part)
              if state != "searching"]
             for place in range(len(CONFIDENCES))
         ]
-        for name, part in some.items()
+        for name, part in groups(rows).items()
     }  # fmt: skip
 
 

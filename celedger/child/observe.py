@@ -187,6 +187,13 @@ def version(tensor: Tensor) -> int:
         return -1
 
 
+def whole(tensor: Tensor) -> bool:
+    """Whether it stands for itself, not for what vmap or a gradient's gradient makes of it."""
+    import torch
+
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 class Observer:
     """Torch's global hooks, and what they tell a probe. A fault of the probe is none of the
     training's: it is written down (`FAILED`), and the training goes on unobserved."""
@@ -230,6 +237,8 @@ class Observer:
         )
 
     def _tell(self, call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        if self._off:
+            return
         try:
             call(*args, **kwargs)
         except Exception as error:
@@ -293,13 +302,11 @@ class Observer:
         given = args[0] if args else kwargs.get("tensors", ())
         self._backward = True
         try:
-            if not self._off:
-                self._tell(self.probe.backward_begins, [tensor for _, tensor in tensors(given)])
+            self._tell(self.probe.backward_begins, [tensor for _, tensor in tensors(given)])
             done = original(*args, **kwargs)
         finally:
             self._backward = False
-        if not self._off:
-            self._tell(self.probe.backward_ends)
+        self._tell(self.probe.backward_ends)
         return done
 
     def _step_begins(

@@ -126,7 +126,7 @@ def train(**description: Any) -> nn.Module:
         return _driven(training, probe)
     where = device()
     model, optimiser, schedule = prepare(training, where)
-    drawn = _weights(model)
+    drawn = {name: weight.clone() for name, weight in _weights(model).items()}
     for epoch in range(training.epochs):
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
@@ -321,9 +321,9 @@ def peak_rss() -> int:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Copies, on the CPU, of what is trained and has two dimensions or more."""
+    """On the CPU, what is trained and has two dimensions or more."""
     return {
-        name: weight.detach().cpu().clone()
+        name: weight.detach().cpu()
         for name, weight in model.named_parameters()
         if weight.requires_grad and weight.dim() > 1
     }

@@ -138,7 +138,7 @@ class Probe(observe.Probe):
             )  # fmt: skip
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
-            perturb(root.parameters(), int(self.options["perturb"]))
+            perturb(filter(_made, root.parameters()), int(self.options["perturb"]))
         for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
             for name, tensor in named():
                 if not _made(tensor):
@@ -192,7 +192,7 @@ class Probe(observe.Probe):
         target = args[1] if len(args) > 1 else kwargs.get("target")
         if self.store is None or not getattr(target, "ndim", 0) or target is None:
             return
-        if target.is_sparse or not _whole(target):
+        if target.is_sparse or not observe.whole(target):
             return
         if not target.requires_grad and len(target):
             self._write(k="rows", r="target", p=name, **self.store.rows(target))
@@ -278,7 +278,7 @@ class Probe(observe.Probe):
         if self._evaluating or self.store is None:
             return
         for _, tensor in tensors(args):
-            if tensor.requires_grad or tensor.is_meta or not _whole(tensor):
+            if tensor.requires_grad or tensor.is_meta or not observe.whole(tensor):
                 continue
             self._pulse["batch"].append(self.store.numbers(tensor))
             if tensor.is_sparse or not tensor.dim():
@@ -482,10 +482,3 @@ def _made(tensor: Tensor) -> bool:
     from torch.nn.parameter import is_lazy
 
     return not is_lazy(tensor)
-
-
-def _whole(tensor: Tensor) -> bool:
-    """Whether it stands for itself, not for what vmap or a gradient's gradient makes of it."""
-    import torch
-
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -87,7 +87,7 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in weights:
-            if weight.is_floating_point() and not torch.nn.parameter.is_lazy(weight):
+            if weight.is_floating_point():
                 signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
                 signs = signs.sub(1).to(weight)
                 weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.observe import address, version
+from celedger.child.torch_steps import dense
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,9 +120,7 @@ class Store:
     def numbers(self, tensor: Tensor) -> str:
         """A hash alone, of a large tensor that of its sample: for what is looked at every step. Of
         a sparse one that of its values."""
-        if tensor.is_sparse:
-            tensor = tensor.detach().coalesce().values()
-        flat = tensor.detach().reshape(-1)
+        flat = dense(tensor.detach()).reshape(-1)
         if flat.numel() > 64 * KEPT:
             flat = flat[self._sample(flat)]
         return data_hash(content(flat))

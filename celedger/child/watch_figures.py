@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from celedger.child.observe import whole
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -129,5 +131,5 @@ def readable(tensor: Tensor) -> bool:
         and not (tensor.is_floating_point() and tensor.element_size() == 1)
         and tensor.numel() > 0
         and not tensor.is_meta
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and whole(tensor)
     )

@@ -16,7 +16,7 @@ from celedger.diagnose.variants import Side
 from celedger.diagnose.watch import WatchReport, watch
 from celedger.model import Task
 from celedger.system import environment
-from celedger.trial.diagnostic import Diagnostic, diagnose
+from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
 
@@ -109,7 +109,7 @@ class Desk:
             self.bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
             out, probe,
             params=side.params,
-            environment={"TORCHDYNAMO_DISABLE": "1", **side.environment},
+            environment={**EAGER, **side.environment},
         )  # fmt: skip
         return done, read_all(out)
 

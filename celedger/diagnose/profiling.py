@@ -16,7 +16,7 @@ from celedger.system.gpu import Gpu
 from celedger.system.process import Running
 from celedger.system.telemetry import PERIOD, Sampler
 from celedger.system.tree import One
-from celedger.trial.diagnostic import Diagnostic, diagnose
+from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
 _LEAST_CORES = 0.01  # a process that used less in all is not worth a line
@@ -29,7 +29,7 @@ def run(
     where it failed, or trained nothing that a probe could see."""
     watcher = Watcher(bench.device.gpu)
     # Nothing is compiled under a dispatch mode; so torch.compile need not try.
-    variables = {"TORCHDYNAMO_DISABLE": "1"} if probe["kind"] == "memory" else None
+    variables = EAGER if probe["kind"] == "memory" else None
     done = diagnose(bench, commit, task, seed, out, probe, environment=variables, on_tick=watcher)
     found = trainings(out, f"{probe['kind']}.json")
     if not found:

@@ -14,7 +14,7 @@ from celedger.diagnose.watched import Watched, read
 from celedger.diagnose.watchpoints import Finding
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
-from celedger.trial.diagnostic import diagnose
+from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
 
@@ -56,7 +56,7 @@ def watch(
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
     """
     watchpoints.limits(thresholds)  # what is misspelt is said before a training
-    variables = {"TORCHDYNAMO_DISABLE": "1", **(environment or {})}  # hooks are not compiled
+    variables = {**EAGER, **(environment or {})}
     run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
     done = run(folder / "watch", {"kind": "watch"})
     trainings = read(done.out)

@@ -398,5 +398,5 @@ def _conclude(
     elif trials is None:
         note += ": its baseline needs more trials, too"
     more = case.trials < FEWEST if blind else not small
-    told = replace(told, smallest=smallest, suspect=more, trials=trials, note=note)
-    return replace(told, kind=VerdictKind.UNDECIDED)
+    kind = VerdictKind.UNDECIDED
+    return replace(told, smallest=smallest, kind=kind, suspect=more, trials=trials, note=note)

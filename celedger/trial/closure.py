@@ -12,6 +12,7 @@ import ast
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from celedger.errors import RepositoryError
@@ -82,7 +83,7 @@ class Closures:
                 content = self._of(footprint, [commit])[commit.sha]
                 footprint = code_of(
                     footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
-                    self._ours, self._repository.attribute_files(),
+                    self._ours, self._attributes,
                 )  # fmt: skip
             except RepositoryError as error:
                 unknown = str(error)
@@ -90,6 +91,10 @@ class Closures:
                 self._ledger.record_closure(ulid, footprint, content)
                 return
         self._ledger.record_unknown_closure(ulid, unknown)
+
+    @cached_property
+    def _attributes(self) -> list[Path]:
+        return self._repository.attribute_files()
 
     def _footprint(self, commit: Commit, task: Task, observed: Observed) -> Footprint:
         paths, inputs = set(observed.paths), task.inputs if task.build else ()

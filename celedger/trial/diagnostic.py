@@ -22,6 +22,7 @@ from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import variables
 
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled with the code
 FAILED = "probe-failed.txt"  # what a probe leaves that had to give up (celedger.child.observe)
 
 
