@@ -17,7 +17,8 @@ SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
 _OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
 _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
-_STANDARD = re.compile(rb"^/(?:proc|sys|dev/(?!shm/))|/lib(?:64)?/python\d\.\d+/")
+_SYSTEM = re.compile(rb"/(?:proc|sys|dev/(?!shm/))")
+_STANDARD = re.compile(rb"(.*?/lib(?:64)?/python\d\.\d+/)", re.DOTALL)
 _COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 # Files outside of the tree that may say what is done with it.
 _SOURCES = (
@@ -41,6 +42,7 @@ class Sources:
         self._reader = b""  # what takes code for data
         self._packages: set[bytes] = set()
         self._foreign: set[bytes] = set()
+        self._standard: dict[bytes, bool] = {}  # folders that may be a standard library
 
     def found(self) -> dict[str, object]:
         """`imported`: sources of the tree and the versions of Python that imported them (with a
@@ -114,12 +116,22 @@ class Sources:
             installed = _INSTALLED.search(path)
             if installed:
                 self._packages.add(installed[1])
-            elif not _STANDARD.search(path) and (
+            elif not (_SYSTEM.match(path) or self._is_standard(path)) and (
                 (path.endswith(_SOURCES) and os.path.lexists(path))
                 or (call.startswith("execve") and _is_script(path))
             ):
                 compiled = _COMPILED.fullmatch(path)
                 self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
+
+    def _is_standard(self, path: bytes) -> bool:
+        """Whether it lies in the standard library of an interpreter, which never depends on the
+        tree. A folder of that name may be anyone's: that one has no `os`."""
+        found = _STANDARD.match(path)
+        if found is None:
+            return False
+        if found[1] not in self._standard:
+            self._standard[found[1]] = os.path.lexists(found[1] + b"os.py")
+        return self._standard[found[1]]
 
 
 def _is_script(path: bytes) -> bool:

@@ -146,8 +146,14 @@ class Workbench:
     @cached_property
     def closures(self) -> closure.Closures:
         return closure.Closures(
-            self.ledger, self.checkouts.repository, [self.suite_copy], str(self.child)
-        )
+            self.ledger, self.checkouts.repository, [self.suite_copy], str(self.child),
+            self._installed,
+        )  # fmt: skip
+
+    def _installed(self, commit: str, task: Task) -> str:
+        if not task.venv:
+            return ""
+        return self.venvs.key(self._held_at or commit, task, self._base(task))
 
     @contextmanager
     def device_held(self) -> Iterator[None]:

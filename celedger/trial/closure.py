@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +22,10 @@ from celedger.repo import Repository
 from celedger.repo.closures import Contents, Forms, Objects
 from celedger.trial import protocol
 from celedger.trial.imports import Imports, code_of
-from celedger.trial.venvs import requirements
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "2:"
+RULES = "3:"
 
 
 @dataclass
@@ -60,12 +59,18 @@ class Observed:
 
 class Closures:
     """The closures of one ledger, held against the trees of one repository. `pinned` are folders
-    whose files are the same at all commits, `ours` one of celedger's own."""
+    whose files are the same at all commits, `ours` one of celedger's own. `installed` tells the
+    virtual environment in which a task runs at a commit (by hash) from others, "" for none."""
 
     def __init__(
-        self, ledger: Ledger, repository: Repository, pinned: Iterable[Path] = (), ours: str = ""
+        self,
+        ledger: Ledger,
+        repository: Repository,
+        pinned: Iterable[Path],
+        ours: str,
+        installed: Callable[[str, Task], str],
     ) -> None:
-        self._ledger, self._repository = ledger, repository
+        self._ledger, self._repository, self._installed = ledger, repository, installed
         self._pinned, self._ours = tuple(pinned), ours
         self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
@@ -79,8 +84,9 @@ class Closures:
             unknown = unknown or "its build declares no inputs"
         if not unknown:
             try:
-                footprint = self._footprint(commit, task, observed)
-                content = self._of(footprint, [commit])[commit.sha]
+                inputs = task.inputs if task.build else ()
+                footprint = Footprint(tuple(sorted(observed.paths)), inputs=inputs)
+                content = self._of(footprint, [commit], task)[commit.sha]
                 footprint = code_of(
                     footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
                     self._ours, self._attributes,
@@ -95,15 +101,6 @@ class Closures:
     @cached_property
     def _attributes(self) -> list[Path]:
         return self._repository.attribute_files()
-
-    def _footprint(self, commit: Commit, task: Task, observed: Observed) -> Footprint:
-        paths, inputs = set(observed.paths), task.inputs if task.build else ()
-        if task.venv:
-            # An environment's fingerprint has the versions of packages, not what is in them.
-            places = sorted(requirements(self._repository, commit.sha, task.venv))
-            paths.update(map(os.fsencode, places))
-            inputs = tuple(dict.fromkeys((*inputs, *task.venv, *places)))
-        return Footprint(tuple(sorted(paths)), inputs=inputs)
 
     def agreeing(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
@@ -133,7 +130,7 @@ class Closures:
         lying = []
         for number, closures in known.items():
             try:
-                contents, of_trial = self._held_against(number, closures, commits, by_code)
+                contents, of_trial = self._held_against(number, closures, commits, task, by_code)
             except RepositoryError:
                 continue  # a clone that lacks objects: nothing is proven
             by_content: dict[str, list[Closure]] = {}
@@ -145,13 +142,18 @@ class Closures:
         return found, lying
 
     def _held_against(
-        self, number: int, closures: Sequence[Closure], commits: Sequence[Commit], by_code: bool
+        self,
+        number: int,
+        closures: Sequence[Closure],
+        commits: Sequence[Commit],
+        task: Task,
+        by_code: bool,
     ) -> tuple[Mapping[str, str], dict[str, str]]:
         """What each commit has at a footprint, and what each of its trials (by ulid) had."""
         if number not in self._footprints:
             self._footprints[number] = self._ledger.footprint(number)
         footprint = self._footprints[number]
-        contents = self._of(footprint, commits)
+        contents = self._of(footprint, commits, task)
         of_trial = {closure.ulid: closure.content for closure in closures}
         if not footprint.code or not by_code:
             return contents, of_trial
@@ -163,7 +165,9 @@ class Closures:
         if footprint not in self._forms:
             self._forms[footprint] = Forms(self._objects, footprint)
         forms = self._forms[footprint].of(trees.values())
-        of_content = {content: forms[tree] for content, tree in trees.items()}
+        of_content = {
+            content: content.rpartition(":")[0] + forms[tree] for content, tree in trees.items()
+        }
         return (
             {sha: of_content[content] for sha, content in contents.items()},
             {ulid: of_content.get(content, content) for ulid, content in of_trial.items()},
@@ -182,18 +186,23 @@ class Closures:
                     return agreeing
         return None
 
-    def content(self, commit: Commit, number: int) -> str:
+    def content(self, commit: Commit, task: Task, number: int) -> str:
         """What a commit has at a footprint (by its number), file by file."""
         if number not in self._footprints:
             self._footprints[number] = self._ledger.footprint(number)
-        return self._of(self._footprints[number], [commit])[commit.sha]
+        return self._of(self._footprints[number], [commit], task)[commit.sha]
 
-    def _of(self, footprint: Footprint, commits: Sequence[Commit]) -> Mapping[str, str]:
+    def _of(self, footprint: Footprint, commits: Sequence[Commit], task: Task) -> Mapping[str, str]:
+        """What each commit (by hash) has there. An environment's fingerprint has the versions of
+        packages, not what is in them: so what was installed comes first."""
         plain = replace(footprint, code=(), docs=True, python=(0, 0))
         if plain not in self._contents:
             self._contents[plain] = Contents(self._objects, plain)
         by_tree = self._contents[plain].of(commit.tree for commit in commits)
-        return {commit.sha: RULES + by_tree[commit.tree] for commit in commits}
+        return {
+            commit.sha: f"{RULES}{self._installed(commit.sha, task)}:{by_tree[commit.tree]}"
+            for commit in commits
+        }
 
 
 def measured(task: Task) -> list[str]:

@@ -71,7 +71,7 @@ class Bench(Workbench):
         self, commit: Commit, task: Task, seed: int, evidence: Closure, enough: int
     ) -> TrialRecord:
         trial = self._begin(commit, task, seed)
-        content = self.closures.content(commit, evidence.footprint)
+        content = self.closures.content(commit, task, evidence.footprint)
         with self.ledger.transaction():
             # Another celedger may have written one since we looked: writers wait for each other.
             held = self.held(commit.sha, task, seed)

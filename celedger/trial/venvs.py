@@ -56,11 +56,10 @@ class _Unmade(Exception):
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """The requirement files as they are at a commit: those to install, and the mode and blob of
-    everything that they name. `places` are the paths where they looked, there or not."""
+    everything that they name."""
 
     install: tuple[str, ...]
     files: Mapping[str, str]
-    places: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -256,15 +255,6 @@ def _clock(home: Path) -> Callable[[], int]:
 # --- requirement files (pip's "Requirements File Format")
 
 
-def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> frozenset[str]:
-    """The paths, there or not, of all that decides which packages a commit's requirement files
-    install from its own tree. Empty where they cannot be used."""
-    try:
-        return _read(repository, sha, patterns).places
-    except _Unmade:
-        return frozenset()
-
-
 def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
     """Follows what the files include. Raises _Unmade where one names the repository's own
     code."""
@@ -272,7 +262,7 @@ def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
     if not files:
         raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
     install = tuple(files)
-    pending, seen, places = list(install), set(install), set(install)
+    pending, seen = list(install), set(install)
     while pending:
         name = pending.pop()
         text = repository.blob(sha, name).decode("utf-8", "replace")
@@ -284,7 +274,6 @@ def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
                     OutcomeKind.UNTESTABLE,
                     f"{name} names {value!r}, which is outside the commit's tree",
                 )
-            places |= {target, _beside("", value) or target}
             found = repository.matching(sha, [target])
             folder = target not in found
             if kind == "local" and folder:
@@ -299,7 +288,7 @@ def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
             if kind == "include" and target not in seen:
                 seen.add(target)
                 pending += [target] if found else []
-    return _Wanted(install, files, frozenset(places))
+    return _Wanted(install, files)
 
 
 def _lines(text: str, name: str) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -285,6 +286,8 @@ def test_a_process_killed_in_mid_checkout_leaves_a_slot_that_works(
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
+        with (Checkouts(Repository.open(tmp_path / "r")).folder / "0.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a git it was just starting ends a moment later
         with take(tmp_path) as checkout:
             assert checkout.path.name == "0"
             checkout.move_to(ids["b"])

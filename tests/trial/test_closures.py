@@ -12,12 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from celedger.model import Footprint
+from celedger.ledger import Ledger
+from celedger.model import Bytes, Command, Environment, Footprint, Task
 from celedger.repo import Repository
 from celedger.repo.closures import Contents, Objects
+from celedger.suite import load
 from celedger.system import process
-from celedger.trial import venvs
-from celedger.trial.closure import Observed
+from celedger.system.cache import Cache
+from celedger.trial.closure import Closures, Observed
+from celedger.trial.venvs import Place, Venvs
 from tests.conftest import SUITE, Project, git, make_project
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -260,18 +263,41 @@ def test_a_build_without_inputs_is_never_reused(tmp_path: Path) -> None:
         assert trained(project) == ran
 
 
-@linux
-def test_other_requirements_of_the_same_versions_are_trained(project: Project) -> None:
-    repository = Repository.open(project.root)
+def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: Project) -> None:
     texts = {"reqs/a.txt": "-r b.txt\n./wheels/x.whl\n", "wheels/x.whl": "1", "other": "1"}
     for name, text in (*texts.items(), ("other", "2"), ("reqs/b.txt", "x"), ("wheels/x.whl", "2")):
         project.commit(name, {name: text})
-    commit = repository.resolve("HEAD")
-    places = venvs.requirements(repository, commit.sha, ("reqs/a*.txt",))
-    assert places >= {"reqs/a.txt", "reqs/b.txt", "wheels/x.whl"}
-    found = Contents(Objects(repository), Footprint((), tuple(sorted(places))))
-    trees = [repository.resolve(f"HEAD~{n}").tree for n in range(4)]
-    assert len(set(found.of(trees).values())) == 3
+    repository = Repository.open(project.root)
+    task = Task("s", "t", (Command("train", ("x",)),), venv=("reqs/a*.txt",))
+    base = Place(Environment("e", {"python": "3.11"}), sys.executable)
+    made = Venvs(
+        repository,
+        Cache(project.root / ".git" / "x"),
+        (),
+        Bytes(0),
+        {},
+        lambda *_: base.environment,
+    )
+    keys = [made.key(repository.resolve(f"HEAD~{n}").sha, task, base) for n in range(4)]
+    assert len(set(keys)) == 3
+    assert "" not in keys
+
+
+@linux
+@pytest.mark.parametrize("by_code", [False, True])
+def test_closures_agree_only_where_the_same_is_installed(project: Project, by_code: bool) -> None:
+    (sha,) = project.history([1.0])
+    assert project.run("run", sha, "--seed", "0").status == 0
+    repository = Repository.open(project.root)
+    task = load(project.root / "suites" / "tiny").tasks[0]
+    with Ledger.open(project.root / "ledger.db") as ledger:
+        (record,) = ledger.trials(commit=sha)
+        for installed, agree in (("", 1), ("others", 0)):
+            closures = Closures(ledger, repository, [], "", lambda *_, key=installed: key)
+            found, _ = closures.compared(
+                [repository.resolve(sha)], task, record.trial.environment, by_code=by_code
+            )
+            assert len(found[sha]) == agree
 
 
 @linux
