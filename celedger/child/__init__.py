@@ -114,7 +114,11 @@ def _journal() -> int | None:
     try:
         fd = int(name)
         found = os.fstat(fd)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", errno.EBADF) != errno.EBADF:
+            # The supervisor was killed and the kernel refuses this call (seccomp_unotify(2)): this
+            # process is next, and writing is not refused.
+            return fd
         return _reopen(path) if path else None
     if path:
         try:

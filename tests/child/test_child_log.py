@@ -20,6 +20,7 @@ import pytest
 import celedger
 import celedger.child
 from celedger.child import log
+from celedger.system.process import SUPERVISOR
 
 ROOT = Path(celedger.__file__).parents[1]
 
@@ -234,3 +235,39 @@ def test_a_call_costs_microseconds(journal: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent / 5000 < 100e-6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux records what is read")
+def test_a_report_after_the_supervisor_was_killed_is_kept(tmp_path: Path, journal: Path) -> None:
+    """Its end closes what served the recorded calls, a moment before it ends the training."""
+    code = """
+        import ctypes, os
+        from celedger.child import log
+        ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG: outlive that moment
+        os.kill(os.getppid(), 9)
+        refused = False
+        while not refused:
+            try:
+                os.stat(".")
+            except OSError:
+                refused = True
+        log(epoch=1, loss=2.0)
+        print("told", flush=True)
+    """
+    (control, hold), (said, status) = os.pipe(), os.pipe()
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    with subprocess.Popen(
+        [
+            sys.executable, "-I", "-S", str(SUPERVISOR), str(control), str(status), "", str(tree),
+            str(tmp_path / "reads"), sys.executable, sys.executable, "-c", textwrap.dedent(code),
+        ],
+        cwd=tree, pass_fds=(control, status, int(os.environ["CELEDGER_FD"])),
+        env={**os.environ, "CELEDGER_JOURNAL": str(journal), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.read() == b"told\n"
+    for fd in (control, hold, said, status):
+        os.close(fd)
+    assert lines(journal) == [{"epoch": 1, "loss": 2.0}]
