@@ -4,11 +4,11 @@ or of any commit that agrees with it, count for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.errors import CannotJudge
-from celedger.model import Closure, Commit, Task
+from celedger.model import Closure, Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.runner import Bench
@@ -51,11 +51,15 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     agreeing, contents = bench.closures.compared(list(wanted.values()), task, environment)
     if not contents:
         return Classes(tuple(range(len(commits))), (1.0,) * len(commits))
-    proof = {sha: frozenset(c.content for c in found if c.whole) for sha, found in agreeing.items()}
+    # What was entered is told by the footprint alone, so a content without it says too little.
+    met = {sha: {(c.footprint, c.content) for c in found} for sha, found in agreeing.items()}
+    whole = {sha for sha, found in agreeing.items() if any(c.whole for c in found)}
+    for record in _unproven(bench, task, environment, agreeing):
+        met[record.trial.commit].add((0, record.trial.ulid))
     seen = {sha: tuple(by_sha[sha] for by_sha in contents) for sha in wanted}
 
     def same(one: str, other: str) -> bool:
-        return bool(proof[one]) and proof[one] == proof[other]
+        return one in whole and met[one] == met[other]
 
     place: list[int] = []
     weights: list[float] = []
@@ -85,6 +89,20 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     last = place[-1]
     place = [len(commits) - 1 if at == last else at for at in place]
     return Classes(tuple(place), tuple(weights), _trials(agreeing, commits, good))
+
+
+def _unproven(
+    bench: Bench, task: Task, environment: str, agreeing: Mapping[str, Sequence[Closure]]
+) -> Iterator[TrialRecord]:
+    """Trials of these commits of which nobody can say what would have ended as they did: their
+    commits are like no other."""
+    known = {closure.ulid for found in agreeing.values() for closure in found}
+    for record in bench.ledger.trials(
+        commits=agreeing, recipe=task.recipe, environment=environment
+    ):
+        done = record.outcome is not None and record.outcome.kind.final
+        if done and not record.derived and record.trial.ulid not in known:
+            yield record
 
 
 def _trials(

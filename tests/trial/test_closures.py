@@ -334,6 +334,24 @@ def test_bisect_trains_nothing_twice_after_messages_were_rewritten(project: Proj
 
 
 @linux
+@pytest.mark.parametrize("odd", ["open('model.py').read()", "open('.git/x')"])
+def test_what_one_seed_alone_reads_splits_the_classes_too(tmp_path: Path, odd: str) -> None:
+    """Its footprint has the same paths, or nothing is known of it."""
+    script = "import os, model\nfrom celedger.child import log\n"
+    script += (
+        f"seed = int(os.environ['CELEDGER_SEED'])\nif seed: {odd}\nlog(epoch=0, val_loss=1.0)\n"
+    )
+    project = make_project(tmp_path / "p", SUITE, {"fit.py": script})
+    for words in ("zero", "one", "two"):
+        project.commit(words, {"model.py": f"LEVEL = 1.0  # {words}\n"})
+    for revision in ("HEAD~2", "HEAD"):
+        project.run("run", revision)
+    planned = project.run("bisect", "HEAD~2..HEAD", "--metric", "val_loss", "--dry-run")
+    assert planned.status == 0, planned.err
+    assert int(planned.out.splitlines()[1].split()[0]) == 2
+
+
+@linux
 def test_a_range_in_which_nothing_read_differs_is_not_searched(project: Project) -> None:
     project.commit("one", {"model.py": "LEVEL = 1.0\n", "docs/0": "a"})
     project.run("run", "HEAD")

@@ -19,7 +19,7 @@ from celedger import config
 from celedger import suite as suites
 from celedger.child import importing
 from celedger.ledger import Ledger
-from celedger.model import Commit, OutcomeKind
+from celedger.model import Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.system import process
 from celedger.trial import looking
@@ -377,12 +377,12 @@ def test_two_celedgers_derive_a_trial_once(tmp_path: Path) -> None:
         content = Closures.content
         met: list[Commit] = []
 
-        def meanwhile(self: Closures, commit: Commit, number: int) -> str:
+        def meanwhile(self: Closures, commit: Commit, task: Task, number: int) -> str:
             """The other one derives between this one's question and its answer."""
             if not met:
                 met.append(commit)
                 assert second.run(commit, tasks[0], 0).derived
-            return content(self, commit, number)
+            return content(self, commit, task, number)
 
         with mock.patch.object(Closures, "content", meanwhile):
             record = bench.run(commit, tasks[0], 0)
