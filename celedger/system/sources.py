@@ -6,12 +6,13 @@ A source that is named at any other time, or by a process that says nothing, was
 Loaded by its path by reads.py, so it imports nothing of celedger.
 """
 
-# ruff: noqa: PTH123
+# ruff: noqa: PTH116, PTH123
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 
 SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
 _OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
@@ -25,6 +26,7 @@ _SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
     b".pyc", b".zip", b".whl", b".egg", b".pyz",
 )  # fmt: skip
+_ARCHIVED = (b".npz", b".pt", b".ckpt", b".keras")  # archives of data
 
 
 class Sources:
@@ -117,8 +119,7 @@ class Sources:
             if installed:
                 self._packages.add(installed[1])
             elif not (_SYSTEM.match(path) or self._is_standard(path)) and (
-                (path.endswith(_SOURCES) and os.path.lexists(path))
-                or (call.startswith("execve") and _is_script(path))
+                (path.endswith(_SOURCES) and os.path.lexists(path)) or _is_source(path, call)
             ):
                 compiled = _COMPILED.fullmatch(path)
                 self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
@@ -134,9 +135,18 @@ class Sources:
         return self._standard[found[1]]
 
 
-def _is_script(path: bytes) -> bool:
+def _is_source(path: bytes, call: str) -> bool:
+    """Whether something else than a suffix tells: a script that is executed, a text whose name
+    has no suffix, an archive, which Python imports from whatever its name."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep us waiting
+            return False
         with open(path, "rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
+            head = file.read(512)
+    except (OSError, ValueError):
         return False
+    if head.startswith(b"PK\3\4"):
+        return not path.endswith(_ARCHIVED)
+    if call.startswith("execve") and head.startswith(b"#!"):
+        return True
+    return bool(head) and b"\0" not in head and b"." not in path.rpartition(b"/")[2]

@@ -33,7 +33,7 @@ _CODE = re.compile(
     rb"|tokenize|symtable|pstats|cProfile|\bprofile\.(?:run|Profile)|with_stack|stack_info"
     rb"|settrace|setprofile|monitoring|\b[pb]db\b|showwarning|formatwarning|excepthook"
     rb"|catch_warnings\(\s*[^)\s]|CodeType|__code__|\b(?:f|gi|cr|ag)_code\b|\bco_[a-z]"
-    rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
+    rb"|(?:from|import)\s+(?:dis|trace|profile)\b|\bdis\.|trace\.Trace|_getframe|currentframe|get_objects|get_refer"
     rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
     rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
     rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp"
@@ -43,19 +43,24 @@ _CODE = re.compile(
     rb"|_current_frames|_current_exceptions|exc_info|PYTHONWARNINGS|-W\s*[^\s'\"]*:\d"
     # What keeps lines in what it writes: exported graphs, the `repr` of a task of asyncio.
     rb"|\b(?:jit|onnx|export|fx)\b|\b(?:current_task|all_tasks|create_task|ensure_future)\b"
-    rb"|__static_attributes__"
+    rb"|__static_attributes__|findCaller|LogRecord|getrefcount"
+    # The line given by its place among the arguments.
+    rb"|simplefilter\((?:(?:[^,()]|\([^()]*\))*,){2}|filterwarnings\((?:(?:[^,()]|\([^()]*\))*,){4}"
 )
 # From Python 3.13 on a class's namespace holds its first line, and the attributes that its methods
 # set, entered or not.
 _NAMESPACES = re.compile(
-    rb"__dict__|__dir__|\b(?:vars|dir)\b|getmembers|metaclass|__prepare__"
+    rb"__dict__|__dir__|\b(?:vars|dir|locals)\b|getmembers|metaclass|__prepare__"
     rb"|\(\s*type\s*[,)]|\bhelp\s*\("
 )
 _WITH_LINES = (3, 13)
+_RECORDS = re.compile(rb"__dict__|\bvars\b")  # with `logging`: a record of it holds its line
 # Docstrings, and what shows that a name or constant is there at all.
 _DOCS = re.compile(
     rb"getdoc|pydoc|doctest|getmembers|__dict__|\bvars\b|\bdir\b|\bglobals\b|metaclass"
     rb"|__prepare__|\bhelp\s*\(|docopt"
+    # Modules of the standard library that show them.
+    rb"|unittest|\bcmd\.Cmd|(?:from|import)\s+cmd\b|xmlrpc"
 )
 # A function that was never entered lends its names to the one around it.
 _SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_")
@@ -73,6 +78,8 @@ _COPYING = frozenset({
 
 def at_code(text: bytes, python: tuple[int, int] = (0, 0)) -> bool:
     if python >= _WITH_LINES and _NAMESPACES.search(text) is not None:
+        return True
+    if b"logging" in text and _RECORDS.search(text) is not None:
         return True
     return _CODE.search(text) is not None or _has_modules(text)
 

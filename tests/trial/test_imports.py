@@ -183,13 +183,27 @@ def test_words_that_get_at_code() -> None:
         b"import filecmp", b"sys.exc_info()[2].tb_next", b"frame.f_locals", b"g.gi_frame",
         b"torch.jit.save(x)", b"torch.onnx.export(x)", b"repr(asyncio.current_task())",
         b"python -W error::UserWarning:model:13", b"C.__static_attributes__",
+        b"import trace", b"from profile import Profile", b"log.findCaller()",
+        b"sys.getrefcount(x)", b"warnings.simplefilter('error', type(w), 24)",
+        b"warnings.filterwarnings('error', '', UserWarning, 'model', 24)",
+        b"import logging\njson.dumps(vars(record))",
     ):  # fmt: skip
         assert looking.at_code(text), text
-    for text in (b"C.__dict__", b"vars(C)", b"class M(type):", b"f(metaclass=M)", b"getmembers"):
+    assert not looking.at_code(b"warnings.simplefilter('ignore', Odd)\nf(1, 2)\nimport logging")
+    for text in (
+        b"locals()",
+        b"C.__dict__",
+        b"vars(C)",
+        b"class M(type):",
+        b"f(metaclass=M)",
+        b"getmembers",
+    ):
         assert looking.at_code(text, (3, 13)), text
         assert not looking.at_code(text, (3, 12)), text
     assert looking.at_docs(b"import pkg\nprint(pkg.__doc__)", pinned=True)
     assert looking.at_docs(b"exec('__doc__', vars(pkg))", pinned=True)
+    assert looking.at_docs(b"python -m unittest -v", pinned=True)
+    assert looking.at_docs(b"class Shell(cmd.Cmd):", pinned=True)
     own = b"import argparse\nargparse.ArgumentParser(description=__doc__)"
     assert not looking.at_docs(own, pinned=True)
     assert looking.at_docs(own, pinned=False)
@@ -222,6 +236,25 @@ def test_sources_outside_of_the_tree_are_told_with_scripts_and_compiled_ones(
     assert {os.fsencode(other / name) for name in ("helper.py", "tool")} <= foreign
     assert os.fsencode(other / "no.json") not in foreign
     assert list(looking.texts([other / "gone.py"])) == [None]
+
+
+def test_sources_outside_of_the_tree_are_told_whatever_they_are_called(tmp_path: Path) -> None:
+    library = tmp_path / "lib" / "python3.7"  # a standard library's name, without `os`
+    library.mkdir(parents=True)
+    (library / "helper.py").touch()
+    (tmp_path / "tool").write_text("X = 1\n")
+    (tmp_path / "numbers").write_bytes(b"\0" * 8)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("deps.pack", "array.npz"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("zipped.py", "X = 1\n")
+    code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.append({str(library)!r})\n"
+    code += "import helper; [open(n, 'rb').close() for n in ('tool', 'numbers', 'deps.pack', "
+    code += "'array.npz')]; os.close(os.open('pipe', os.O_RDONLY | os.O_NONBLOCK))"
+    foreign = told(tmp_path, code).foreign
+    found = {Path(os.fsdecode(path)).name for path in foreign}
+    assert found >= {"helper.py", "tool", "deps.pack"}
+    assert found.isdisjoint({"numbers", "array.npz", "pipe"})
 
 
 def test_a_message_that_cannot_be_said_is_told_to_be_lost() -> None:
