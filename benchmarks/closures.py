@@ -30,9 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from closure_worlds import RESERVED, Tree, base, mutate, script
+from closure_worlds import RESERVED, Tree, attributes, base, mutate, outside, training
 
-import celedger
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
@@ -40,8 +39,7 @@ from celedger.repo.closures import Contents, Forms, Objects
 from celedger.system import process
 from celedger.trial.closure import Observed
 from celedger.trial.imports import code_of
-
-IMPORTING = Path(celedger.__file__).parent / "child" / "importing.py"
+from celedger.trial.surroundings import child_copy, variables
 
 
 @dataclass
@@ -51,8 +49,9 @@ class Tally:
     by_files: int = 0  # that would be, were every file to count whole
     changed: int = 0  # fingerprints that differ: to be trained
     needless: int = 0  # trained though the fingerprint is the same
+    harmless: int = 0  # of plain trainings, which look at no code
     faults: list[str] = field(default_factory=list)
-    needless_kinds: Counter[str] = field(default_factory=Counter)
+    needless_kinds: Counter[str] = field(default_factory=Counter)  # of plain ones
 
 
 def write(repository: Path, trees: list[Tree]) -> list[str]:
@@ -88,68 +87,81 @@ def run(argv: list[str], tree: Path, env: Mapping[str, str]) -> str:
     done = subprocess.run(
         argv, cwd=tree, env=dict(env), capture_output=True, text=True, check=False, timeout=120
     )
-    return done.stdout.strip() or f"status {done.returncode}"
+    return (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
 def world(
-    seed: int, mutations: int, place: Path, tally: Tally, python: str = sys.executable
-) -> None:
+    seed: int, mutations: int, place: Path, tally: Tally, python: str = sys.executable,
+    turn: int | None = None,
+) -> None:  # fmt: skip
     """One repository, its training, and so many mutations."""
     rng = random.Random(seed)
     start = base(rng)
-    program = script(rng)
-    made = [("none", dict(start)), *(mutate(start, rng) for _ in range(mutations))]
+    what = training(rng, seed if turn is None else turn)
+    made = [
+        ("none", dict(start)),
+        *(mutate(start, rng, what.foils) for _ in range(mutations)),
+    ]
     repository = place / f"world{seed}"
-    suite, home = repository / "suite", repository / "home"
-    for folder in (repository, suite, home):
+    suite, out = repository / "suite", repository / "out"
+    for folder in (repository, suite, out):
         folder.mkdir()
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=repository, check=True)
     shas = write(repository, [start, *(tree for _, tree in made)])
-    (suite / "script.py").write_text(program)
-    shutil.copyfile(IMPORTING, home / "sitecustomize.py")
-    argv = [os.path.abspath(python), str(suite / "script.py")]  # noqa: PTH100 (links stay)
+    rewritten = "ident" in what.features
+    if rewritten:
+        attributes(repository, rng)
+    python = os.path.abspath(python)  # noqa: PTH100 (links stay)
+    outside(out, python)
+    argv = what.command(python, suite, out)
     opened = Repository.open(repository)
-    # One python search path, byte-code and hash seed, as trial/surroundings.py gives them.
+    task = Task("worlds", f"world{seed}", (Command("train", tuple(argv)),))
+    # Of the user's own variables those that the harness itself needs; the rest is the product's.
+    user = {"PATH": os.environ["PATH"], "HOME": str(place), **what.environment()}
+    ours = child_copy(place / "child")
     with Checkouts(opened).take() as checkout:
-        env = {
-            "PATH": os.environ["PATH"], "PYTHONPATH": f"{checkout.path}:{home}", "HOME": str(place),
-            "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0",
-        }  # fmt: skip
+        env = variables(
+            user, task, tree=checkout.path, child=ours, visible_devices="",
+            extra={"CELEDGER_SOURCES": str(checkout.path)},
+        )  # fmt: skip
         checkout.move_to(shas[0])
         log, reads = place / "log", place / "reads"
         log.unlink(missing_ok=True)
         process.run(
-            argv, cwd=checkout.path, env={**env, "CELEDGER_SOURCES": str(checkout.path)}, log=log,
-            reads=(checkout.path, reads), timeout=300,
-        )  # fmt: skip
+            argv, cwd=checkout.path, env=env, log=log, reads=(checkout.path, reads), timeout=300
+        )
         observed = Observed()
         observed.take_in(reads)
-        fingerprint = log.read_text().strip().splitlines()[-1]
         assert not observed.unknown, observed.unknown
         objects = Objects(opened)
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
         first = tree_of[shas[0]]
         footprint = Footprint(tuple(sorted(observed.paths)))
         files = Contents(objects, footprint).of(tree_of.values())
-        task = Task("worlds", f"world{seed}", (Command("train", tuple(argv)),))
-        code = code_of(footprint, observed.imports, objects, first, task, [suite], str(home))
+        code = code_of(
+            footprint, observed.imports, objects, first, task, [suite], str(ours),
+            opened.attribute_files(),
+        )  # fmt: skip
         forms = Forms(objects, code).of(tree_of.values())
+        fingerprint = ""
         for (kind, tree), sha in zip(made, shas[1:], strict=True):
-            if RESERVED in {p.rpartition("/")[2] for p in tree}:
+            if rewritten or RESERVED in {p.rpartition("/")[2] for p in tree}:
                 checkout.move_to(sha)
             else:
                 lay(checkout.path, tree)
             now = run(argv, checkout.path, env)
+            fingerprint = fingerprint or now
             reuse = forms[tree_of[sha]] == forms[first]
             tally.mutations += 1
             tally.reused += reuse
             tally.by_files += files[tree_of[sha]] == files[first]
             tally.changed += now != fingerprint
             if reuse and now != fingerprint:
-                tally.faults.append(f"world {seed} {kind} {sha}\n{program}")
-            if not reuse and now == fingerprint:
-                tally.needless += 1
-                tally.needless_kinds[kind] += 1
+                tally.faults.append(f"world {seed} {kind} {sha} {python} {what}")
+            if now == fingerprint:
+                tally.harmless += what.plain
+                tally.needless += not reuse
+                tally.needless_kinds[kind] += what.plain and not reuse
     shutil.rmtree(repository)
 
 
@@ -176,8 +188,9 @@ def soundness(mutations: int, each: int, first: int, pythons: list[str]) -> Tall
         for seed in range(first, first + -(-mutations // each)):
             # `none` is one more of each world.
             python = pythons[seed % len(pythons)]
-            world(seed, each - 1, Path(place).resolve(), tally, python)
-            if seed % 8 == 7:
+            turn = seed // len(pythons)
+            world(seed, each - 1, Path(place).resolve(), tally, python, turn)
+            if seed % 32 == 31:
                 report(tally)
                 print(end="", flush=True)
     return tally
@@ -191,7 +204,12 @@ def report(tally: Tally) -> None:
     print(
         f"{unneeded} change nothing: {unneeded - tally.needless} reused ({tally.by_files} by whole "
         f"files), {tally.needless} trained "
-        f"needlessly ({100 * tally.needless / max(unneeded, 1):.0f} %): {dict(tally.needless_kinds.most_common())}"
+        f"needlessly ({100 * tally.needless / max(unneeded, 1):.0f} %)"
+    )
+    plain = tally.needless_kinds.total()
+    print(
+        f"of {tally.harmless} that change nothing of plain trainings {plain} are trained needlessly "
+        f"({100 * plain / max(tally.harmless, 1):.0f} %): {dict((+tally.needless_kinds).most_common())}"
     )
     for fault in tally.faults[:5]:
         print("FAULT", fault)
@@ -302,7 +320,7 @@ def overhead(repeats: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=0)
-    parser.add_argument("--each", type=int, default=50, help="mutations of one repository")
+    parser.add_argument("--each", type=int, default=12, help="mutations of one repository")
     parser.add_argument("--first", type=int, default=0, help="seed of the first repository")
     parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="they take turns")
     parser.add_argument("--demo", type=int, nargs="*", metavar="SEED", default=[])
