@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import sys
 import warnings
 from collections import Counter
@@ -37,10 +38,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # deprecation). What an older one would refuse (a newer grammar, other parentheses) looks the same
 # in the tree of a newer.
 _AHEAD = 2
-# Inside an annotation these bind names, or are functions of their own.
+# Inside an annotation these bind names, are functions of their own, or (up to Python 3.12) make
+# the function around a generator.
 _BINDING = (
     ast.NamedExpr, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+    ast.Yield, ast.YieldFrom, ast.Await,
 )  # fmt: skip
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_INSIDE = ".<locals>."
 _UNCLEAR = (SyntaxError, ValueError, RecursionError, MemoryError, Warning)
 
 
@@ -55,7 +60,7 @@ def form(source: bytes, *, docs: bool, entered: Collection[str] | None) -> bytes
     `entered`: the functions that do, by their `keys`; None: all."""
     try:
         tree, code = _parsed(source)
-        _Stripped(docs, entered, _free(code)).block(tree, "")
+        _Stripped(docs, entered, _shapes(code)).block(tree, "", "")
         return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).digest()
     except _UNCLEAR:
         return None
@@ -66,24 +71,24 @@ def keys(source: bytes, events: Iterable[tuple[str, int]]) -> tuple[str, ...] | 
     None where one of these is of no function of the source."""
     walk = _Stripped(True, None, {})
     try:
-        walk.block(_parsed(source)[0], "")
+        walk.block(_parsed(source)[0], "", "")
     except _UNCLEAR:
         return None
     found: set[str] = set()
     for name, line in events:
         own, exact = walk.places.get((name, line)), True
-        while name:
+        while own is None and name:
             outer, _, inner = name.rpartition(".")
             # What has no `def` belongs to the code around it: lambdas, comprehensions, classes.
-            if own is None and not inner.startswith("<") and not walk.has_class(name, line, exact):
+            if not inner.startswith("<") and not walk.has_class(name, line, exact):
                 return None
-            found.update(own or ())
             # What is around was made by the last function before it of that name.
             name, exact = outer, False
-            before = [
-                (at, made) for (n, at), made in walk.places.items() if n == name and at <= line
-            ]
+            before = [(at, key) for (n, at), key in walk.places.items() if n == name and at <= line]
             own = max(before)[1] if before else None
+        # A function's key says which ones are around it.
+        parts = (own or "").split(_INSIDE)
+        found.update(_INSIDE.join(parts[: i + 1]) for i in range(len(parts)) if own)
     return tuple(sorted(found))
 
 
@@ -95,14 +100,23 @@ def _parsed(source: bytes) -> tuple[ast.Module, CodeType]:
     return tree, code
 
 
-def _free(code: CodeType) -> dict[tuple[str, int], tuple[str, ...]]:
-    """Qualified name and first line -> the free names, of all code in a module's."""
-    found: dict[tuple[str, int], tuple[str, ...]] = {}
+@dataclass
+class _Shape:
+    """What Python makes of a function beyond its body and its `def`."""
+
+    free: set[str] = field(default_factory=set)
+    generator: bool = False
+
+
+def _shapes(code: CodeType) -> dict[tuple[str, int], _Shape]:
+    """By qualified name and first line, of all code in a module's."""
+    found: dict[tuple[str, int], _Shape] = {}
     pending = [code]
     while pending:
         code = pending.pop()
-        place = (code.co_qualname, code.co_firstlineno)
-        found[place] = tuple(sorted({*found.get(place, ()), *code.co_freevars}))
+        shape = found.setdefault((code.co_qualname, code.co_firstlineno), _Shape())
+        shape.free.update(code.co_freevars)
+        shape.generator |= bool(code.co_flags & _GENERATOR)
         pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return found
 
@@ -113,9 +127,11 @@ class _Stripped:
 
     docs: bool
     entered: Collection[str] | None
-    free: Mapping[tuple[str, int], tuple[str, ...]]
-    # Qualified name and first line -> the keys of the functions that begin there.
-    places: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    shapes: Mapping[tuple[str, int], _Shape]
+    # Qualified name and first line -> the key of the function that begins there: its number among
+    # those of its name that stand beside it, behind the key of the function around it. So a key is
+    # the same whether or not other bodies are walked.
+    places: dict[tuple[str, int], str] = field(default_factory=dict)
     classes: set[tuple[str, int]] = field(default_factory=set)
     _count: Counter[str] = field(default_factory=Counter)
 
@@ -125,8 +141,9 @@ class _Stripped:
             n == name and (at == line or (at < line and not exact)) for n, at in self.classes
         )
 
-    def block(self, node: ast.Module | ast.ClassDef | Function, prefix: str) -> None:
-        """A module's, class's or function's body; names in it begin with `prefix`."""
+    def block(self, node: ast.Module | ast.ClassDef | Function, prefix: str, key: str) -> None:
+        """A module's, class's or function's body; qualified names in it begin with `prefix`, keys
+        with `key`."""
         has_doc = ast.get_docstring(node, clean=False) is not None
         doc = node.body[0] if has_doc else None
         if not self.docs and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
@@ -135,28 +152,28 @@ class _Stripped:
             else:
                 doc = None
         inside = not isinstance(node, (ast.Module, ast.ClassDef))
-        self._statements(node, prefix, inside)
+        self._statements(node, prefix, key, inside)
         if doc is not None:
             node.body.insert(0, doc)
 
-    def _statements(self, node: ast.AST, prefix: str, inside: bool) -> None:
+    def _statements(self, node: ast.AST, prefix: str, key: str, inside: bool) -> None:
         """All statements directly or deeper in `node`; `inside` a function and no class of it."""
         for part in ("body", "orelse", "finalbody"):
             body = getattr(node, part, None)
             if isinstance(body, list):
-                kept = [self._statement(s, prefix, inside) for s in body if not _is_text(s)]
+                kept = [self._statement(s, prefix, key, inside) for s in body if not _is_text(s)]
                 setattr(node, part, kept)
         for part in ("handlers", "cases"):
             for child in getattr(node, part, ()):
-                self._statements(child, prefix, inside)
+                self._statements(child, prefix, key, inside)
 
-    def _statement(self, node: ast.stmt, prefix: str, inside: bool) -> ast.stmt:
+    def _statement(self, node: ast.stmt, prefix: str, key: str, inside: bool) -> ast.stmt:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._function(node, prefix)
+                self._function(node, prefix, key)
             case ast.ClassDef():
                 self.classes.add((prefix + node.name, _first_line(node)))
-                self.block(node, f"{prefix}{node.name}.")
+                self.block(node, f"{prefix}{node.name}.", f"{key}{node.name}.")
             case ast.AnnAssign() if inside and any(
                 isinstance(part, _BINDING) for part in ast.walk(node.annotation)
             ):
@@ -166,26 +183,27 @@ class _Stripped:
             case ast.AnnAssign() if inside:  # it makes the name local
                 node.annotation = ast.Constant(None)
             case _:
-                self._statements(node, prefix, inside)
+                self._statements(node, prefix, key, inside)
         return node
 
-    def _function(self, node: Function, prefix: str) -> None:
-        name = prefix + node.name
-        self._count[name] += 1
-        key = f"{name}#{self._count[name]}"
+    def _function(self, node: Function, prefix: str, key: str) -> None:
+        name, key = prefix + node.name, key + node.name
+        self._count[key] += 1
+        key = f"{key}#{self._count[key]}"
         line = _first_line(node)
-        self.places.setdefault((name, line), set()).add(key)
-        free = self.free.get((name, line))
+        self.places[name, line] = key
+        shape = self.shapes.get((name, line))
         # Code that Python does not know by that name and line (of a `global`) counts whole.
-        if self.entered is None or key in self.entered or free is None:
-            self.block(node, f"{name}.<locals>.")
-            if free:
-                node.body.append(ast.Expr(ast.Constant(free)))  # type: ignore[arg-type]
+        if self.entered is None or key in self.entered or shape is None:
+            self.block(node, name + _INSIDE, key + _INSIDE)
+            if shape is not None and shape.free:
+                left = (*sorted(shape.free),)
+                node.body.append(ast.Expr(ast.Constant(left)))  # type: ignore[arg-type]
             return
         doc = ast.get_docstring(node, clean=False) if self.docs else None
         # No source has a tuple for a constant: these are operations there.
-        left = (_yields(node), free, doc)
-        node.body = [ast.Expr(ast.Constant(left))]  # type: ignore[arg-type]
+        seen = (shape.generator, (*sorted(shape.free),), doc)
+        node.body = [ast.Expr(ast.Constant(seen))]  # type: ignore[arg-type]
 
 
 def _first_line(node: Function | ast.ClassDef) -> int:
@@ -198,17 +216,3 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _yields(function: Function) -> bool:
-    """Whether it is a generator."""
-    left: list[ast.AST] = list(function.body)
-    while left:
-        node = left.pop()
-        if isinstance(node, (ast.Yield, ast.YieldFrom)):
-            return True
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            left += [*node.decorator_list, *ast.iter_child_nodes(node.args)]
-        elif not isinstance(node, ast.Lambda):
-            left += ast.iter_child_nodes(node)
-    return False

@@ -106,7 +106,7 @@ def test_free_names_of_a_function_count_for_those_around() -> None:
     assert of(outer.format("return 2"), entered=entered) == of(
         outer.format("return 1"), entered=entered
     )
-    for known in (None, entered, (*entered, "outer.<locals>.inner#1")):
+    for known in (None, entered, (*entered, "outer#1.<locals>.inner#1")):
         one, other = (of(outer.format(f"x: {word} = 1"), entered=known) for word in ("t", "int"))
         assert one != other
         assert of(outer.format("x: float = 1"), entered=known) == other
@@ -115,6 +115,52 @@ def test_free_names_of_a_function_count_for_those_around() -> None:
     nested = "class A:\n    def f(self):\n        {}\n"
     deep = "class B:\n            def g(self): super().g()"
     assert of(nested.format("super().f()"), entered=()) != of(nested.format(deep), entered=())
+
+
+TWICE = """\
+if platform:
+    def make():
+        def scale(): return 0
+        return scale
+else:
+    def make():
+        def scale(): return {}
+        return scale
+"""
+PROPERTY = """\
+class C:
+    @property
+    def x(self):
+        def h(): return 7
+        return h()
+    @x.setter
+    def x(self, v):
+        def h(): return {}
+        self.y = h()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "name"),
+    [(TWICE, 7, "make.<locals>.scale"), (PROPERTY, 8, "C.x.<locals>.h")],
+)
+def test_what_was_entered_in_the_second_of_a_name_counts(source: str, line: int, name: str) -> None:
+    one, other = source.format(1), source.format(2)
+    outer = name.partition(".<locals>")[0]
+    entered = canonical.keys(one.encode(), [(name, line)])
+    assert entered == (f"{outer}#2", f"{outer}#2{name[len(outer) :]}#1")
+    assert of(one, entered=entered) != of(other, entered=entered)
+    first = canonical.keys(one.encode(), [(outer, 2)])
+    assert first == (f"{outer}#1",)
+    assert of(one, entered=first) == of(other, entered=first) is not None
+
+
+@pytest.mark.parametrize("yields", ["x: (yield) = 1", "g = lambda a=(yield): a"])
+def test_that_a_function_is_a_generator_counts_wherever_it_yields(yields: str) -> None:
+    source = "def f():\n    {}\n    return 3\n"
+    for entered in (None, (), ("f#1",)):
+        plain = of(source.format("x: int = 1"), entered=entered)
+        assert of(source.format(yields), entered=entered) != plain is not None
 
 
 @pytest.mark.parametrize(
@@ -150,11 +196,11 @@ def f():
     assert found(("<module>", 1)) == ()
     assert found(("f", 1)) == ("f#1",)
     assert found(("f", 10)) == ("f#2",)
-    assert found(("f.<locals>.g", 2)) == ("f#1", "f.<locals>.g#1")
+    assert found(("f.<locals>.g", 2)) == ("f#1", "f#1.<locals>.g#1")
     inner = "f.<locals>.g.<locals>.<listcomp>.<locals>.<lambda>"
-    assert found((inner, 3)) == ("f#1", "f.<locals>.g#1")
+    assert found((inner, 3)) == ("f#1", "f#1.<locals>.g#1")
     assert found(("f.<locals>.C", 4)) == ("f#1",)
-    assert found(("f.<locals>.C.m", 5)) == ("f#1", "f.<locals>.C.m#1")
+    assert found(("f.<locals>.C.m", 5)) == ("f#1", "f#1.<locals>.C.m#1")
     assert found(("f.<locals>.<lambda>.<locals>.<lambda>", 11)) == ("f#2",)
     assert found(("f", 2)) is None
     assert found(("other", 1)) is None
