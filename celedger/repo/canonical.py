@@ -197,13 +197,13 @@ class _Stripped:
         if self.entered is None or key in self.entered or shape is None:
             self.block(node, name + _INSIDE, key + _INSIDE)
             if shape is not None and shape.free:
-                left = (*sorted(shape.free),)
-                node.body.append(ast.Expr(ast.Constant(left)))  # type: ignore[arg-type]
+                free = tuple(sorted(shape.free))
+                node.body.append(ast.Expr(ast.Constant(free)))  # type: ignore[arg-type]
             return
         doc = ast.get_docstring(node, clean=False) if self.docs else None
         # No source has a tuple for a constant: these are operations there.
-        seen = (shape.generator, (*sorted(shape.free),), doc)
-        node.body = [ast.Expr(ast.Constant(seen))]  # type: ignore[arg-type]
+        left = (shape.generator, tuple(sorted(shape.free)), doc)
+        node.body = [ast.Expr(ast.Constant(left))]  # type: ignore[arg-type]
 
 
 def _first_line(node: Function | ast.ClassDef) -> int:

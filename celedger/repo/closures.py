@@ -26,7 +26,9 @@ _BATCH = 1000  # trees read by one git command: bounds what is held of its answe
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 _TREE = b"40000"
 _FILES = (b"100644", b"100755")
-_GLOB = frozenset("*?[")
+_GLOB = re.compile(rb"[*?\[\\]")
+# Git reads brackets and backslashes otherwise than `fnmatch`: these may match anything.
+_OF_GIT = re.compile(rb"[\[\\]")
 
 KEPT = 128 << 20
 # A tree object is a row of these and nothing else.
@@ -44,7 +46,7 @@ class _Node:
     whole: bool = False  # all that is below counts
     code: bool = False  # a source of which its form counts
     entered: frozenset[str] | None = None
-    globs: list[str] = field(default_factory=list)
+    globs: list[bytes] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
 
@@ -60,7 +62,7 @@ def _touches(node: _Node, path: bytes, listed: bool) -> bool:
     for part in path.split(b"/"):
         if node.whole or (listed and node.named):
             return True
-        if any(fnmatchcase(part.decode(errors="surrogateescape"), glob) for glob in node.globs):
+        if any(fnmatchcase(part, glob) for glob in node.globs):
             return True
         child = node.children.get(part)
         if child is None:
@@ -78,11 +80,12 @@ def _plant(footprint: Footprint) -> _Node:
             root.at(b"/".join((*parts[:i], _ATTRIBUTES))).named = True
     for pattern in footprint.inputs:
         node = root
-        for part in filter(lambda p: p not in ("", "."), pattern.split("/")):
-            if _GLOB.intersection(part):
-                node.globs.append(part)
+        parts = pattern.encode(errors="surrogateescape").split(b"/")
+        for part in filter(lambda p: p not in (b"", b"."), parts):
+            if _GLOB.search(part):  # all that is below counts, too
+                node.globs.append(b"*" if _OF_GIT.search(part) else part)
                 break
-            node = node.children.setdefault(part.encode(errors="surrogateescape"), _Node())
+            node = node.children.setdefault(part, _Node())
         else:
             node.whole = True
     for path, entered in footprint.code:
@@ -343,7 +346,7 @@ def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
     entries = {name: (mode, sha.hex()) for mode, name, sha in rows if name in children}
     for glob in node.globs:
         for mode, name, sha in rows:
-            if fnmatchcase(name.decode(errors="surrogateescape"), glob):
+            if fnmatchcase(name, glob):
                 entries[name] = (mode, sha.hex())
     listing = b""
     if node.named:

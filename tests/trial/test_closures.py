@@ -176,6 +176,21 @@ def test_the_inputs_of_a_build_count_whole(project: Project) -> None:
     assert len(seen) == 5
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("src/[^t]*", "ab"), ("src/[!t]*", "ab"), ("src/[[:alpha:]]b", "ab"), ("src/\\*", "*"),
+        ("src/[\\[a]b", "[b"), ("src/??.c", "é.c"), ("**/a?", "ab"),
+    ],
+)  # fmt: skip
+def test_what_git_finds_by_a_pattern_is_an_input(project: Project, pattern: str, name: str) -> None:
+    sha = project.commit("start", {f"src/{name}": "1", "src/deep/x": "1"})
+    assert Repository.open(project.root).matching(sha, [pattern]).keys() == {f"src/{name}"}
+    before = contents(project, (), (pattern,))
+    project.commit("changed", {f"src/{name}": "2"})
+    assert contents(project, (), (pattern,)) != before
+
+
 @linux
 def test_adversarial_mutations_are_never_reused(tmp_path: Path) -> None:
     """As benchmarks/closures.py does it five thousand times."""
