@@ -15,9 +15,12 @@ what the form leaves out:
   it is a generator, and its free names: for these the functions around it make cells, and classes
   `__class__`. A step-by-step comparison of two runs
   whose trees differ only in such bodies never comes to one: the next function entered is the
-  same in both.
+  same in both. The one thing that runs between the steps is the collector of cycles: its time
+  depends on how many objects there are, constants of such bodies among them. (Docstrings, comments
+  and local annotations change none that it counts: measured with CPython 3.11 to 3.13.)
 
-What looks at what is left out (source, line numbers, docstrings, code) is `trial/looking.py`'s.
+What looks at what is left out (source, line numbers, docstrings, code, what was collected) is
+`trial/looking.py`'s.
 """
 
 from __future__ import annotations

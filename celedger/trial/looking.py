@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Iterable
 from io import BytesIO
@@ -31,9 +32,12 @@ MOST = 8 << 20  # bytes of a file that is searched; a longer one counts as one t
 _CODE = re.compile(
     rb"lineno|traceback|inspect|linecache|tracemalloc|faulthandler|marshal|cloudpickle|\bdill\b"
     rb"|tokenize|symtable|pstats|cProfile|\bprofile\.(?:run|Profile)|with_stack|stack_info"
-    rb"|settrace|setprofile|monitoring|\b[pb]db\b|showwarning|formatwarning|excepthook"
+    rb"|settrace|setprofile|monitoring|\b[pb]db\b|showwarn|formatwarning|excepthook"
+    rb"|\bimport\b(?:[^\n;#]|\\\n){0,200}\btrace\b|trace\.Trace"
+    rb"|\bfrom\s+(?:trace|profile)\b|(?m:^[ \t]*import\s+profile\b)"  # not `torch.profiler`'s
+    rb"|(?:-m|import_module\(|__import__\()[\s'\"]*(?:trace|profile)\b"
     rb"|catch_warnings\(\s*[^)\s]|CodeType|__code__|\b(?:f|gi|cr|ag)_code\b|\bco_[a-z]"
-    rb"|(?:from|import)\s+(?:dis|trace|profile)\b|\bdis\.|trace\.Trace|_getframe|currentframe|get_objects|get_refer"
+    rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
     rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
     rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
     rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp"
@@ -41,29 +45,45 @@ _CODE = re.compile(
     # A traceback without its name, frames, and `warnings` for one line.
     rb"|\btb_[a-z]|\bf_(?:locals|globals|back|lasti|trace)|\b(?:gi|cr|ag)_frame"
     rb"|_current_frames|_current_exceptions|exc_info|PYTHONWARNINGS|-W\s*[^\s'\"]*:\d"
-    # What keeps lines in what it writes: exported graphs, the `repr` of a task of asyncio.
+    rb"|__warningregistry__|captureWarnings|pythonapi|PyDLL|Py(?:Frame|Code|TraceBack|Eval)_"
+    # What keeps lines in what it writes: exported graphs, the `repr` of asyncio's tasks, handles
+    # and futures with callbacks.
     rb"|\b(?:jit|onnx|export|fx)\b|\b(?:current_task|all_tasks|create_task|ensure_future)\b"
-    rb"|__static_attributes__|findCaller|LogRecord|getrefcount"
+    rb"|\bcall_(?:soon\w*|later|at)\b|\badd_(?:reader|writer|signal_handler|done_callback)\b"
+    rb"|__static_attributes__|findCaller|LogRecord|getrefcount|gettarinfo|ZipInfo"
     # The line given by its place among the arguments.
     rb"|simplefilter\((?:(?:[^,()]|\([^()]*\))*,){2}|filterwarnings\((?:(?:[^,()]|\([^()]*\))*,){4}"
+)
+# What is handed the namespace of a class: metaclasses, also where one is only called.
+_METACLASSES = (
+    rb"(?i:metaclass)|\wMeta\b|\bEnumType\b|__prepare__|\bclass\s+\w+\s*\([^:]{0,200}\btype\b"
 )
 # From Python 3.13 on a class's namespace holds its first line, and the attributes that its methods
 # set, entered or not.
 _NAMESPACES = re.compile(
-    rb"__dict__|__dir__|\b(?:vars|dir|locals)\b|getmembers|metaclass|__prepare__"
-    rb"|\(\s*type\s*[,)]|\bhelp\s*\("
+    rb"__dict__|__dir__|\b(?:vars|dir|locals)\b|getmembers|\(\s*type\s*[,)]|\bhelp\s*\("
+    rb"|" + _METACLASSES
 )
 _WITH_LINES = (3, 13)
 _RECORDS = re.compile(rb"__dict__|\bvars\b")  # with `logging`: a record of it holds its line
 # Docstrings, and what shows that a name or constant is there at all.
 _DOCS = re.compile(
-    rb"getdoc|pydoc|doctest|getmembers|__dict__|\bvars\b|\bdir\b|\bglobals\b|metaclass"
-    rb"|__prepare__|\bhelp\s*\(|docopt"
+    rb"getdoc|pydoc|doctest|getmembers|__dict__|\b(?:vars|dir|globals|locals)\b|__globals__"
+    rb"|\brunpy\b|\bhelp\s*\(|docopt"
     # Modules of the standard library that show them.
-    rb"|unittest|\bcmd\.Cmd|(?:from|import)\s+cmd\b|xmlrpc"
+    rb"|unittest|\bcmd\.Cmd|(?:from|import)\s+cmd\b|xmlrpc|" + _METACLASSES
 )
-# A function that was never entered lends its names to the one around it.
-_SCOPES = re.compile(rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_")
+# A function that was never entered lends its names to the one around it. And its constants are
+# objects: when cycles are collected depends on how many were made, and then what weak references,
+# finalizers and lists of subclasses show.
+_SCOPES = re.compile(
+    rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_"
+    rb"|weakref|Weak[A-Z]|utils\.weak|__subclasses__|__del__|getallocatedblocks"
+)
+# Calls of `gc` that show nothing where their value is dropped, as many trainings make them.
+_GC = re.compile(rb"\bgc\b")
+_SILENT = frozenset({"collect", "disable", "enable", "freeze", "unfreeze", "set_threshold"})
+_PARSED = 1 << 20  # bytes of a source that is parsed for it; a larger one counts as one that shows
 _REWRITTEN = re.compile(rb"\b(?:ident|filter|working-tree-encoding)\b")  # in .gitattributes
 
 _NO_MODULES = (b".dist-info", b".egg-info", b".pth", b".libs")
@@ -97,7 +117,31 @@ def _has_modules(text: bytes) -> bool:
 
 
 def at_scopes(text: bytes) -> bool:
-    return _SCOPES.search(text) is not None
+    return _SCOPES.search(text) is not None or _at_collector(text)
+
+
+def _at_collector(text: bytes) -> bool:
+    """Whether `gc` may be asked what it did."""
+    if _GC.search(text) is None:
+        return False
+    tree = _parsed(text) if len(text) <= _PARSED else None
+    if tree is None:
+        return True
+    silent = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name("gc") as name, called))):
+                if called in _SILENT:
+                    silent.add(name)
+            case ast.Name("gc") if node not in silent:  # met after what it stands in
+                return True
+            case ast.alias("gc", None):
+                continue
+            case ast.alias() | ast.ImportFrom() | ast.Attribute() | ast.Constant():
+                words = (getattr(node, n, "") for n in ("name", "module", "attr", "value"))
+                if any(_GC.search(str(word).encode(errors="replace")) for word in words):
+                    return True
+    return False
 
 
 def at_docs(text: bytes, *, pinned: bool) -> bool:
@@ -107,17 +151,24 @@ def at_docs(text: bytes, *, pinned: bool) -> bool:
         return True
     if b"__doc__" not in text:
         return False
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-    return any(
+    tree = _parsed(text)
+    return tree is None or any(
         (isinstance(node, ast.Attribute) and node.attr == "__doc__")
         or (isinstance(node, ast.alias) and "__doc__" in node.name)
         or (isinstance(node, ast.Constant) and "__doc__" in str(node.value))
         or (isinstance(node, ast.Name) and node.id == "__doc__" and not pinned)
+        or (isinstance(node, ast.MatchClass) and "__doc__" in node.kwd_attrs)
         for node in ast.walk(tree)
     )
+
+
+def _parsed(text: bytes) -> ast.Module | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are the trial's
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
 
 
 def rewritten(attributes: bytes) -> bool:

@@ -187,17 +187,25 @@ def test_words_that_get_at_code() -> None:
         b"sys.getrefcount(x)", b"warnings.simplefilter('error', type(w), 24)",
         b"warnings.filterwarnings('error', '', UserWarning, 'model', 24)",
         b"import logging\njson.dumps(vars(record))",
+        b"import model, trace", b"import os\nimport profile as p", b"from trace import Trace",
+        b"python\n-m\ntrace\n--count",
+        b"from profile import run", b"repr(loop.call_soon(f))", b"future.add_done_callback(f)",
+        b"len(model.__warningregistry__)", b"warnings._showwarnmsg = f", b"ctypes.pythonapi",
+        b"CDLL(None).PyFrame_GetLineNumber", b"t.gettarinfo('model.py').size",
+        b"ZipInfo.from_file('model.py')", b"logging.captureWarnings(True)",
     ):  # fmt: skip
         assert looking.at_code(text), text
     assert not looking.at_code(b"warnings.simplefilter('ignore', Odd)\nf(1, 2)\nimport logging")
     for text in (
-        b"locals()",
-        b"C.__dict__",
-        b"vars(C)",
-        b"class M(type):",
-        b"f(metaclass=M)",
-        b"getmembers",
-    ):
+        b"import torch\nx = torch.trace(y)", b"from torch.profiler import profile",
+        b"if mode == 'trace': pass", b"def call_attention(x): pass", b"Tokenizer.from_file('t')",
+    ):  # fmt: skip
+        assert not looking.at_code(text, (3, 13)), text
+    for text in (
+        b"locals()", b"C.__dict__", b"vars(C)", b"class M(type):", b"f(metaclass=M)", b"getmembers",
+        b"class C:\n    n = len(locals())", b"from abc import ABCMeta as M\nB = M('B', (), {})",
+        b"class M(EnumType): pass", b"class M(type(Base)): pass", b"ModelMetaclass",
+    ):  # fmt: skip
         assert looking.at_code(text, (3, 13)), text
         assert not looking.at_code(text, (3, 12)), text
     assert looking.at_docs(b"import pkg\nprint(pkg.__doc__)", pinned=True)
@@ -207,10 +215,33 @@ def test_words_that_get_at_code() -> None:
     own = b"import argparse\nargparse.ArgumentParser(description=__doc__)"
     assert not looking.at_docs(own, pinned=True)
     assert looking.at_docs(own, pinned=False)
+    for text in (
+        b"class C:\n    n = locals()", b"f.__globals__.values()", b"runpy.run_module('model')",
+        b"match f:\n    case object(__doc__=str(d)): pass", b"B = ABCMeta('B', (), {})",
+    ):  # fmt: skip
+        assert looking.at_docs(text, pinned=True), text
     assert looking.at_scopes(b"x = eval('y')")
     assert not looking.at_scopes(b"model.eval()")
     assert looking.copying([b"torch", b"numpy.libs", b"torch-2.13.dist-info"])
     assert not looking.copying([b"torch", b"docopt.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ("import weakref", True), ("len(Base.__subclasses__())", True),
+        ("def __del__(self): pass", True), ("from torch.utils.weak import X", True),
+        ("import gc\nn = gc.collect()", True), ("import gc\nprint(len(gc.get_stats()))", True),
+        ("import gc as g", True), ("from gc import collect", True), ("f(gc)", True),
+        ("__import__('gc').get_count()", True), ("model.gc.callbacks.append(f)", True),
+        ("n = \\\n    gc.collect()", True), ("python -m gc", True),
+        ("import gc, os\nif x:\n    gc.collect(); empty()\ngc.disable()  # gc", False),
+        ("import torch\nfrom gcp import weak_supervision", False),
+    ],
+)  # fmt: skip
+def test_who_sees_when_garbage_is_collected_is_one_that_looks(text: str, looks: bool) -> None:
+    """It depends on the constants of functions that were never entered."""
+    assert looking.at_scopes(text.encode()) == looks
 
 
 @pytest.mark.parametrize(("name", "looks"), [("zipped.py", True), ("array.npy", False)])
