@@ -128,8 +128,9 @@ def world(
         log, reads = place / "log", place / "reads"
         log.unlink(missing_ok=True)
         process.run(
-            argv, cwd=checkout.path, env=env, log=log, reads=(checkout.path, reads), timeout=300
-        )
+            argv, cwd=checkout.path, env=env, log=log, reads=process.Reads(checkout.path, reads),
+            timeout=300,
+        )  # fmt: skip
         observed = Observed()
         observed.take_in(reads)
         assert not observed.unknown, observed.unknown
@@ -139,7 +140,7 @@ def world(
         footprint = Footprint(tuple(sorted(observed.paths)))
         files = Contents(objects, footprint).of(tree_of.values())
         code = code_of(
-            footprint, observed.imports, objects, first, task, [suite], str(ours),
+            footprint, observed.imports, objects, first, task, [suite], [ours],
             opened.attribute_files(),
         )  # fmt: skip
         forms = Forms(objects, code).of(tree_of.values())
@@ -308,7 +309,7 @@ def overhead(repeats: int) -> None:
                 for on in (False, True):
                     done = process.run(
                         [sys.executable, "-c", words], cwd=place, env=dict(os.environ),
-                        log=place / "log", timeout=300, reads=(place, place / "reads") if on else None,
+                        log=place / "log", timeout=300, reads=process.Reads(place, place / "reads") if on else None,
                     )  # fmt: skip
                     walls[on].append(done.wall)
             off, on_ = (min(walls[side]) for side in (False, True))

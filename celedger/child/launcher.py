@@ -10,9 +10,9 @@ device is one) or another `sys.path` behind.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…}, "stamps":
 […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […], "fds": [N, …],
-"reads": [TREE, FILE]}` with the descriptors control, status, log, and those the trial knows as N;
-the answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is nobody
-else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
+"reads": [TREE, FILE, BESIDE]}` with the descriptors control, status, log, and those the trial knows
+as N; the answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is
+nobody else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
 """
 
 from __future__ import annotations
@@ -151,10 +151,11 @@ def _fork(
             supervisor.report(status, json.dumps({"errno": error.errno or 0}))
             os._exit(127)
 
-    tree, reads = order["reads"]
+    tree, reads, beside = order["reads"]
     supervisor.supervise(
-        control, status, become, lambda: f', "warm": {warm[0]}', tree=tree, reads=reads
-    )
+        control, status, become, lambda: f', "warm": {warm[0]}',
+        tree=tree, reads=reads, beside=beside,
+    )  # fmt: skip
     return order, warm
 
 

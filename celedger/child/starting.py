@@ -129,6 +129,18 @@ def _foreign(module: ModuleType) -> bool:
     return file is not None and not standard(file)
 
 
+def _open_own(module: ModuleType) -> None:
+    """Open the file of a module that is not an installed one, as importing it would: a path is
+    told to the recorder, and what may be in such a file is looked up (`system/sources.py`)."""
+    file = getattr(module, "__file__", None)
+    if file is None or standard(file) or _INSTALLED.search(file):
+        return
+    try:
+        os.close(os.open(file, os.O_RDONLY))
+    except OSError:  # then the record says that it is gone
+        pass
+
+
 def prepare(missed: set[str]) -> None:
     """After the imports; `missed` are the modules that could not be found."""
     regular = {n for n in sys.modules if "." not in n and n != "__main__"}
@@ -343,6 +355,7 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
             for name, module in group.modules.items():
                 if "." not in name and _foreign(module):
                     importing.say("package", name)
+                _open_own(module)
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)
     sys.meta_path.insert(0, _Curtain(trial))
     try:

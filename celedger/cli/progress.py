@@ -57,6 +57,7 @@ class Progress:
         self._done = 0
         self._what = ""
         self._waited: set[int] = set()
+        self._strayed: set[str] = set()  # tasks
         self._bar: Any = None
         self._row: Any = None
 
@@ -105,6 +106,13 @@ class Progress:
                 self._show(self._what)
             case events.Epoch(number):
                 self._show(f"{self._what} epoch {number}")
+            case events.Strayed(commit, task, file) if task.name not in self._strayed:
+                self._strayed.add(task.name)
+                self.say(
+                    f"celedger: warning: {task.name} at {commit.sha[:SHORT]} read {file} of your "
+                    "work tree, not of the commit: what it measures depends on what you have "
+                    "checked out (is the package installed in editable form?)"
+                )
             case events.Finished(commit, record, seconds):
                 self._done += 1
                 self._spent.append(seconds)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from celedger.errors import RepositoryError
+from celedger.repo import filters
 from celedger.repo.folders import Folders
 from celedger.repo.leftovers import Key, delete, key_of, open_folders
 from celedger.repo.plumbing import Answer, ask, tell
@@ -159,6 +160,7 @@ class Checkout:
         self._clean: tuple[Folders, Mark] | None = None  # the tree of `commit` and nothing else
         self._seal: Seal | None = None
         self._fresh = False  # nothing ran in it since git's own files were made right
+        self._filtering = False  # files may be written from what other files say
 
     def __enter__(self) -> Checkout:
         return self
@@ -269,6 +271,7 @@ class Checkout:
         (self._git_dir / "refs").mkdir()
         (self._git_dir / "packed-refs").write_bytes(refs)
         self._tell("rev-parse", "--git-dir")
+        self._filtering = bool(filters.configured(self._repository) - {filters.LFS})
         self.commit, self._seal, self._clean, self._fresh = "", None, None, True
 
     def _rebuild(self) -> None:
@@ -296,13 +299,17 @@ class Checkout:
         clean, self._clean = self._clean, None
         try:
             self._unlock()
-            if clean is None or clean[1] != self._mark():
+            if clean is None or clean[1] != self._mark() or self._filtering:
                 return False
             clean[0].sweep()
+            lfs = _content(self.path / filters.LFS_CONFIG)
             if self._ask(*_checkout(sha)).status != 0:
                 return False
             after = clean[0].again(self._clock)
-            if after.attributes != clean[0].attributes:
+            if (
+                after.attributes != clean[0].attributes
+                or _content(self.path / filters.LFS_CONFIG) != lfs
+            ):
                 self._empty()
                 return False
         except OSError:
@@ -316,9 +323,10 @@ class Checkout:
             self._refresh()
         self._fresh = False
         before = self._head()
-        if before != sha and self._attributes_differ(before, sha):
-            # Attributes decide how unchanged files are written too, and a checkout writes the
-            # changed ones only; and it would heed a file of attributes that is to go.
+        if before != sha and (self._filtering or self._attributes_differ(before, sha)):
+            # Attributes decide how unchanged files are written too, as a filter's own files do,
+            # and a checkout writes the changed ones only; and it would heed a file of attributes
+            # that is to go.
             self._empty()
         for last in (False, True):
             # Cleaned before, since git heeds a .gitattributes that a trial left; and after, since
@@ -348,8 +356,9 @@ class Checkout:
         if not before:
             return True
         answer = self._ask(
-            "diff-tree", "-r", "-z", "--name-only", before, after, "--", ":(glob)**/.gitattributes"
-        )
+            "diff-tree", "-r", "-z", "--name-only", before, after, "--",
+            ":(glob)**/.gitattributes", filters.LFS_CONFIG,
+        )  # fmt: skip
         return answer.status != 0 or bool(answer.out)
 
     def _empty_submodules(self) -> None:
@@ -450,6 +459,13 @@ class Checkout:
             raise RepositoryError(
                 f"the checkout {self.path} cannot be used: {error.strerror}"
             ) from error
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _checkout(sha: str) -> tuple[str, ...]:

@@ -81,7 +81,20 @@ class Supervisor(Protocol):
     def wait(self) -> object: ...
 
 
-Reads = tuple[Path, Path]  # a folder, and the file for what is named of it: see reads.py
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What to record (see reads.py): all that is named of `tree`, and what is opened of the folders
+    `beside` it; it goes into `file`."""
+
+    tree: Path
+    file: Path
+    beside: tuple[Path, ...] = ()
+
+    def words(self) -> tuple[str, str, str]:
+        """As the supervisor takes it."""
+        return str(self.tree), str(self.file), "//".join(map(str, self.beside))
+
+
 # Starts `argv` in a folder by a supervisor that is given (control, status), the log, the
 # descriptors to pass on and what to record; None where it must start cold.
 Fork = Callable[
@@ -158,7 +171,7 @@ class Running:
             ) or subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SUPERVISOR),
                  str(control_read), str(status_write), env.get("LC_CTYPE", ""),
-                 *map(str, reads or ("", "")), program, *argv],
+                 *(reads.words() if reads else ("", "", "")), program, *argv],
                 cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
                 start_new_session=True, pass_fds=(*own, *pass_fds),
             )  # fmt: skip

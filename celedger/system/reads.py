@@ -1,5 +1,6 @@
 """What a tree of processes reads of one folder, as the kernel tells: every path that any of them
-names to it, found or not. Loaded by its path by the supervisor, so it imports nothing of celedger.
+names to it, found or not; and what it opens or looks for in the folders beside it that it is told
+of. Loaded by its path by the supervisor, so it imports nothing of celedger.
 
 A seccomp filter, which every descendant inherits and none can shed, hands each system call that
 takes a path to us before it is carried out (seccomp_unotify(2)). Unlike inotify this shows what
@@ -32,139 +33,40 @@ if TYPE_CHECKING:
 
 MOST = 200_000  # paths of one command; a trial that reads more is compared by running it
 
-_ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
-
-# name: (number on x86_64, on aarch64 (-1: it has none), then each path it takes as (argument that
-# holds it, argument that holds the folder it is relative to or -1 for the current one)).
-_PATHS: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]] = {
-    "open": (2, -1, ((0, -1),)), "stat": (4, -1, ((0, -1),)), "lstat": (6, -1, ((0, -1),)),
-    "access": (21, -1, ((0, -1),)), "execve": (59, 221, ((0, -1),)),
-    "truncate": (76, 45, ((0, -1),)), "chdir": (80, 49, ((0, -1),)),
-    "rename": (82, -1, ((0, -1), (1, -1))), "mkdir": (83, -1, ((0, -1),)),
-    "rmdir": (84, -1, ((0, -1),)), "creat": (85, -1, ((0, -1),)),
-    "link": (86, -1, ((0, -1), (1, -1))), "unlink": (87, -1, ((0, -1),)),
-    "symlink": (88, -1, ((1, -1),)), "readlink": (89, -1, ((0, -1),)),
-    "chmod": (90, -1, ((0, -1),)), "chown": (92, -1, ((0, -1),)), "lchown": (94, -1, ((0, -1),)),
-    "utime": (132, -1, ((0, -1),)), "mknod": (133, -1, ((0, -1),)),
-    "uselib": (134, -1, ((0, -1),)), "statfs": (137, 43, ((0, -1),)),
-    "setxattr": (188, 5, ((0, -1),)), "lsetxattr": (189, 6, ((0, -1),)),
-    "getxattr": (191, 8, ((0, -1),)), "lgetxattr": (192, 9, ((0, -1),)),
-    "listxattr": (194, 11, ((0, -1),)), "llistxattr": (195, 12, ((0, -1),)),
-    "removexattr": (197, 14, ((0, -1),)), "lremovexattr": (198, 15, ((0, -1),)),
-    "utimes": (235, -1, ((0, -1),)), "inotify_add_watch": (254, 27, ((1, -1),)),
-    "openat": (257, 56, ((1, 0),)), "mkdirat": (258, 34, ((1, 0),)),
-    "mknodat": (259, 33, ((1, 0),)), "fchownat": (260, 54, ((1, 0),)),
-    "futimesat": (261, -1, ((1, 0),)), "newfstatat": (262, 79, ((1, 0),)),
-    "unlinkat": (263, 35, ((1, 0),)), "renameat": (264, 38, ((1, 0), (3, 2))),
-    "linkat": (265, 37, ((1, 0), (3, 2))), "symlinkat": (266, 36, ((2, 1),)),
-    "readlinkat": (267, 78, ((1, 0),)), "fchmodat": (268, 53, ((1, 0),)),
-    "faccessat": (269, 48, ((1, 0),)), "utimensat": (280, 88, ((1, 0),)),
-    "fanotify_mark": (301, 263, ((4, 3),)), "name_to_handle_at": (303, 264, ((1, 0),)),
-    "renameat2": (316, 276, ((1, 0), (3, 2))), "execveat": (322, 281, ((1, 0),)),
-    "statx": (332, 291, ((1, 0),)), "openat2": (437, 437, ((1, 0),)),
-    "faccessat2": (439, 439, ((1, 0),)), "fchmodat2": (452, 452, ((1, 0),)),
-    "setxattrat": (463, 463, ((1, 0),)), "getxattrat": (464, 464, ((1, 0),)),
-    "listxattrat": (465, 465, ((1, 0),)), "removexattrat": (466, 466, ((1, 0),)),
-    "file_getattr": (468, 468, ((1, 0),)), "file_setattr": (469, 469, ((1, 0),)),
-}  # fmt: skip
-# Ways to a file that leave no path to be seen, or that change what paths mean.
-_BLIND = {
-    "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40),
-    "open_by_handle_at": (304, 265), "io_uring_setup": (425, 425), "open_tree": (428, 428),
-    "move_mount": (429, 429), "fsopen": (430, 430), "fspick": (433, 433),
-    "mount_setattr": (442, 442), "open_tree_attr": (467, 467),
-}  # fmt: skip
-_RENAMING = ("rename", "renameat", "renameat2")
-_RELINKING = (*_RENAMING, "symlink", "symlinkat", "link", "linkat")
-_X32 = 0x40000000  # system calls of the x32 ABI have this bit
-
-# linux/seccomp.h, linux/audit.h, linux/bpf_common.h
-_NEW_LISTENER, _SPEC_ALLOW, _WAIT_KILLABLE = 1 << 3, 1 << 2, 1 << 5
-_ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
-_CONTINUE = 1
-_NOTIFICATION = struct.Struct("<QIIiIQ6Q")
-_PR_SET_NO_NEW_PRIVS = 38
-_LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
-
+_MANY = ("foreign", "opened", "looked")
+_INSTALLED = (b"/site-packages/", b"/dist-packages/")
 _AT_CWD = -100
+_IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
+
+
+def _module(name: str) -> Any:
+    """A module in this folder, loaded by its path as this one was."""
+    loader: Any = sys.modules["_frozen_importlib_external"]
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
+    return loader.SourceFileLoader(f"celedger_{name}", file).load_module()
+
+
+_calls = _module("calls")
 
 
 class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-
-def _numbers(column: int) -> tuple[dict[int, str], set[int]]:
-    seen = {(row[0], row[1])[column]: name for name, row in _PATHS.items()}
-    seen.pop(-1, None)
-    return seen, {row[column] for row in _BLIND.values()}
-
-
-def _filter(architecture: int, numbers: list[int]) -> bytes:
-    """The BPF program: calls of `numbers`, and those of any other ABI, are notified."""
-    size = len(numbers)
-    rows = [
-        (_LD, 0, 0, 4),  # seccomp_data.arch
-        (_JEQ, 0, size + 3, architecture),
-        (_LD, 0, 0, 0),  # seccomp_data.nr
-        (_JGE, size + 1, 0, _X32),
-        *((_JEQ, size - i, 0, number) for i, number in enumerate(numbers)),
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _USER_NOTIF),
-    ]
-    return b"".join(struct.pack("<HBBI", *row) for row in rows)
-
-
-def install() -> int:
-    """Put the filter on this thread, and so on what it forks from now on: the descriptor that a
-    `Record` serves, or -1 where the system has no such thing. From here on this thread's own
-    calls wait for the record to be served, by a thread that is not filtered."""
-    machine = os.uname().machine
-    if machine not in _ARCHITECTURES or struct.calcsize("P") != 8:
-        return -1
-    architecture, seccomp = _ARCHITECTURES[machine]
-    seen, blind = _numbers(list(_ARCHITECTURES).index(machine))
-    code = _filter(architecture, sorted({*seen, *blind}))
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = _Program(len(code) // 8, ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    call = libc.syscall
-    call.restype = ctypes.c_long
-    # Without _SPEC_ALLOW older kernels slow down all that is filtered (the mitigation of
-    # speculative store bypass); _WAIT_KILLABLE keeps signals from restarting calls endlessly.
-    for flags in (_NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE, _NEW_LISTENER | _SPEC_ALLOW):
-        for privileged in (True, False):
-            if not privileged and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-                return -1
-            fd = call(
-                ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags),
-                ctypes.byref(program),
-            )  # fmt: skip
-            if fd >= 0:
-                return int(fd)
-            if ctypes.get_errno() != errno.EACCES:
-                break
-    return -1
-
-
 class Watch:
     """A recording between two processes: made before the fork, `begin` called in the one to be
     watched, `serve` in a thread of the other."""
 
-    def __init__(self, tree: str) -> None:
-        self.record = Record(tree)
+    def __init__(self, tree: str, beside: str = "") -> None:
+        self.record = Record(tree, beside)
         self.record.unknown = "this system does not tell what is read"  # until it does
         self._ours, self._theirs = _socket.socketpair()
 
     def begin(self) -> None:
         """From here on every path that this process names is recorded."""
-        fd = install()
+        fd = _calls.install()
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))]
         self._theirs.sendmsg([b"."], rights if fd >= 0 else [])
         if fd >= 0:
@@ -182,28 +84,30 @@ class Watch:
             self.record.serve(struct.unpack("i", rights[0][2][:4])[0])
 
 
-def _beside(name: str) -> Any:
-    """A module in this folder, loaded by its path as this one was."""
-    loader: Any = sys.modules["_frozen_importlib_external"]
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
-    return loader.SourceFileLoader(f"celedger_{name}", file).load_module()
-
-
 class Record:
-    """The paths below `tree` that were named, relative to it; "" is the tree itself."""
+    """The paths below `tree` that were named, relative to it; "" is the tree itself. Of the folders
+    `beside` (absolute paths, joined by "//", which none of them has inside) those that were
+    `opened` and those that were only `looked` at, absolute; installed packages are left out."""
 
-    def __init__(self, tree: str) -> None:
+    def __init__(self, tree: str, beside: str = "") -> None:
         self.paths: set[bytes] = set()
+        self.opened: set[bytes] = set()
+        self.looked: set[bytes] = set()
         self.unknown = ""
         self._tree = os.fsencode(os.path.realpath(tree))
         self._inside = self._tree + b"/"
+        folders = (os.fsencode(os.path.realpath(folder)) for folder in beside.split("//") if folder)
+        self._beside = tuple(folder.rstrip(b"/") + b"/" for folder in folders)
         machine = os.uname().machine
-        column = list(_ARCHITECTURES).index(machine) if machine in _ARCHITECTURES else 0
-        self._architecture = _ARCHITECTURES.get(machine, (0, 0))[0]
-        self._names, _ = _numbers(column)
-        self._seen: dict[bytes, tuple[bytes, ...]] = {}  # paths, and what of the tree they named
-        self._sources = _beside("sources").Sources(self._inside)
+        known = _calls.ARCHITECTURES
+        column = list(known).index(machine) if machine in known else 0
+        self._architecture = known.get(machine, (0, 0))[0]
+        self._names: dict[int, str] = _calls.numbers(column)[0]
+        # Paths, and what they named: of the tree, and beside it.
+        self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
+        self._sources = _module("sources").Sources(self._inside)
         self._kept: list[bytes] = []  # of the path that is followed
+        self._strayed: list[bytes] = []  # and what of it is beside the tree
         self._lasting = True  # it means the same whenever it is named
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
@@ -219,21 +123,23 @@ class Record:
         full disk cut it. To be called when nobody is filtered any more; waits until the last
         call's paths are noted."""
         self._busy.acquire()
-        if len(self.paths) > MOST:
+        found = self._sources.found()
+        found["opened"], found["looked"] = sorted(self.opened), sorted(self.looked - self.opened)
+        if max(len(self.paths), *(len(found[name]) for name in _MANY)) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
         with open(path, "wb") as file:
             file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")
             if not self.unknown:
-                file.write(ascii(self._sources.found()).encode() + b"\n")
+                file.write(ascii(found).encode() + b"\n")
                 file.write(b"\0".join(sorted(self.paths)))
             file.write(b"\0\0")
 
     def serve(self, fd: int) -> None:
         """Let every call go on, noting what it names. Returns when nobody is filtered any more."""
-        blank = bytes(_NOTIFICATION.size)
+        blank = bytes(_calls.NOTIFICATION.size)
         while True:
             try:
-                row = _NOTIFICATION.unpack(fcntl.ioctl(fd, _RECEIVE, blank))
+                row = _calls.NOTIFICATION.unpack(fcntl.ioctl(fd, _calls.RECEIVE, blank))
             except InterruptedError:
                 continue
             except OSError as error:
@@ -244,7 +150,7 @@ class Record:
                 self._take(fd, row)
 
     def _take(self, fd: int, row: tuple[int, ...]) -> None:
-        answer = struct.pack("<QqiI", row[0], 0, 0, _CONTINUE)
+        answer = struct.pack("<QqiI", row[0], 0, 0, _calls.CONTINUE)
         try:
             named = self._named(row)
             if self._remember:
@@ -257,8 +163,10 @@ class Record:
                     self._hear(path, row[1])
                     continue
                 call = self._names[row[3]]
-                kept = self._note(path, row[1])
-                if call in _RENAMING:
+                kept, strayed = self._note(path, row[1])
+                if strayed:
+                    (self.opened if call in _calls.TAKING else self.looked).update(strayed)
+                if call in _calls.RENAMING:
                     kept += self._moved(path, kept)
                 self._sources.weigh(path, kept, row[1], call)
         except Exception as error:
@@ -270,7 +178,7 @@ class Record:
     @staticmethod
     def _send(fd: int, answer: bytes) -> None:
         try:
-            fcntl.ioctl(fd, _SEND, answer)
+            fcntl.ioctl(fd, _calls.SEND, answer)
         except OSError:  # its process was killed
             pass
 
@@ -282,7 +190,7 @@ class Record:
             self.unknown = self.unknown or f"system call {number} of {architecture:x} was made"
             return []
         found = []
-        for at, base in _PATHS[name][2]:
+        for at, base in _calls.PATHS[name][2]:
             path = self._string(pid, arguments[at])
             if path is None or (not path and name not in ("execveat", "linkat")):
                 continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
@@ -296,10 +204,14 @@ class Record:
                 except OSError:  # EBADF for the caller, or it is gone
                     continue
             found.append(path)
-        if name in _RELINKING:
+        if name in _calls.RELINKING:
             self._remember = False
             self._folders.clear()
             self._seen.clear()
+        if name == "openat2":
+            how = self._text(pid, arguments[2])  # struct open_how
+            if how is not None and len(how) >= 24 and how[16] & _IN_ROOT:
+                self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
             self._sources.forget(pid)
             for path in list(found):
@@ -308,6 +220,14 @@ class Record:
 
     def _string(self, pid: int, address: int) -> bytes | None:
         """The string at an address of another process; None where there is none."""
+        text = self._text(pid, address)
+        if text is None:
+            return None
+        end = text.find(b"\0")
+        return text[:end] if 0 <= end < _PATH_MAX else None
+
+    def _text(self, pid: int, address: int) -> bytes | None:
+        """What lies there, up to two pages."""
         first = _PATH_MAX - address % _PATH_MAX  # a page at a time: the next may not be there
         self._remote[0].base, self._remote[0].length = address, first
         self._remote[1].base, self._remote[1].length = address + first, _PATH_MAX
@@ -318,9 +238,7 @@ class Record:
             if ctypes.get_errno() not in (errno.EFAULT, errno.ESRCH):
                 raise OSError(ctypes.get_errno(), "cannot read a path")
             return None
-        text = self._buffer.raw[:size]
-        end = text.find(b"\0")
-        return text[:end] if 0 <= end < _PATH_MAX else None
+        return self._buffer.raw[:size]
 
     def _interpreters(self, path: bytes, pid: int) -> list[bytes]:
         """What the kernel itself opens to execute a file."""
@@ -350,16 +268,17 @@ class Record:
     def _hear(self, path: bytes, thread: int) -> None:
         begun = self._sources.hear(path, thread)
         # One that is reached by a link has another name for its code.
-        if begun and self._note(begun, thread) != (begun[len(self._inside) :],):
+        if begun and self._note(begun, thread)[0] != (begun[len(self._inside) :],):
             self._sources.doubt(thread)
 
-    def _note(self, path: bytes, pid: int) -> tuple[bytes, ...]:
-        """Note where a path leads, and every link on the way: what of it is in the tree."""
+    def _note(self, path: bytes, pid: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """Note where a path leads, and every link on the way: what of it is in the tree, and what
+        beside it."""
         known = self._seen.get(path)
         if known is None:
-            self._kept, self._lasting = [], not path.startswith(b"/proc/")
+            self._kept, self._strayed, self._lasting = [], [], not path.startswith(b"/proc/")
             self._follow(path, pid)
-            known = tuple(self._kept)
+            known = tuple(self._kept), tuple(self._strayed)
             if self._remember and self._lasting:
                 self._seen[path] = known
         return known
@@ -396,6 +315,7 @@ class Record:
             if part in (b"", b"."):
                 continue
             if part == b"..":
+                self._keep(here)  # it has to be there
                 here = here.rpartition(b"/")[0]
                 continue
             there = here + b"/" + part
@@ -435,3 +355,5 @@ class Record:
             elif inside != b".git":
                 self.paths.add(inside)
                 self._kept.append(inside)
+        elif (path + b"/").startswith(self._beside) and not any(n in path for n in _INSTALLED):
+            self._strayed.append(path)

@@ -6,27 +6,32 @@ A source that is named at any other time, or by a process that says nothing, was
 Loaded by its path by reads.py, so it imports nothing of celedger.
 """
 
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH123
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 
 SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
-_OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
+_OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")  # as calls.py has it
 _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
 _SYSTEM = re.compile(rb"/(?:proc|sys|dev/(?!shm/))")
 _STANDARD = re.compile(rb"(.*?/lib(?:64)?/python\d\.\d+/)", re.DOTALL)
 _COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
-# Files outside of the tree that may say what is done with it.
-_SOURCES = (
+# Files outside of the tree that may say what is done with it, whatever is in them.
+SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
     b".pyc", b".zip", b".whl", b".egg", b".pyz",
 )  # fmt: skip
-_ARCHIVED = (b".npz", b".pt", b".ckpt", b".keras")  # archives of data
+# And those that nobody takes for code.
+_DATA = (
+    b".so", b".a", b".o", b".h", b".hpp", b".cuh", b".mo", b".csv", b".tsv", b".jsonl", b".npy",
+    b".safetensors", b".arrow", b".parquet", b".h5", b".png", b".jpg", b".jpeg", b".wav", b".flac",
+    b".mp3", b".mp4", b".gz", b".bz2", b".xz", b".zst", b".tar", b".log", b".db", b".sqlite",
+    b".lock",
+)  # fmt: skip
 
 
 class Sources:
@@ -118,8 +123,11 @@ class Sources:
             installed = _INSTALLED.search(path)
             if installed:
                 self._packages.add(installed[1])
-            elif not (_SYSTEM.match(path) or self._is_standard(path)) and (
-                (path.endswith(_SOURCES) and os.path.lexists(path)) or _is_source(path, call)
+            elif not (
+                path.endswith(_DATA)
+                or _SYSTEM.match(path)
+                or self._is_standard(path)
+                or (path.endswith(SOURCES) and not os.path.lexists(path))
             ):
                 compiled = _COMPILED.fullmatch(path)
                 self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
@@ -133,20 +141,3 @@ class Sources:
         if found[1] not in self._standard:
             self._standard[found[1]] = os.path.lexists(found[1] + b"os.py")
         return self._standard[found[1]]
-
-
-def _is_source(path: bytes, call: str) -> bool:
-    """Whether something else than a suffix tells: a script that is executed, a text whose name
-    has no suffix, an archive, which Python imports from whatever its name."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep us waiting
-            return False
-        with open(path, "rb") as file:
-            head = file.read(512)
-    except (OSError, ValueError):
-        return False
-    if head.startswith(b"PK\3\4"):
-        return not path.endswith(_ARCHIVED)
-    if call.startswith("execve") and head.startswith(b"#!"):
-        return True
-    return bool(head) and b"\0" not in head and b"." not in path.rpartition(b"/")[2]

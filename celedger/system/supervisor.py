@@ -139,15 +139,22 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-def _watch(tree: str) -> object:
-    """What records all that the command will read of `tree`; see reads.py."""
+def _watch(tree: str, beside: str) -> object:
+    """What records all that the command will read of `tree`, and opens beside it; see reads.py."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
-    return loader("celedger_reads", folder + "/reads.py").load_module().Watch(tree)
+    return loader("celedger_reads", folder + "/reads.py").load_module().Watch(tree, beside)
 
 
 def main(
-    control: int, status: int, locale: str, tree: str, reads: str, program: str, argv: list[str]
+    control: int,
+    status: int,
+    locale: str,
+    tree: str,
+    reads: str,
+    beside: str,
+    program: str,
+    argv: list[str],
 ) -> None:
     if locale:  # Python itself sets LC_CTYPE where the locale is C (PEP 538)
         os.environ["LC_CTYPE"] = locale
@@ -159,7 +166,7 @@ def main(
     def become(libc: object, me: int, watched: Callable[[], None]) -> None:
         _execute(program, argv, libc, me, status, watched)
 
-    supervise(control, status, become, tree=tree, reads=reads)
+    supervise(control, status, become, tree=tree, reads=reads, beside=beside)
 
 
 def supervise(
@@ -169,11 +176,13 @@ def supervise(
     last_words: Callable[[], str] = str,
     tree: str = "",
     reads: str = "",
+    beside: str = "",
 ) -> None:
     """Forks the command and watches it to its end. Returns in the child alone, where `become`
     (of libc, this process's number, and what begins the record of its reads) returned;
     `last_words` (JSON members, each with a comma before it) join the report of how it ended.
-    What it names of the folder `tree` goes into the file `reads`, where one is given."""
+    What it names of the folder `tree`, and of those `beside` it, goes into the file `reads`, where
+    one is given."""
     libc = None
     try:
         import ctypes
@@ -186,7 +195,7 @@ def supervise(
         pass
 
     me = os.getpid()
-    watch = _watch(tree) if reads else None
+    watch = _watch(tree, beside) if reads else None
     started = time.monotonic()
     command = os.fork()
     if command == 0:
@@ -226,5 +235,5 @@ def supervise(
 
 
 if __name__ == "__main__":
-    _, control, status, locale, tree, reads, program, *argv = sys.argv
-    main(int(control), int(status), locale, tree, reads, program, argv)
+    _, control, status, locale, tree, reads, beside, program, *argv = sys.argv
+    main(int(control), int(status), locale, tree, reads, beside, program, argv)

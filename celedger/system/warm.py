@@ -25,7 +25,7 @@ from typing import Any
 from celedger.errors import SuiteError
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
 
-_LATE = ("PYTHONPATH", "CELEDGER_")  # variables that a trial gets after the fork
+_LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
@@ -182,7 +182,7 @@ class Launchers:
             if not script or not cwd.is_dir():
                 return None
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
-            order["reads"] = list(map(str, reads or ("", "")))
+            order["reads"] = reads.words() if reads else ("", "", "")
             return launcher.fork(order, [*own, log, *passed])
 
         return fork

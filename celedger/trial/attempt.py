@@ -170,8 +170,8 @@ class Attempt:
 
         end = process.run(
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
-            reads=(bench.tree, self.reads), timeout=max(left, 0.0),
-            silence=self.task.silence, memory=self.task.memory,
+            reads=process.Reads(bench.tree, self.reads, bench.closures.beside),
+            timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
             stop=lambda: bool(self.enough) or by_hand(), fork=fork,
@@ -230,7 +230,11 @@ class Attempt:
             found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
         ledger.finish_trial(ulid, outcome, found)
         if self.observed.began and not self.task.whole:  # what a part inherits is not in the tree
-            self.bench.closures.keep(self.commit, self.task, ulid, self.observed)
+            strayed = self.bench.closures.keep(
+                self.commit, self.task, ulid, self.observed, self.bench.checkout, self.place.python
+            )
+            if strayed:
+                self.bench.listen(events.Strayed(self.commit, self.task, strayed))
         self.journal_path.unlink(missing_ok=True)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()

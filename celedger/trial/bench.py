@@ -33,6 +33,7 @@ from celedger.system.warm import Launchers
 from celedger.trial import closure, events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import disk_is_full
+from celedger.trial.journal import own_folder
 from celedger.trial.venvs import Place, Venvs
 
 
@@ -146,8 +147,8 @@ class Workbench:
     @cached_property
     def closures(self) -> closure.Closures:
         return closure.Closures(
-            self.ledger, self.checkouts.repository, [self.suite_copy], str(self.child),
-            self._installed,
+            self.ledger, self.checkouts.repository, [self.suite_copy],
+            [self.child, own_folder(self.ledger)], self._installed,
         )  # fmt: skip
 
     def _installed(self, commit: str, task: Task) -> str:

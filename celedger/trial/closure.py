@@ -18,9 +18,9 @@ from pathlib import Path
 from celedger.errors import RepositoryError
 from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
-from celedger.repo import Repository
+from celedger.repo import Checkout, Repository, filters
 from celedger.repo.closures import Contents, Forms, Objects
-from celedger.trial import protocol
+from celedger.trial import outside, protocol
 from celedger.trial.imports import Imports, code_of
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
@@ -36,6 +36,8 @@ class Observed:
     unknown: str = ""
     began: bool = False
     imports: Imports = field(default_factory=Imports)
+    opened: set[bytes] = field(default_factory=set)  # of the user's own repository (outside.py)
+    looked: set[bytes] = field(default_factory=set)
 
     def take_in(self, record: Path) -> None:
         """Add what the supervisor wrote of one command, and remove its file."""
@@ -51,7 +53,10 @@ class Observed:
         if self.unknown:
             return
         sources, _, rest = rest.partition(b"\n")
-        self.imports.add(ast.literal_eval(sources.decode()))
+        told = ast.literal_eval(sources.decode())
+        self.imports.add(told)
+        self.opened.update(told["opened"])
+        self.looked.update(told["looked"])
         # Nothing between two separators is the tree itself; a trial that names nothing at all
         # has named its current folder to start in.
         self.paths.update(rest.split(b"\0"))
@@ -59,7 +64,7 @@ class Observed:
 
 class Closures:
     """The closures of one ledger, held against the trees of one repository. `pinned` are folders
-    whose files are the same at all commits, `ours` one of celedger's own. `installed` tells the
+    whose files are the same at all commits, `ours` those of celedger's own. `installed` tells the
     virtual environment in which a task runs at a commit (by hash) from others, "" for none."""
 
     def __init__(
@@ -67,36 +72,69 @@ class Closures:
         ledger: Ledger,
         repository: Repository,
         pinned: Iterable[Path],
-        ours: str,
+        ours: Iterable[Path],
         installed: Callable[[str, Task], str],
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
-        self._pinned, self._ours = tuple(pinned), ours
+        self._pinned, self._ours = tuple(pinned), tuple(ours)
+        self.beside = outside.folders(repository)
         self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
         self._forms: dict[Footprint, Forms] = {}
         self._footprints: dict[int, Footprint] = {}
 
-    def keep(self, commit: Commit, task: Task, ulid: str, observed: Observed) -> None:
-        """Store the closure of a trial that just ended."""
-        unknown = observed.unknown
+    def keep(
+        self,
+        commit: Commit,
+        task: Task,
+        ulid: str,
+        observed: Observed,
+        checkout: Checkout,
+        python: str,
+    ) -> str:
+        """Store the closure of a trial that just ended in a checkout, with an interpreter. Returns
+        the file that it took from the user's work tree instead, "" for none."""
+        unknown, file = observed.unknown, ""
         if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
-        if not unknown:
-            try:
-                inputs = task.inputs if task.build else ()
-                footprint = Footprint(tuple(sorted(observed.paths)), inputs=inputs)
-                content = self._of(footprint, [commit], task)[commit.sha]
-                footprint = code_of(
-                    footprint, observed.imports, self._objects, commit.tree, task, self._pinned,
-                    self._ours, self._attributes,
+        try:
+            found = outside.Outside()
+            if observed.opened or observed.looked:
+                found = outside.judge(
+                    self._repository, observed.opened, observed.looked,
+                    self._objects.files(commit.tree), self._ours, python,
                 )  # fmt: skip
-            except RepositoryError as error:
-                unknown = str(error)
-            else:
-                self._ledger.record_closure(ulid, footprint, content)
-                return
-        self._ledger.record_unknown_closure(ulid, unknown)
+            file, unknown = found.file, unknown or found.unknown
+            paths = {*observed.paths, *found.paths}
+            if not unknown:
+                unknown = self._filtered(commit, task, paths)
+            if not unknown:
+                inputs = task.inputs if task.build else ()
+                footprint = Footprint(tuple(sorted(paths)), inputs=inputs)
+                content = self._of(footprint, [commit], task)[commit.sha]
+                if (made := _made(checkout, paths)) is not None:
+                    footprint = code_of(
+                        footprint, observed.imports, self._objects, commit.tree, task,
+                        self._pinned, self._ours, self._attributes, made,
+                    )  # fmt: skip
+        except RepositoryError as error:
+            unknown = unknown or str(error)
+        if unknown:
+            self._ledger.record_unknown_closure(ulid, unknown)
+        else:
+            self._ledger.record_closure(ulid, footprint, content)
+        return file
+
+    def _filtered(self, commit: Commit, task: Task, paths: set[bytes]) -> str:
+        """Why what git's filters wrote is not known, "" where it is: of Git LFS's, by the one file
+        of the tree that it reads, which is added to the paths."""
+        inputs = self._repository.matching(commit.sha, task.inputs if task.build else ())
+        named = {*paths, *map(os.fsencode, inputs)}
+        names = filters.applied(self._repository, commit.tree, named)
+        if filters.LFS in names:
+            paths.add(filters.LFS_CONFIG.encode())
+        others = sorted(names - {filters.LFS})
+        return f"its files pass through the filter {others[0]}" if others else ""
 
     @cached_property
     def _attributes(self) -> list[Path]:
@@ -203,6 +241,13 @@ class Closures:
             commit.sha: f"{RULES}{self._installed(commit.sha, task)}:{by_tree[commit.tree]}"
             for commit in commits
         }
+
+
+def _made(checkout: Checkout, paths: set[bytes]) -> list[Path] | None:
+    """What a build wrote of these paths; None where that is not known."""
+    if checkout.made is None:
+        return None
+    return [checkout.path / n for n in sorted(checkout.made.files) if os.fsencode(n) in paths]
 
 
 def measured(task: Task) -> list[str]:

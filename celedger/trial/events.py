@@ -45,6 +45,16 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
+class Strayed:
+    """A trial opened `file` (from there) of the user's work tree, which git tracks: it measured
+    that and not its commit."""
+
+    commit: Commit
+    task: Task
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     commit: Commit
     record: TrialRecord
@@ -59,7 +69,7 @@ class Derived:
     record: TrialRecord
 
 
-Event = Waiting | Building | Installing | Started | Epoch | Finished | Derived
+Event = Waiting | Building | Installing | Started | Epoch | Strayed | Finished | Derived
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]
 """Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""

@@ -14,10 +14,15 @@ from typing import Any
 from celedger.model import Footprint, Task
 from celedger.repo.canonical import keys
 from celedger.repo.closures import Objects
+from celedger.system.sources import SOURCES
 from celedger.trial import looking
 
 _REGULAR = (b"100644", b"100755")
 _ATTRIBUTES = b".gitattributes"
+_SOURCES = tuple(map(os.fsdecode, SOURCES))
+_HEAD = 8000  # bytes in which a NUL tells data from text, as git has it
+_CODED = (b"PK\3\4", b"\xff\xfe", b"\xfe\xff")  # an archive, from which Python imports; UTF-16
+_ARCHIVED = (".npz", ".pt", ".bin", ".ckpt", ".keras")  # archives of data
 
 
 @dataclass
@@ -58,12 +63,13 @@ def code_of(
     tree: str,
     task: Task,
     pinned: Sequence[Path],
-    ours: str,
+    ours: Sequence[Path],
     attributes: Sequence[Path] = (),
+    made: Sequence[Path] = (),
 ) -> Footprint:
     """The footprint of a trial that ran at `tree`, with what counts by its code. `attributes`:
-    git's files of attributes outside of the tree. Raises RepositoryError where an object is
-    missing."""
+    git's files of attributes outside of the tree; `made`: what a build wrote of the footprint,
+    where it lies. Raises RepositoryError where an object is missing."""
     files = objects.files(tree)
     found = [
         path
@@ -79,7 +85,7 @@ def code_of(
     ):
         return footprint
     ((major, minor),) = pythons
-    looks = _looks(footprint, imports, objects, files, task, pinned, ours, (major, minor))
+    looks = _looks(footprint, imports, objects, files, task, pinned, ours, made, (major, minor))
     if looks is None:
         return footprint
     docs, scopes = looks
@@ -103,14 +109,15 @@ def _looks(
     files: Mapping[bytes, tuple[bytes, str, int]],
     task: Task,
     pinned: Sequence[Path],
-    ours: str,
+    ours: Sequence[Path],
+    made: Sequence[Path],
     python: tuple[int, int],
 ) -> tuple[bool, bool] | None:
     """Whether docstrings are looked at, and names from within other functions; None where code
     itself is."""
     docs, scopes = not looking.copying(imports.packages), False
     foreign = [os.fsdecode(p) for p in imports.foreign]
-    folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *filter(None, [ours]))))
+    folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *ours)))
     outside = [Path(name) for name in foreign if not name.startswith(folders)]
     if not (imports.imported.keys() | imports.text) <= files.keys():
         return None  # a source that the commit does not have, such as a build's: nobody searches it
@@ -119,7 +126,8 @@ def _looks(
         "\n".join(words).encode(errors="surrogateescape"),
         *looking.texts(_scripts(words)),
         *looking.texts(file for folder in pinned for file in _files(folder)),
-        *looking.texts(outside),
+        *looking.texts(path for path in outside if not _is_data(path)),
+        *looking.texts(made),
     ]
     for text in searched:
         if text is None or looking.at_code(text, python):
@@ -164,6 +172,23 @@ def _scripts(words: Iterable[str]) -> Iterable[Path]:
                         yield path
         except (OSError, ValueError):
             continue
+
+
+def _is_data(path: Path) -> bool:
+    """Whether nobody takes a file outside of the tree for code. One that is gone held what the
+    trial, which is searched, has put there."""
+    if path.name.endswith(_SOURCES):
+        return False
+    try:
+        if not path.is_file():
+            return True
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    if head.startswith(_CODED):
+        return path.suffix in _ARCHIVED
+    return b"\0" in head or path.stat().st_size > looking.MOST
 
 
 def _files(folder: Path) -> Iterable[Path]:

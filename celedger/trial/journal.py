@@ -24,17 +24,21 @@ LIMIT = 256 << 20  # bytes of reports of one trial: beyond it, a flood that woul
 _ABANDONED = 60.0  # seconds after which a journal without its name will never get it
 
 
+def own_folder(ledger: Ledger) -> Path:
+    return ledger.folder / ".celedger"
+
+
 def folder(ledger: Ledger) -> Path:
-    return ledger.folder / ".celedger" / "journals"
+    return own_folder(ledger) / "journals"
 
 
 def log_path(ledger: Ledger, ulid: str) -> Path:
-    return ledger.folder / ".celedger" / "logs" / f"{ulid}.log"
+    return own_folder(ledger) / "logs" / f"{ulid}.log"
 
 
 def out_path(ledger: Ledger, ulid: str) -> Path:
     """The folder that the trial's commands know as `{out}`."""
-    return ledger.folder / ".celedger" / "out" / ulid
+    return own_folder(ledger) / "out" / ulid
 
 
 class Journal:

@@ -15,7 +15,7 @@ from celedger.errors import MachineError
 from celedger.model import Task
 
 # A user's own settings of these would bring code, or flags, that no commit contains.
-_DROPPED = ("PYTHON", "CELEDGER_", "COVERAGE_", "PYTEST_")
+_DROPPED = ("PYTHON", "CELEDGER_", "COVERAGE_", "PYTEST_", "OLDPWD")
 # One thread count for every library that reads one: OpenMP, MKL, OpenBLAS, Accelerate, numexpr.
 _THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -35,8 +35,13 @@ def variables(
     """The environment of a trial or build. `base` is already without git's variables."""
     kept = {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
     roots = [str(tree / root) for root in task.pythonpath]
+    # The tree lies with other copies of celedger's own, such as the suite's, in a folder of the
+    # user's .git. A ceiling stops a search only below it, so each has one above it.
+    ceilings = list(tree.parents)[:3]
     return {
         **kept,
+        # The folder that the shell of the user was in is the user's work tree.
+        "PWD": str(tree),
         "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
         # No byte-code is written, and a checkout is cleaned before it moves: a .pyc of a
         # commit left within the same second, with the same size, cannot exist.
@@ -50,8 +55,9 @@ def variables(
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # `git status` of a trial need not write its index: the next move is cheaper.
         "GIT_OPTIONAL_LOCKS": "0",
-        # Git commands of a trial that lost its own .git must not find the user's repository.
-        "GIT_CEILING_DIRECTORIES": str(tree.parent),
+        # Git commands of a trial that lost its own .git, or that run in one of those copies, must
+        # not find the user's repository.
+        "GIT_CEILING_DIRECTORIES": os.pathsep.join(map(str, ceilings)),
         **dict.fromkeys(_THREADS, str(task.threads)),
         **extra,
     }

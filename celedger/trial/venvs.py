@@ -199,13 +199,24 @@ def _commands(
     if uv is not None:
         return [
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
-            (uv, "pip", "install", "--compile-bytecode", "--link-mode", "copy",
+            (uv, "pip", "install", *_settings(env), "--compile-bytecode", "--link-mode", "copy",
              "--python", python, *wanted),
         ]  # fmt: skip
     return [
         (base, "-m", "venv", venv),
         (python, "-m", "pip", "install", *wanted),
     ]
+
+
+def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Options for uv, which else takes settings (`[tool.uv]` of pyproject.toml, uv.toml) from the
+    folders above: an environment lies in the user's repository. Only the user's own file counts,
+    for it may say which index this machine reaches; UV_CONFIG_FILE goes before it."""
+    folder = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME", "/")) / ".config")
+    own = Path(folder) / "uv" / "uv.toml"
+    if own.is_file() and not env.get("UV_CONFIG_FILE"):
+        return ("--config-file", str(own))
+    return ("--no-config",)
 
 
 def _python(home: Path) -> Path:

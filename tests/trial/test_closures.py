@@ -33,7 +33,7 @@ def record(tree: Path, code: str) -> Path:
     log, reads = tree.parent / "log", tree.parent / "reads"
     done = process.run(
         [sys.executable, "-S", "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
-        reads=(tree, reads), timeout=120,
+        reads=process.Reads(tree, reads), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
     return reads
@@ -308,7 +308,7 @@ def test_closures_agree_only_where_the_same_is_installed(project: Project, by_co
     with Ledger.open(project.root / "ledger.db") as ledger:
         (record,) = ledger.trials(commit=sha)
         for installed, agree in (("", 1), ("others", 0)):
-            closures = Closures(ledger, repository, [], "", lambda *_, key=installed: key)
+            closures = Closures(ledger, repository, [], [], lambda *_, key=installed: key)
             found, _ = closures.compared(
                 [repository.resolve(sha)], task, record.trial.environment, by_code=by_code
             )

@@ -85,8 +85,8 @@ def told(tmp_path: Path, code: str, python: str = sys.executable) -> Imports:
     }  # fmt: skip
     log, reads = tmp_path / "log", tmp_path / "reads"
     done = process.run(
-        [python, str(tmp_path / "main.py")], cwd=tree, env=env, log=log, reads=(tree, reads),
-        timeout=120,
+        [python, str(tmp_path / "main.py")], cwd=tree, env=env, log=log,
+        reads=process.Reads(tree, reads), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
     observed = Observed()

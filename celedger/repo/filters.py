@@ -1,0 +1,56 @@
+"""Filters (gitattributes(5)): programmes by which git writes files otherwise than it keeps them.
+They may read any file of the tree, or of the machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from celedger.repo.plumbing import ask, tell
+from celedger.repo.repository import Repository
+
+LFS = "lfs"
+LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
+# Whatever the user's own configuration says, the index that we make is one file.
+_PLAIN = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
+
+
+def configured(repository: Repository) -> frozenset[str]:
+    """The names of those that write files, by git's configuration: `smudge = cat` does not."""
+    said = ask(
+        repository.worktree, "config", "-z", "--get-regexp", r"^filter\..*\.(smudge|process)$"
+    ).out.decode(errors="surrogateescape")
+    found = set()
+    for row in said.split("\0")[:-1]:
+        key, _, value = row.partition("\n")
+        if value.strip() not in ("", "cat"):
+            found.add(key.removeprefix("filter.").rpartition(".")[0])
+    return frozenset(found)
+
+
+def applied(repository: Repository, tree: str, paths: Iterable[bytes]) -> frozenset[str]:
+    """Those by which git writes any of these files of a tree. Raises RepositoryError."""
+    names = configured(repository)
+    where = repository.worktree
+    if not names:
+        return names
+    grep = ask(where, "grep", "--quiet", "filter", tree, "--", ":(top,glob)**/.gitattributes")
+    if grep.status != 0 and not any(map(_mentions, repository.attribute_files())):
+        return frozenset()
+    with tempfile.TemporaryDirectory() as folder:
+        env = {"GIT_INDEX_FILE": f"{folder}/index"}
+        tell(where, *_PLAIN, "read-tree", tree, env=env)
+        said = tell(
+            where, *_PLAIN, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
+            stdin=b"".join(path + b"\0" for path in paths if path),
+        ).out  # fmt: skip
+    values = {value.decode(errors="surrogateescape") for value in said.split(b"\0")[2::3]}
+    return names & values
+
+
+def _mentions(attributes: Path) -> bool:
+    with suppress(OSError):
+        return b"filter" in attributes.read_bytes()
+    return False
