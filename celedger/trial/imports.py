@@ -126,7 +126,7 @@ def _looks(
         "\n".join(words).encode(errors="surrogateescape"),
         *looking.texts(_scripts(words)),
         *looking.texts(file for folder in pinned for file in _files(folder)),
-        *looking.texts(path for path in outside if not _is_data(path)),
+        *looking.texts(path for path in outside if not is_data(path)),
         *looking.texts(made),
     ]
     for text in searched:
@@ -174,7 +174,7 @@ def _scripts(words: Iterable[str]) -> Iterable[Path]:
             continue
 
 
-def _is_data(path: Path) -> bool:
+def is_data(path: Path) -> bool:
     """Whether nobody takes a file outside of the tree for code. One that is gone held what the
     trial, which is searched, has put there."""
     if path.name.endswith(_SOURCES):

@@ -329,6 +329,20 @@ def test_filters_line_endings_and_remotes_are_as_the_user_has_them(
         assert git(checkout.path, "remote", "get-url", "origin") == "https://example.com/x.git"
 
 
+def test_files_are_written_anew_where_what_their_filter_reads_has_changed(
+    tmp_path: Path, git: Git
+) -> None:
+    for name, key in (("x", "akey"), ("lfs", ".lfsconfig")):
+        root = tmp_path / name
+        first = {".gitattributes": f"data filter={name}\n", "data": "V\n", key: "1\n"}
+        ids = create(root, [NewCommit("a", "a", first), NewCommit("b", "b", {key: "2\n"}, ("a",))])
+        git(root, "config", f"filter.{name}.smudge", f"sed s/V/$(cat {key})/")
+        with Checkouts(Repository.open(root)).take() as checkout:
+            for commit, value in (("a", "1\n"), ("b", "2\n"), ("a", "1\n")):
+                checkout.move_to(ids[commit])
+                assert (checkout.path / "data").read_text() == value
+
+
 def test_works_from_a_linked_worktree_a_bare_repository_and_a_submodule(
     tmp_path: Path, git: Git
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from conftest import Project, git, make_project
 
 from celedger.ledger import Ledger
+from celedger.trial.venvs import _commands
 
 SUITE = """\
 [suite]
@@ -310,3 +312,17 @@ def test_the_repositorys_own_code_is_no_part_of_an_environment(
     done = project.run("run")
     assert done.status == 125
     assert reason in done.out + done.err
+
+
+def test_uv_takes_no_settings_from_the_folders_above(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    for line in _commands(tmp_path / "home", sys.executable, ["r.txt"], env):
+        assert "--no-config" in line
+    own = tmp_path / ".config" / "uv" / "uv.toml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    _, install = _commands(tmp_path / "home", sys.executable, ["r.txt"], env)
+    assert install[3:5] == ("--config-file", str(own))

@@ -67,6 +67,7 @@ def tree(tmp_path: Path) -> Path:
         ("import os; os.readlink('link')", {b"link"}),
         ("open('latest/../data/./b.txt').read()", {b"latest", b"data/b.txt"}),
         ("import os; os.listdir('data')", {b"data"}),
+        ("import os; os.path.exists('data/../link')", {b"data", b"link"}),
         ("import os; os.system('cat < data/b.txt; test -e flag')", {b"data/b.txt", b"flag"}),
         ("import os; os.chdir('data'); open('b.txt').read()", {b"data", b"data/b.txt"}),
         ("open('/proc/self/cwd/data/b.txt').read()", {b"data/b.txt"}),
@@ -112,6 +113,24 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
 def test_a_tree_that_is_moved_has_an_unknown_closure(tree: Path) -> None:
     code = f"import os; os.rename('{tree}', '{tree}2'); os.rename('{tree}2', '{tree}')"
     assert "moves" in observe(tree, code).unknown
+
+
+@linux
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("437, -100, b'data/a.txt', struct.pack('QQQ', 0, 0, 0x10), 24", "openat2"),
+        ("437, -100, b'data/a.txt', struct.pack('QQQ', 0, 0, 8), 24", ""),
+        ("600", "600"),
+        ("166 if os.uname().machine == 'x86_64' else 39, b'/none', 0", "system call"),
+        ("308 if os.uname().machine == 'x86_64' else 268, -1, 0", "system call"),
+    ],
+)
+def test_a_call_that_hides_what_is_read_makes_a_closure_unknown(
+    tree: Path, call: str, why: str
+) -> None:
+    observed = observe(tree, f"import ctypes, os, struct; ctypes.CDLL(None).syscall({call})")
+    assert (why in observed.unknown) and bool(why) == bool(observed.unknown)
 
 
 @linux

@@ -24,7 +24,7 @@ from celedger.repo import Repository
 from celedger.system import process
 from celedger.trial import looking
 from celedger.trial.closure import Closures, Observed
-from celedger.trial.imports import Imports
+from celedger.trial.imports import Imports, is_data
 from celedger.trial.workplace import choose_tasks, set_bench
 from tests.conftest import SUITE, Project, make_project
 from tests.trial.test_closures import trained
@@ -283,7 +283,8 @@ def test_sources_outside_of_the_tree_are_told_whatever_they_are_called(tmp_path:
     code += "import helper; [open(n, 'rb').close() for n in ('tool', 'numbers', 'deps.pack', "
     code += "'array.npz')]; os.close(os.open('pipe', os.O_RDONLY | os.O_NONBLOCK))"
     foreign = told(tmp_path, code).foreign
-    found = {Path(os.fsdecode(path)).name for path in foreign}
+    searched = (path for path in map(Path, map(os.fsdecode, foreign)) if not is_data(path))
+    found = {path.name for path in searched}
     assert found >= {"helper.py", "tool", "deps.pack"}
     assert found.isdisjoint({"numbers", "array.npz", "pipe"})
 
@@ -400,22 +401,32 @@ def test_what_git_rewrites_trains_anew(tmp_path: Path) -> None:
     assert trained(project) == 2
 
 
+GEN = "import model\nN = float(len(model.__doc__))\n"
+
+
 def test_what_looks_from_a_file_that_nobody_keeps_trains_anew(tmp_path: Path) -> None:
     """A source that the build makes, and a programme without a suffix outside of the tree."""
     tool = tmp_path / "tool"
     tool.write_text(SCRIPT.replace("model.level(0)", "len(model.__doc__)"))
     made = 'name = "tiny"\nbuild = ["cp gen.in gen.py"]\ninputs = ["gen.in"]\n'
+    text = made.replace("gen.py", "gen.txt")
+    (tmp_path / "gen.conf").write_text(GEN)
     kinds = {
         "made": SUITE.replace('name = "tiny"\n', made),
+        "text": SUITE.replace('name = "tiny"\n', text),
+        "conf": SUITE,
         "tool": SUITE.replace("{suite}/fit.py", str(tool)),
     }
     for name, suite in kinds.items():
         script = SCRIPT.replace("import model", "import gen, model")
+        if name in ("text", "conf"):
+            read = "gen.txt" if name == "text" else tmp_path / "gen.conf"
+            script = SCRIPT.replace("import model", f"gen = open('{read}').read(); exec(gen)")
+            script = script.replace("model.level(0)", "N")
         script = script.replace("model.level(0)", "gen.N")
         suite = suite.replace("seeds = [0, 1]", "seeds = [0]")
         project = make_project(tmp_path / f"p-{name}", suite, {"fit.py": script})
-        gen = "import model\nN = float(len(model.__doc__))\n"
-        project.commit("one", {"model.py": LIBRARY, "gen.in": gen})
+        project.commit("one", {"model.py": LIBRARY, "gen.in": GEN})
         assert project.run("run", "HEAD").status == 0
         project.commit("words", {"model.py": LIBRARY.replace("A model", "Another model")})
         assert project.run("run", "HEAD").status == 0

@@ -1,0 +1,193 @@
+"""What a trial reads beside its checkout: of the user's work tree and .git, and through filters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from celedger.ledger import Ledger
+from celedger.model import Command, Task
+from celedger.repo import Repository
+from celedger.repo.closures import Objects
+from celedger.system import process
+from celedger.trial import outside
+from celedger.trial.closure import Observed
+from celedger.trial.surroundings import variables
+from tests.conftest import SUITE, Project, git, make_project
+from tests.trial.test_closures import trained
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
+
+ONE = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
+FILES = {"pkg/core.py": "X = 1\n", "model.py": "LEVEL = 1.0\n", "tool": "#!/bin/sh\n"}
+
+
+def judged(project: Project, code: str, python: str = sys.executable) -> outside.Outside:
+    """What is known of a programme that runs in a checkout of the project's."""
+    repository = Repository.open(project.root)
+    tree = repository.state_dir / "checkouts" / "0"
+    tree.mkdir(parents=True, exist_ok=True)
+    log, reads = project.root.parent / "log", project.root.parent / "reads"
+    beside = outside.folders(repository)
+    done = process.run(
+        [python, "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
+        reads=process.Reads(tree, reads, beside), timeout=120,
+    )  # fmt: skip
+    assert done.ok, log.read_text()
+    observed = Observed()
+    observed.take_in(reads)
+    assert not observed.unknown
+    files = Objects(repository).files(repository.resolve("HEAD").tree)
+    return outside.judge(
+        repository, observed.opened, observed.looked, files, [project.root / ".celedger"], python
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown"),
+    [
+        ("open('{root}/model.py')", "work tree: model.py"),
+        ("open('../../../../pkg/core.py')", "work tree: pkg/core.py"),
+        ("import os; os.chdir('{root}/pkg'); open('core.py')", "work tree: pkg/core.py"),
+        ("import os; os.listdir('{root}/pkg')", "work tree: pkg"),
+        ("import os; os.listdir('{root}')", "work tree: the names in it"),
+        ("import subprocess; subprocess.run(['{root}/tool'])", "work tree: tool"),
+        ("open('{root}/.git/HEAD')", ".git: HEAD"),
+        ("import os; os.system('git -C {root} log')", ".git: "),
+        ("import os; os.link('{root}/model.py', 'm')", "work tree: model.py"),
+        ("open('{root}/staged.py')", "work tree: staged.py"),
+    ],
+)
+def test_the_users_own_files_make_a_closure_unknown(
+    project: Project, code: str, unknown: str
+) -> None:
+    project.commit("one", FILES)
+    (project.root / "tool").chmod(0o755)
+    (project.root / "staged.py").touch()
+    git(project.root, "add", "staged.py")
+    found = judged(project, code.replace("{root}", str(project.root)))
+    assert unknown in found.unknown
+    assert found.file == ("" if ".git" in unknown or "names" in unknown or unknown[-3:] == "pkg"
+                          else unknown.split()[-1])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "paths"),
+    [
+        ("open('{root}/data/big/a.csv')", {b"data"}),
+        ("open('{root}/pkg/local.json')", {b"pkg/local.json"}),
+        ("import os; os.path.exists('{root}/none/at.py')", {b"none"}),
+        ("import os; os.path.realpath('{root}/pkg/core.py')", {b"pkg/core.py"}),
+        ("import os; os.path.isdir('{root}/pkg'); os.path.exists('{root}/.git/HEAD')", set()),
+        ("open('{root}/.celedger/out/x')", set()),
+        ("open('{root}/.git/celedger/suites/x')", set()),
+    ],
+)
+def test_what_no_commit_has_is_as_it_is(project: Project, code: str, paths: set[bytes]) -> None:
+    project.commit("one", FILES)
+    for name in ("data/big/a.csv", "pkg/local.json", ".celedger/out/x", ".git/celedger/suites/x"):
+        (project.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.root / name).touch()
+    found = judged(project, code.replace("{root}", str(project.root)))
+    assert (found.unknown, found.file, found.paths) == ("", "", paths)
+
+
+def environment(at: Path, on_path: Path) -> str:
+    """A virtual environment that looks for modules in a folder too; its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(at)], check=True)
+    (packages,) = at.glob("lib/python*/site-packages")
+    (packages / "editable.pth").write_text(f"{on_path}\n")
+    return str(at / "bin" / "python")
+
+
+def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
+    project: Project,
+) -> None:
+    project.commit("one", FILES)
+    python = environment(project.root / ".venv", project.root)
+    found = judged(project, "try: import nowhere\nexcept ImportError: pass", python)
+    assert not found.unknown
+    assert b"" in found.paths  # the names that were looked through
+    assert judged(project, "import model", python).file == "model.py"
+
+
+def test_a_trial_of_the_users_work_tree_is_warned_of_and_never_reused(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path\nfrom celedger.child import log\nhere = Path(__file__)\n"
+        "while not (here / '.git').exists(): here = here.parent\n"
+        "log(epoch=0, val_loss=float((here / 'v').read_text()))\n"
+    )
+    project = make_project(tmp_path / "p", SUITE, {"fit.py": script})
+    for value in ("1", "2"):
+        project.commit(value, {"v": value})
+        said = project.run("run", "HEAD")
+        assert said.status == 0, said.err
+        assert said.err.count("read v of your work tree") == 1
+    assert trained(project) == 4
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        values = {record.summaries["val_loss"] for record in ledger.trials()}
+    assert values == {1.0, 2.0}
+
+
+def test_neither_the_shells_folder_nor_git_leads_to_the_users_repository(project: Project) -> None:
+    state = project.root / ".git" / "celedger"
+    tree = state / "checkouts" / "0"
+    copies = [state / "suites" / "x", state / "suites", state, state / "out", tree]
+    for folder in copies:
+        folder.mkdir(parents=True, exist_ok=True)
+    base = {**os.environ, "PWD": str(project.root), "OLDPWD": str(project.root)}
+    task = Task("tiny", "fit", (Command("run", ("true",)),))
+    env = variables(
+        base, task, tree=tree, child=state / "child", visible_devices="", extra={}
+    )  # fmt: skip
+    assert env["PWD"] == str(tree)
+    assert "OLDPWD" not in env
+    for folder in copies:
+        done = subprocess.run(["git", "rev-parse"], cwd=folder, env=env, capture_output=True)
+        assert done.returncode == 128, folder
+
+
+@pytest.mark.parametrize(
+    ("name", "ran"), [("x", (2, 3, 4)), ("lfs", (1, 2, 2)), ("off", (1, 1, 1))]
+)
+def test_a_filter_may_read_any_file_and_that_of_git_lfs_one(
+    project: Project, name: str, ran: tuple[int, ...]
+) -> None:
+    (project.root / "suites" / "tiny" / "suite.toml").write_text(ONE)
+    smudge = "cat" if name == "off" else "sed s/QQ/1.0/"
+    git(project.root, "config", f"filter.{name}.smudge", smudge)
+    level = "1.0" if name == "off" else "QQ"
+    others = ("README", ".lfsconfig", "docs")
+    project.commit("one", {
+        ".gitattributes": f"model.py filter={name}\n", "model.py": f"LEVEL = {level}\n",
+        **dict.fromkeys(others, "[lfs]\n"),
+    })  # fmt: skip
+    assert project.run("run", "HEAD").status == 0
+    for file, trials in zip(others, ran, strict=True):
+        project.commit(file, {file: "[lfs]\n\n"})
+        assert project.run("run", "HEAD").status == 0
+        assert trained(project) == trials
+
+
+def test_what_looks_at_sources_in_a_preloaded_module_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "mylib.py").write_text("def g(f): return f.__code__.co_firstlineno\n")
+    python = environment(tmp_path / "venv", folder)
+    head = f'name = "tiny"\npython = "{python}"\npreload = ["mylib"]\n'
+    script = (
+        "import mylib, model\nfrom celedger.child import log\n"
+        "log(epoch=0, val_loss=mylib.g(model.f))\n"
+    )
+    suite = ONE.replace('name = "tiny"\n', head)
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    for words in ("", "# words\n"):
+        project.commit("one", {"model.py": f"{words}def f(): pass\n"})
+        assert project.run("run", "HEAD").status == 0
+    assert trained(project) == 2
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        assert all("warm_duration" in record.summaries for record in ledger.trials())
