@@ -25,13 +25,14 @@ SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
     b".pyc", b".zip", b".whl", b".egg", b".pyz",
 )  # fmt: skip
-# And those that nobody takes for code.
+# And those that nobody takes for code: by their suffix, or where they lie.
 _DATA = (
     b".so", b".a", b".o", b".h", b".hpp", b".cuh", b".mo", b".csv", b".tsv", b".jsonl", b".npy",
     b".safetensors", b".arrow", b".parquet", b".h5", b".png", b".jpg", b".jpeg", b".wav", b".flac",
     b".mp3", b".mp4", b".gz", b".bz2", b".xz", b".zst", b".tar", b".log", b".db", b".sqlite",
     b".lock",
 )  # fmt: skip
+_MACHINE = re.compile(rb"/(?:etc|usr/(?:share|include|lib[^/]*))/")
 
 
 class Sources:
@@ -127,7 +128,7 @@ class Sources:
                 path.endswith(_DATA)
                 or _SYSTEM.match(path)
                 or self._is_standard(path)
-                or (path.endswith(SOURCES) and not os.path.lexists(path))
+                or (not os.path.lexists(path) if path.endswith(SOURCES) else _MACHINE.match(path))
             ):
                 compiled = _COMPILED.fullmatch(path)
                 self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
