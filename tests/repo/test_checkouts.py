@@ -337,6 +337,7 @@ def test_files_are_written_anew_where_what_their_filter_reads_has_changed(
         first = {".gitattributes": f"data filter={name}\n", "data": "V\n", key: "1\n"}
         ids = create(root, [NewCommit("a", "a", first), NewCommit("b", "b", {key: "2\n"}, ("a",))])
         git(root, "config", f"filter.{name}.smudge", f"sed s/V/$(cat {key})/")
+        git(root, "config", f"filter.{name}.clean", "sed s/[12]/V/")
         with Checkouts(Repository.open(root)).take() as checkout:
             for commit, value in (("a", "1\n"), ("b", "2\n"), ("a", "1\n")):
                 checkout.move_to(ids[commit])
