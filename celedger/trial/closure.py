@@ -25,7 +25,7 @@ from celedger.trial.imports import Imports, code_of
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "4:"
+RULES = "5:"
 
 
 @dataclass
