@@ -260,7 +260,7 @@ def test_a_report_after_the_supervisor_was_killed_is_kept(tmp_path: Path, journa
     with subprocess.Popen(
         [
             sys.executable, "-I", "-S", str(SUPERVISOR), str(control), str(status), "", str(tree),
-            str(tmp_path / "reads"), sys.executable, sys.executable, "-c", textwrap.dedent(code),
+            str(tmp_path / "reads"), "", *[sys.executable] * 2, "-c", textwrap.dedent(code),
         ],
         cwd=tree, pass_fds=(control, status, int(os.environ["CELEDGER_FD"])),
         env={**os.environ, "CELEDGER_JOURNAL": str(journal), "PYTHONPATH": str(ROOT)},
