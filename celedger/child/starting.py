@@ -10,6 +10,7 @@ one: it executes the interpreter, in the same place, with the environment it beg
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import fcntl
 import importlib
@@ -84,6 +85,9 @@ class _Group:
         self.modules: dict[str, ModuleType] = {}
         self.variables: dict[str, str] = {}
         self.filters: list[Any] = []  # of warnings, in front of those before
+        # Found by the launcher, since every look at a file costs a trial a call that is recorded:
+        self.packages: list[str] = []  # top-level modules outside of the standard library
+        self.own: list[str] = []  # files of modules that are not installed ones
 
 
 class _Prepared:
@@ -117,6 +121,9 @@ def preload(entry: str) -> None:
         (n for n, m in new.items() if "." not in n and _foreign(m)),
     )
     group.modules = {n: m for n, m in new.items() if n.partition(".")[0] in tops}
+    group.packages = [n for n, m in group.modules.items() if "." not in n and _foreign(m)]
+    files = {getattr(module, "__file__", None) for module in group.modules.values()}
+    group.own = sorted(f for f in files if f and not _INSTALLED.search(f) and not standard(f))
     _prepared.groups.append(group)
 
 
@@ -127,18 +134,6 @@ def _tops(modules: dict[str, ModuleType]) -> set[str]:
 def _foreign(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     return file is not None and not standard(file)
-
-
-def _open_own(module: ModuleType) -> None:
-    """Open the file of a module that is not an installed one, as importing it would: a path is
-    told to the recorder, and what may be in such a file is looked up (`system/sources.py`)."""
-    file = getattr(module, "__file__", None)
-    if file is None or standard(file) or _INSTALLED.search(file):
-        return
-    try:
-        os.close(os.open(file, os.O_RDONLY))
-    except OSError:  # then the record says that it is gone
-        pass
 
 
 def prepare(missed: set[str]) -> None:
@@ -352,10 +347,11 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     if importing.VARIABLE in os.environ:
         importing.install(os.environ[importing.VARIABLE])
         for group in _prepared.groups:
-            for name, module in group.modules.items():
-                if "." not in name and _foreign(module):
-                    importing.say("package", name)
-                _open_own(module)
+            for name in group.packages:
+                importing.say("package", name)
+            for file in group.own:  # as importing does: what is in it is searched (sources.py)
+                with contextlib.suppress(OSError):  # then the record says that it is gone
+                    os.close(os.open(file, os.O_RDONLY))
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)
     sys.meta_path.insert(0, _Curtain(trial))
     try:
