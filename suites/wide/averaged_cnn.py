@@ -129,7 +129,7 @@ elif p.stage == "test":
     with torch.no_grad():
         averaged_loss, averaged_accuracy = scores(mean)
     log(
-        epoch=p.epochs - 1,
+        epoch=p.epochs,  # behind those of the training: other weights
         fingerprint=fingerprint(mean),
         averaged_loss=averaged_loss,
         averaged_accuracy=averaged_accuracy,

@@ -49,6 +49,8 @@ def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, tri
         {k: r[k] for k in exact & r.keys()} for r in second
     ]
     assert all("fingerprint" in report for report in first)
+    epochs = [report["epoch"] for report in first]
+    assert sorted(set(epochs)) == epochs  # nothing is reported twice
 
     last: dict[str, float] = {}
     for report in first:
