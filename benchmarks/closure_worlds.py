@@ -100,7 +100,10 @@ def outside(place: Path, python: str) -> None:
     """What lies beside the repository: sources that look at code, where one may not expect them."""
     for folder in ("foreign", "compiled", "lib/python3.7", "site-packages", "bin"):
         (place / folder).mkdir(parents=True)
-        (place / folder / "looks.py").write_text(LOOKS)
+        # By a name of its own: of installed packages it is taken for granted that they make no
+        # more than messages of line numbers, so no other feature may come by this one.
+        name = "shows.py" if folder == "site-packages" else "looks.py"
+        (place / folder / name).write_text(LOOKS)
     for name, text in (("hooks", HOOKS), ("graphs", GRAPHS)):
         (place / "site-packages" / f"{name}.py").write_text(text)
     (place / "bin" / "looks.py").rename(place / "bin" / "looks")
