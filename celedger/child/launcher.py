@@ -60,7 +60,7 @@ def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
     sys.meta_path.remove(watch)
     if sys.path != path:
         return {"unfit": "importing changed sys.path"}
-    files = {name: getattr(m, "__file__", None) for name, m in sys.modules.items()}
+    files = {name: starting.file_of(m) for name, m in sys.modules.items()}
     outside = {
         name: os.path.dirname(file)
         for name, file in files.items()

@@ -121,9 +121,10 @@ def preload(entry: str) -> None:
         (n for n, m in new.items() if "." not in n and _foreign(m)),
     )
     group.modules = {n: m for n, m in new.items() if n.partition(".")[0] in tops}
-    group.packages = [n for n, m in group.modules.items() if "." not in n and _foreign(m)]
-    files = {getattr(module, "__file__", None) for module in group.modules.values()}
-    group.own = sorted(f for f in files if f and not _INSTALLED.search(f) and not standard(f))
+    foreign = {n: m for n, m in group.modules.items() if _foreign(m)}
+    group.packages = sorted({n.partition(".")[0] for n in foreign})  # of namespaces, too
+    files = {file_of(module) for module in foreign.values()}
+    group.own = sorted(f for f in files if os.path.isabs(f) and not _INSTALLED.search(f))
     _prepared.groups.append(group)
 
 
@@ -132,8 +133,17 @@ def _tops(modules: dict[str, ModuleType]) -> set[str]:
 
 
 def _foreign(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and not standard(file)
+    file = file_of(module)
+    return bool(file) and (_INSTALLED.search(file) is not None or not standard(file))
+
+
+def file_of(module: ModuleType) -> str:
+    """Where it came from, "" where that is not known: a lazy one may do anything when asked."""
+    try:
+        file = vars(module).get("__file__")
+    except Exception:
+        return ""
+    return file if isinstance(file, str) else ""
 
 
 def prepare(missed: set[str]) -> None:

@@ -37,7 +37,7 @@ def applied(repository: Repository, tree: str, paths: Iterable[bytes]) -> frozen
     if not names:
         return names
     grep = ask(where, "grep", "--quiet", "filter", tree, "--", ":(top,glob)**/.gitattributes")
-    if grep.status != 0 and not any(map(_mentions, repository.attribute_files())):
+    if grep.status == 1 and not any(map(_mentions, repository.attribute_files())):
         return frozenset()
     with tempfile.TemporaryDirectory() as folder:
         env = {"GIT_INDEX_FILE": f"{folder}/index"}

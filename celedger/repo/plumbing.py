@@ -79,7 +79,7 @@ def ask(
     descriptor `holding` is git's too: it lasts as long as git, should we be killed."""
     if not os.access(where, os.X_OK):  # gitpython would take the current folder instead
         raise RepositoryError(f"git cannot be run in {where}: it is not there, or closed to us")
-    dropped = sorted(set(os.environ) - set(scrubbed(os.environ)))
+    dropped = sorted(set(os.environ) - set(scrubbed(os.environ)) - set(env or ()))
     # gitpython adds to the process's environment and cannot take away; env(1) can. Emptying
     # the variables instead is not the same: an empty GIT_DIR is an error to git.
     unset = ["env", *(word for name in dropped for word in ("-u", name))] if dropped else []

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 MOST = 200_000  # paths of one command; a trial that reads more is compared by running it
 
 _MANY = ("foreign", "opened", "looked")
-_INSTALLED = (b"/site-packages/", b"/dist-packages/")
 _AT_CWD = -100
 _IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
@@ -87,7 +86,7 @@ class Watch:
 class Record:
     """The paths below `tree` that were named, relative to it; "" is the tree itself. Of the folders
     `beside` (absolute paths, joined by "//", which none of them has inside) those that were
-    `opened` and those that were only `looked` at, absolute; installed packages are left out."""
+    `opened` and those that were only `looked` at, absolute."""
 
     def __init__(self, tree: str, beside: str = "") -> None:
         self.paths: set[bytes] = set()
@@ -355,5 +354,5 @@ class Record:
             elif inside != b".git":
                 self.paths.add(inside)
                 self._kept.append(inside)
-        elif (path + b"/").startswith(self._beside) and not any(n in path for n in _INSTALLED):
+        elif (path + b"/").startswith(self._beside):
             self._strayed.append(path)

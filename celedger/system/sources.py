@@ -30,7 +30,8 @@ _DATA = (
     b".so", b".a", b".o", b".h", b".hpp", b".cuh", b".mo", b".csv", b".tsv", b".jsonl", b".npy",
     b".safetensors", b".arrow", b".parquet", b".h5", b".png", b".jpg", b".jpeg", b".wav", b".flac",
     b".mp3", b".mp4", b".gz", b".bz2", b".xz", b".zst", b".tar", b".log", b".db", b".sqlite",
-    b".lock",
+    b".lock", b".webp", b".bmp", b".gif", b".tif", b".tiff", b".npz", b".pkl", b".pt", b".bin",
+    b".tfrecord", b".ogg", b".xml", b".dcm", b".mat", b".hdf5",
 )  # fmt: skip
 _MACHINE = re.compile(rb"/(?:etc|usr/(?:share|include|lib[^/]*))/")
 
@@ -125,7 +126,7 @@ class Sources:
             if installed:
                 self._packages.add(installed[1])
             elif not (
-                path.endswith(_DATA)
+                path.lower().endswith(_DATA)
                 or _SYSTEM.match(path)
                 or self._is_standard(path)
                 or (not os.path.lexists(path) if path.endswith(SOURCES) else _MACHINE.match(path))

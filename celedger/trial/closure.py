@@ -117,8 +117,8 @@ class Closures:
                         footprint, observed.imports, self._objects, commit.tree, task,
                         self._pinned, self._ours, self._attributes, made,
                     )  # fmt: skip
-        except RepositoryError as error:
-            unknown = unknown or str(error)
+        except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
+            unknown = unknown or str(error) or type(error).__name__
         if unknown:
             self._ledger.record_unknown_closure(ulid, unknown)
         else:

@@ -20,6 +20,9 @@ from celedger.trial import looking
 _REGULAR = (b"100644", b"100755")
 _ATTRIBUTES = b".gitattributes"
 _SOURCES = tuple(map(os.fsdecode, SOURCES))
+# Files outside of the tree, and bytes of them, that are searched: about two seconds of each trial.
+# What reads more reads a corpus, and counts as what looks at everything.
+_MANY, _MUCH = 2000, 2 << 20
 _HEAD = 8000  # bytes in which a NUL tells data from text, as git has it
 _CODED = (b"PK\3\4", b"\xff\xfe", b"\xfe\xff")  # an archive, from which Python imports; UTF-16
 _ARCHIVED = (".npz", ".pt", ".bin", ".ckpt", ".keras")  # archives of data
@@ -119,6 +122,11 @@ def _looks(
     foreign = [os.fsdecode(p) for p in imports.foreign]
     folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *ours)))
     outside = [Path(name) for name in foreign if not name.startswith(folders)]
+    if len(outside) > _MANY:
+        return None
+    outside = [path for path in outside if not is_data(path)]
+    if sum(path.stat().st_size for path in outside if path.is_file()) > _MUCH:
+        return None
     if not (imports.imported.keys() | imports.text) <= files.keys():
         return None  # a source that the commit does not have, such as a build's: nobody searches it
     words = list(_strings(task.definition()))
@@ -126,7 +134,7 @@ def _looks(
         "\n".join(words).encode(errors="surrogateescape"),
         *looking.texts(_scripts(words)),
         *looking.texts(file for folder in pinned for file in _files(folder)),
-        *looking.texts(path for path in outside if not is_data(path)),
+        *looking.texts(outside),
         *looking.texts(made),
     ]
     for text in searched:

@@ -34,13 +34,14 @@ _CODE = re.compile(
     rb"|tokenize|symtable|pstats|cProfile|\bprofile\.(?:run|Profile)|with_stack|stack_info"
     rb"|settrace|setprofile|monitoring|\b[pb]db\b|showwarn|formatwarning|excepthook"
     rb"|\bimport\b(?:[^\n;#]|\\\n){0,200}\btrace\b|trace\.Trace"
-    rb"|\bfrom\s+(?:trace|profile)\b|(?m:^[ \t]*import\s+profile\b)"  # not `torch.profiler`'s
-    rb"|(?:-m|import_module\(|__import__\()[\s'\"]*(?:trace|profile)\b"
+    # Not `from torch.profiler import profile`.
+    rb"|\bfrom\s+(?:trace|profile)\b|(?m:^[ \t]*import\b[^\n;#]{0,200}\bprofile\b)"
+    rb"|(?:-m|import_module\(|__import__\()[\s'\",]*(?:trace|profile)\b|_lsprof"
     rb"|catch_warnings\(\s*[^)\s]|CodeType|__code__|\b(?:f|gi|cr|ag)_code\b|\bco_[a-z]"
     rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
     rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
     rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
-    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp"
+    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp|fsspec|\bupath\b|gfile"
     rb"|__loader__|__spec__|builtins|audithook"
     # A traceback without its name, frames, and `warnings` for one line.
     rb"|\btb_[a-z]|\bf_(?:locals|globals|back|lasti|trace)|\b(?:gi|cr|ag)_frame"
@@ -50,7 +51,7 @@ _CODE = re.compile(
     # and futures with callbacks.
     rb"|\b(?:jit|onnx|export|fx)\b|\b(?:current_task|all_tasks|create_task|ensure_future)\b"
     rb"|\bcall_(?:soon\w*|later|at)\b|\badd_(?:reader|writer|signal_handler|done_callback)\b"
-    rb"|__static_attributes__|findCaller|LogRecord|getrefcount|gettarinfo|ZipInfo"
+    rb"|__static_attributes__|findCaller|LogRecord|getrefcount|signal\.signal|set_debug|gettarinfo|ZipInfo"
     # The line given by its place among the arguments.
     rb"|simplefilter\((?:(?:[^,()]|\([^()]*\))*,){2}|filterwarnings\((?:(?:[^,()]|\([^()]*\))*,){4}"
 )
@@ -78,7 +79,7 @@ _DOCS = re.compile(
 # finalizers and lists of subclasses show.
 _SCOPES = re.compile(
     rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_"
-    rb"|weakref|Weak[A-Z]|utils\.weak|__subclasses__|__del__|getallocatedblocks"
+    rb"|weakref|Weak[A-Z]|utils\.weak|__subclasses__|__del__|getallocatedblocks|\bintern\b|internedsize"
 )
 # Calls of `gc` that show nothing where their value is dropped, as many trainings make them.
 _GC = re.compile(rb"\bgc\b")

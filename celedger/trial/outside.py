@@ -9,6 +9,7 @@ is not there. A commit that has something at such a place counts as one that dif
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,9 @@ from celedger.repo import Repository
 from celedger.repo.plumbing import ask
 from celedger.system import process
 
+_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
+# Of .git, what tells by its size or by being there.
+_TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
 _ANSWER = 60.0  # seconds for a start of Python on a machine that swaps
 
 
@@ -34,7 +38,10 @@ class Outside:
 
 def folders(repository: Repository) -> tuple[Path, ...]:
     """Those that hold what is the user's own: work trees and the common .git."""
-    return tuple(dict.fromkeys((repository.root, repository.worktree, repository.common_dir)))
+    said = ask(repository.worktree, "worktree", "list", "--porcelain").text.splitlines()
+    linked = [Path(line.removeprefix("worktree ")) for line in said if line.startswith("worktree ")]
+    own = (repository.root, repository.worktree, repository.common_dir)
+    return tuple(dict.fromkeys((*own, *(place for place in linked if place.is_dir()))))
 
 
 def judge(
@@ -51,7 +58,9 @@ def judge(
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
     own = tuple(map(_inside, ours))
-    places = sorted({repository.root, repository.worktree} - {repository.common_dir}, key=_depth)
+    places = sorted({*folders(repository)} - {repository.common_dir}, key=_depth)
+    # Where byte-code was there, Python opens no source.
+    opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := _COMPILED.fullmatch(p)))}
     trees: list[_Tree] = []
     strayed: dict[str, str] = {}  # kind of reason: reason
     file = ""
@@ -61,8 +70,9 @@ def judge(
         if at.startswith(own) or (at.startswith(state) and not at.startswith(others)):
             continue
         if at.startswith(git):
-            if path in opened:
-                inside = os.fsdecode(at[len(git) : -1]) or "the names in it"
+            name = at[len(git) : -1]
+            if path in opened or name.partition(b"/")[0] in _TELLING:
+                inside = os.fsdecode(name) or "the names in it"
                 strayed.setdefault("git", f"it reads the user's own .git: {inside}")
             continue
         trees = trees or [_Tree(repository, place, committed) for place in places]
@@ -71,7 +81,7 @@ def judge(
         found = tree.find(name)
         reason = f"it reads the user's own work tree: {os.fsdecode(name) or 'the names in it'}"
         if path not in opened:
-            if found != name or name not in tree.folders:
+            if found:
                 paths.add(found)
         elif name in tree.folders:
             # Python lists what is on its path to see that a module is not there. What would be

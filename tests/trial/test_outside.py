@@ -60,6 +60,9 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("import os; os.system('git -C {root} log')", ".git: "),
         ("import os; os.link('{root}/model.py', 'm')", "work tree: model.py"),
         ("open('{root}/staged.py')", "work tree: staged.py"),
+        ("open('{root}/pkg/__pycache__/core.cpython-311.pyc')", "work tree: pkg/core.py"),
+        ("open('{root}/.other/model.py')", "work tree: model.py"),
+        ("import os; os.path.getsize('{root}/.git/index')", ".git: index"),
     ],
 )
 def test_the_users_own_files_make_a_closure_unknown(
@@ -68,6 +71,9 @@ def test_the_users_own_files_make_a_closure_unknown(
     project.commit("one", FILES)
     (project.root / "tool").chmod(0o755)
     (project.root / "staged.py").touch()
+    (project.root / "pkg" / "__pycache__").mkdir()
+    (project.root / "pkg" / "__pycache__" / "core.cpython-311.pyc").touch()
+    git(project.root, "worktree", "add", "-q", "--detach", ".other")
     git(project.root, "add", "staged.py")
     found = judged(project, code.replace("{root}", str(project.root)))
     assert unknown in found.unknown
@@ -81,8 +87,8 @@ def test_the_users_own_files_make_a_closure_unknown(
         ("open('{root}/data/big/a.csv')", {b"data"}),
         ("open('{root}/pkg/local.json')", {b"pkg/local.json"}),
         ("import os; os.path.exists('{root}/none/at.py')", {b"none"}),
-        ("import os; os.path.realpath('{root}/pkg/core.py')", {b"pkg/core.py"}),
-        ("import os; os.path.isdir('{root}/pkg'); os.path.exists('{root}/.git/HEAD')", set()),
+        ("import os; os.path.realpath('{root}/pkg/core.py')", {b"pkg", b"pkg/core.py"}),
+        ("import os; os.path.isdir('{root}/pkg'); os.path.exists('{root}/.git/HEAD')", {b"pkg"}),
         ("open('{root}/.celedger/out/x')", set()),
         ("open('{root}/.git/celedger/suites/x')", set()),
     ],
