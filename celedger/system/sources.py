@@ -19,7 +19,7 @@ _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
 _SYSTEM = re.compile(rb"/(?:proc|sys|dev/(?!shm/))")
 _STANDARD = re.compile(rb"(.*?/lib(?:64)?/python\d\.\d+/)", re.DOTALL)
-_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
+COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 # Files outside of the tree that may say what is done with it, whatever is in them.
 SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
@@ -131,7 +131,7 @@ class Sources:
                 or self._is_standard(path)
                 or (not os.path.lexists(path) if path.endswith(SOURCES) else _MACHINE.match(path))
             ):
-                compiled = _COMPILED.fullmatch(path)
+                compiled = COMPILED.fullmatch(path)
                 self._foreign.add(compiled[1] + compiled[2] + b".py" if compiled else path)
 
     def _is_standard(self, path: bytes) -> bool:

@@ -9,7 +9,6 @@ is not there. A commit that has something at such a place counts as one that dif
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +18,8 @@ from celedger.errors import MachineError
 from celedger.repo import Repository
 from celedger.repo.plumbing import ask
 from celedger.system import process
+from celedger.system.sources import COMPILED
 
-_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 # Of .git, what tells by its size or by being there.
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
 _ANSWER = 60.0  # seconds for a start of Python on a machine that swaps
@@ -60,7 +59,7 @@ def judge(
     own = tuple(map(_inside, ours))
     places = sorted({*folders(repository)} - {repository.common_dir}, key=_depth)
     # Where byte-code was there, Python opens no source.
-    opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := _COMPILED.fullmatch(p)))}
+    opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
     trees: list[_Tree] = []
     strayed: dict[str, str] = {}  # kind of reason: reason
     file = ""
