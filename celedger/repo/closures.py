@@ -248,6 +248,7 @@ class Objects:
         self._kept: dict[str, bytes] = {}
         self._size = 0
         self._steps: dict[tuple[str, str], list[tuple[bytes, bool]]] = {}
+        self._listed: tuple[str, dict[bytes, tuple[bytes, str, int]]] = ("", {})
         # What footprints have in common is hashed once: equal parts of them are one node.
         self.hashes: dict[tuple[int, str], bytes] = {}
         self._nodes: dict[tuple[object, ...], _Node] = {}
@@ -296,7 +297,10 @@ class Objects:
             yield (*pair, self._steps[pair])
 
     def files(self, tree: str) -> dict[bytes, tuple[bytes, str, int]]:
-        """Path -> mode, hash and size of all that lies in a tree, submodules left out."""
+        """Path -> mode, hash and size of all that lies in a tree, submodules left out. Of the last
+        one asked it is known: the trials of a commit follow one another."""
+        if tree == self._listed[0]:
+            return self._listed[1]
         out = tell(self._repository.worktree, "ls-tree", "-r", "-l", "-z", tree).out
         found = {}
         for row in out.split(b"\0")[:-1]:
@@ -304,6 +308,7 @@ class Objects:
             mode, _, sha, size = words.split()
             if size != b"-":
                 found[path] = (mode, sha.decode(), int(size))
+        self._listed = (tree, found)
         return found
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:

@@ -104,7 +104,7 @@ class Record:
         self._names: dict[int, str] = _calls.numbers(column)[0]
         # Paths, and what they named: of the tree, and beside it.
         self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
-        self._sources = _module("sources").Sources(self._inside)
+        self._sources = _module("sources").Sources(self._inside, _calls.OPENING)
         self._kept: list[bytes] = []  # of the path that is followed
         self._strayed: list[bytes] = []  # and what of it is beside the tree
         self._lasting = True  # it means the same whenever it is named

@@ -14,7 +14,6 @@ import os
 import re
 
 SAYS = b"/.celedger-says/"  # as `child/importing.py` has it
-_OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")  # as calls.py has it
 _LOOKING = ("stat", "lstat", "newfstatat", "statx", "readlink", "readlinkat")
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/(?:__pycache__/)?([^/]+)")
 _SYSTEM = re.compile(rb"/(?:proc|sys|dev/(?!shm/))")
@@ -37,12 +36,13 @@ _MACHINE = re.compile(rb"/(?:etc|usr/(?:share|include|lib[^/]*))/")
 
 
 class Sources:
-    """`inside`: the tree's path, with a slash behind."""
+    """`inside`: the tree's path, with a slash behind; `opening`: the calls by which a file is
+    read."""
 
     SAYS = SAYS
 
-    def __init__(self, inside: bytes) -> None:
-        self._inside = inside
+    def __init__(self, inside: bytes, opening: tuple[str, ...]) -> None:
+        self._inside, self._opening = inside, opening
         self._importing: dict[int, bytes] = {}  # thread: the source it reads
         self._pythons: set[int] = set()  # main threads of those that say what they import
         self._imported: dict[bytes, set[bytes]] = {}  # source: versions of Python
@@ -121,7 +121,7 @@ class Sources:
                 self._text.add(inside)
         if at and path.endswith(b".pyc") and os.path.lexists(path):
             self._text.add(at[len(self._inside) :])  # its own compiled code was there
-        if not kept and call in _OPENING:
+        if not kept and call in self._opening:
             installed = _INSTALLED.search(path)
             if installed:
                 self._packages.add(installed[1])

@@ -101,7 +101,7 @@ class Closures:
             found = outside.Outside()
             if observed.opened or observed.looked:
                 found = outside.judge(
-                    self._repository, observed.opened, observed.looked,
+                    self._repository, self.beside, observed.opened, observed.looked,
                     self._objects.files(commit.tree), self._ours, python,
                 )  # fmt: skip
             file, unknown = found.file, unknown or found.unknown

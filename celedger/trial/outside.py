@@ -45,19 +45,20 @@ def folders(repository: Repository) -> tuple[Path, ...]:
 
 def judge(
     repository: Repository,
+    beside: Collection[Path],
     opened: Collection[bytes],
     looked: Collection[bytes],
     committed: Iterable[bytes],
     ours: Iterable[Path],
     python: str,
 ) -> Outside:
-    """Of what a trial opened of these folders, and what it only looked at. `committed` are the
-    files of its commit, `ours` folders of celedger's own; `python` is its interpreter."""
+    """Of what a trial opened of the folders `beside`, and what it only looked at. `committed` are
+    the files of its commit, `ours` folders of celedger's own; `python` is its interpreter."""
     git = _inside(repository.common_dir)
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
     own = tuple(map(_inside, ours))
-    places = sorted({*folders(repository)} - {repository.common_dir}, key=_depth)
+    places = sorted({*beside} - {repository.common_dir}, key=_depth)
     # Where byte-code was there, Python opens no source.
     opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
     trees: list[_Tree] = []

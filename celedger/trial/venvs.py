@@ -122,10 +122,45 @@ class Venvs:
         name = (commit, task.venv)
         if name not in self._wanted:
             try:
-                self._wanted[name] = _read(self.repository, commit, task.venv)
+                self._wanted[name] = self._read(commit, task.venv)
             except _Unmade as unmade:
                 self._wanted[name] = unmade
         return self._wanted[name]
+
+    def _read(self, sha: str, patterns: Sequence[str]) -> _Wanted:
+        """Follows what the files include. Raises _Unmade where one names the repository's own
+        code."""
+        files = dict(self.repository.matching(sha, patterns))
+        if not files:
+            raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
+        install = tuple(files)
+        pending, seen = list(install), set(install)
+        while pending:
+            name = pending.pop()
+            text = self.repository.blob(sha, name).decode("utf-8", "replace")
+            for kind, value in _lines(text, name):
+                # pip takes what a file includes from beside it, and a path from where it runs.
+                target = _beside("" if kind == "local" else name, value)
+                if target is None:
+                    raise _Unmade(
+                        OutcomeKind.UNTESTABLE,
+                        f"{name} names {value!r}, which is outside the commit's tree",
+                    )
+                found = self.repository.matching(sha, [target])
+                folder = target not in found
+                if kind == "local" and folder:
+                    raise _Unmade(
+                        OutcomeKind.UNTESTABLE,
+                        f"{name} names {value!r}: a package of the repository itself goes on "
+                        "`pythonpath` or into `build`",
+                    )
+                if kind == "find" and not found:
+                    found = self.repository.matching(sha, [_beside("", value) or target])
+                files |= found
+                if kind == "include" and target not in seen:
+                    seen.add(target)
+                    pending += [target] if found else []
+        return _Wanted(install, files)
 
     # --- what there is
 
@@ -264,42 +299,6 @@ def _clock(home: Path) -> Callable[[], int]:
 
 
 # --- requirement files (pip's "Requirements File Format")
-
-
-def _read(repository: Repository, sha: str, patterns: Sequence[str]) -> _Wanted:
-    """Follows what the files include. Raises _Unmade where one names the repository's own
-    code."""
-    files = dict(repository.matching(sha, patterns))
-    if not files:
-        raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
-    install = tuple(files)
-    pending, seen = list(install), set(install)
-    while pending:
-        name = pending.pop()
-        text = repository.blob(sha, name).decode("utf-8", "replace")
-        for kind, value in _lines(text, name):
-            # pip takes what a file includes from beside it, and a path from where it runs.
-            target = _beside("" if kind == "local" else name, value)
-            if target is None:
-                raise _Unmade(
-                    OutcomeKind.UNTESTABLE,
-                    f"{name} names {value!r}, which is outside the commit's tree",
-                )
-            found = repository.matching(sha, [target])
-            folder = target not in found
-            if kind == "local" and folder:
-                raise _Unmade(
-                    OutcomeKind.UNTESTABLE,
-                    f"{name} names {value!r}: a package of the repository itself goes on "
-                    "`pythonpath` or into `build`",
-                )
-            if kind == "find" and not found:
-                found = repository.matching(sha, [_beside("", value) or target])
-            files |= found
-            if kind == "include" and target not in seen:
-                seen.add(target)
-                pending += [target] if found else []
-    return _Wanted(install, files)
 
 
 def _lines(text: str, name: str) -> list[tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from conftest import Project, git
 
@@ -21,7 +19,7 @@ def test_asking_for_filters_leaves_the_users_index_alone(
     index = project.root / ".git" / "index"
     before = index.read_bytes()
     monkeypatch.setenv("GIT_INDEX_FILE", str(index))
-    repository = Repository.open(Path(project.root))
+    repository = Repository.open(project.root)
     tree = repository.resolve("HEAD").tree
     assert filters.applied(repository, tree, [b"a.bin"]) == {"odd"}
     assert filters.applied(repository, tree, [b"b"]) == frozenset()

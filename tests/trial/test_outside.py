@@ -43,8 +43,9 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     assert not observed.unknown
     files = Objects(repository).files(repository.resolve("HEAD").tree)
     return outside.judge(
-        repository, observed.opened, observed.looked, files, [project.root / ".celedger"], python
-    )
+        repository, beside, observed.opened, observed.looked, files,
+        [project.root / ".celedger"], python,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
