@@ -5,12 +5,13 @@ Files only; knows nothing of what suite.toml says.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -79,17 +80,26 @@ def snapshot(suite: _Folder, cache: Path) -> Path:
             target = draft / "new" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
-        with suppress(FileNotFoundError):
-            home.rename(draft / "old")
-        try:
-            (draft / "new").rename(home)
-        except OSError:
-            if not _holds(home, folder):  # else another process was faster, with the same content
-                raise
+        with _alone(cache):
+            if not _holds(home, folder):  # else another was faster: its copy is in use already
+                with suppress(FileNotFoundError):
+                    home.rename(draft / "old")
+                (draft / "new").rename(home)
         _clear(cache, draft)
     except OSError as error:
         raise SuiteError(f"{folder} cannot be copied to {cache}: {error.strerror}") from error
     return home
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Hold the lock of the folder itself, so that nothing has to lie in it for that."""
+    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # releases the lock
 
 
 def _clear(cache: Path, draft: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,23 @@ def test_eight_processes_may_make_one_snapshot_at_once(folder: Path, tmp_path: P
     cache = tmp_path / "cache"
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert set(pool.map(_take, [(folder, cache)] * 64, chunksize=1)) == {"1"}
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_snapshot_in_use_is_not_taken_away_by_a_slower_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, faster = tmp_path / "cache", []
+    copy = shutil.copy2
+
+    def slow(source: Path, target: Path) -> None:
+        if not faster:
+            monkeypatch.undo()
+            faster.append(snapshot(load(folder), cache).stat().st_ino)
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", slow)
+    assert snapshot(load(folder), cache).stat().st_ino == faster[0]
     assert len(list(cache.iterdir())) == 1
 
 
