@@ -84,6 +84,7 @@ for verb in (
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(plot.app, name="plot")
 app.add_typer(hook.app, name="hook")
+_COMMAND = typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -97,9 +98,8 @@ def run(arguments: Sequence[str]) -> int:
 def _guarded(arguments: Sequence[str]) -> int:
     try:
         # Not `app(...)`: typer ends the process itself on a closed pipe and on Ctrl-C.
-        command = typer.main.get_command(app)
-        with command.make_context("celedger", list(arguments)) as context:
-            return int(command.invoke(context) or 0)
+        with _COMMAND.make_context("celedger", list(arguments)) as context:
+            return int(_COMMAND.invoke(context) or 0)
     except typer.Exit as done:
         return done.exit_code
     except CeledgerError as error:
