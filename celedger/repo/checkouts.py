@@ -160,7 +160,7 @@ class Checkout:
         self._clean: tuple[Folders, Mark] | None = None  # the tree of `commit` and nothing else
         self._seal: Seal | None = None
         self._fresh = False  # nothing ran in it since git's own files were made right
-        self._filtering = False  # files may be written from what other files say
+        self._filters: frozenset[str] = frozenset()  # that may write files from what others say
 
     def __enter__(self) -> Checkout:
         return self
@@ -271,7 +271,7 @@ class Checkout:
         (self._git_dir / "refs").mkdir()
         (self._git_dir / "packed-refs").write_bytes(refs)
         self._tell("rev-parse", "--git-dir")
-        self._filtering = bool(filters.configured(self._repository) - {filters.LFS})
+        self._filters = filters.configured(self._repository) - {filters.LFS}
         self.commit, self._seal, self._clean, self._fresh = "", None, None, True
 
     def _rebuild(self) -> None:
@@ -299,11 +299,11 @@ class Checkout:
         clean, self._clean = self._clean, None
         try:
             self._unlock()
-            if clean is None or clean[1] != self._mark() or self._filtering:
+            if clean is None or clean[1] != self._mark():
                 return False
             clean[0].sweep()
             lfs = _content(self.path / filters.LFS_CONFIG)
-            if self._ask(*_checkout(sha)).status != 0:
+            if self._ask(*filters.off(self._filters), *_checkout(sha)).status != 0:
                 return False
             after = clean[0].again(self._clock)
             if (
@@ -312,6 +312,10 @@ class Checkout:
             ):
                 self._empty()
                 return False
+            if self._filters and self._filtered(sha).status != 0:
+                return False
+            if self._filters:
+                after = after.again(self._clock)
         except OSError:
             return False
         self._clean = (after, self._mark())
@@ -323,20 +327,21 @@ class Checkout:
             self._refresh()
         self._fresh = False
         before = self._head()
-        if before != sha and (self._filtering or self._attributes_differ(before, sha)):
-            # Attributes decide how unchanged files are written too, as a filter's own files do,
-            # and a checkout writes the changed ones only; and it would heed a file of attributes
-            # that is to go.
+        if before != sha and self._attributes_differ(before, sha):
+            # Attributes decide how unchanged files are written too, and a checkout writes the
+            # changed ones only; and it would heed a file of attributes that is to go.
             self._empty()
         for last in (False, True):
             # Cleaned before, since git heeds a .gitattributes that a trial left; and after, since
             # what a trial staged is no longer known to git then.
-            for words in (_CLEAN, _checkout(sha), _CLEAN):
+            for words in (_CLEAN, (*filters.off(self._filters), *_checkout(sha)), _CLEAN):
                 moved = self._ask(*words)
                 if moved.status != 0:
                     break
             else:
-                break
+                moved = self._filtered(sha)
+                if moved.status == 0:
+                    break
             if last:
                 raise RepositoryError(f"cannot check out {sha[:12]}: {moved.reason}")
             self._unlock()
@@ -344,6 +349,15 @@ class Checkout:
         if (self.path / ".gitmodules").exists():
             self._empty_submodules()
         self._clean = (Folders.read(self.path, self._clock), self._mark())
+
+    def _filtered(self, sha: str) -> Answer:
+        """Write what passes through filters, changed or not: they may read any other file, and
+        HEAD, and now all that is there. So what they write is the commit's, wherever we come
+        from. Git LFS, which reads one file of the tree, is not among them."""
+        passing = filters.passing(self._tell, self._filters)
+        for name in passing:
+            delete(self.path / name)
+        return self._ask(*_checkout(sha)) if passing else Answer(0, b"", "")
 
     def _empty(self) -> None:
         """Nothing left of the tree: the next checkout writes every file."""

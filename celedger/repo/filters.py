@@ -3,12 +3,13 @@ They may read any file of the tree, or of the machine."""
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.repo.plumbing import ask, tell
+from celedger.repo.plumbing import Answer, ask, tell
 from celedger.repo.repository import Repository
 
 LFS = "lfs"
@@ -28,6 +29,32 @@ def configured(repository: Repository) -> frozenset[str]:
         if value.strip() not in ("", "cat"):
             found.add(key.removeprefix("filter.").rpartition(".")[0])
     return frozenset(found)
+
+
+def off(names: Iterable[str]) -> list[str]:
+    """The words by which one git command writes files as if these were not configured."""
+    settings = ("smudge=", "process=", "required=false")
+    return [
+        word
+        for name in sorted(names)
+        if "=" not in name  # `-c` cannot say it: such a one runs twice
+        for setting in settings
+        for word in ("-c", f"filter.{name}.{setting}")
+    ]
+
+
+def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
+    """The files of a work tree, in which `tell` runs git, that these write."""
+    if not names:
+        return []
+    some = tell("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)").out
+    if not some:
+        return []
+    said = tell("check-attr", "-z", "--stdin", "filter", stdin=some).out.split(b"\0")
+    values = map(os.fsdecode, said[2::3])
+    return [
+        os.fsdecode(path) for path, value in zip(said[:-1:3], values, strict=True) if value in names
+    ]
 
 
 def applied(repository: Repository, tree: str, paths: Iterable[bytes]) -> frozenset[str]:

@@ -344,6 +344,36 @@ def test_files_are_written_anew_where_what_their_filter_reads_has_changed(
                 assert (checkout.path / "data").read_text() == value
 
 
+def test_what_a_filter_writes_is_the_commits_and_nothing_else_is_written_anew(
+    tmp_path: Path, git: Git
+) -> None:
+    """A filter that reads a file that git writes after its own, and HEAD."""
+    root = tmp_path / "r"
+    first = {".gitattributes": "data/* filter=x\n", "data/a": "V\n", "model.py": "1\n", "z": "1\n"}
+    ids = create(root, [
+        NewCommit("a", "a", first), NewCommit("b", "b", {"z": "2\n"}, ("a",)),
+        NewCommit("c", "c", {"data/b": "V\n", ".gitattributes": "data/b filter=x\n"}, ("b",)),
+    ])  # fmt: skip
+    git(root, "config", "filter.x.smudge", "sed s/V/$(cat z)$(git rev-parse HEAD)/")
+    git(root, "config", "filter.x.required", "true")
+    git(root, "config", "filter.x.clean", "sed s/.*/V/")
+    repository = Repository.open(root)
+    with Checkouts(repository).take() as checkout:
+        for commit, value in (("a", "1"), ("b", "2"), ("a", "1"), ("c", "2"), ("b", "2")):
+            model = checkout.path / "model.py"
+            came, before = checkout.commit, model.stat().st_ctime_ns if model.exists() else 0
+            checkout.move_to(ids[commit])
+            written = {p.name: p.read_text() for p in (checkout.path / "data").iterdir()}
+            wanted = f"{value}{ids[commit]}\n"
+            assert written == ({"a": "V\n", "b": wanted} if commit == "c" else {"a": wanted})
+            assert not git(checkout.path, "status", "--porcelain")
+            if came in {ids["a"], ids["b"]} and commit != "c":  # the attributes are the same
+                assert model.stat().st_ctime_ns == before
+    with Checkouts(repository).take() as checkout:  # another process, from where this one left it
+        checkout.move_to(ids["a"])
+        assert (checkout.path / "data" / "a").read_text() == f"1{ids['a']}\n"
+
+
 def test_works_from_a_linked_worktree_a_bare_repository_and_a_submodule(
     tmp_path: Path, git: Git
 ) -> None:
