@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,15 @@ def derived_line(sha: str, record: TrialRecord) -> str:
     kind = record.outcome.kind if record.outcome else ""
     what = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
     return f"{what}, derived from trial {record.derived}: {record.why_derived}"
+
+
+def _advice(root: Path, file: str) -> str:
+    """What to do about a file that a trial took from the user's work tree."""
+    if os.path.realpath(root) == os.path.realpath(os.path.expanduser("~")):  # noqa: PTH111
+        return "your home folder is this repository: run celedger with HOME set to another one"
+    if file.endswith((".py", ".so", ".pyx")):
+        return "is the package installed in editable form?"
+    return "name it by a path relative to the training's current folder, which has the commit's"
 
 
 class Progress:
@@ -106,12 +116,12 @@ class Progress:
                 self._show(self._what)
             case events.Epoch(number):
                 self._show(f"{self._what} epoch {number}")
-            case events.Strayed(commit, task, file) if task.name not in self._strayed:
+            case events.Strayed(commit, task, root, file) if task.name not in self._strayed:
                 self._strayed.add(task.name)
                 self.say(
                     f"celedger: warning: {task.name} at {commit.sha[:SHORT]} read {file} of your "
                     "work tree, not of the commit: what it measures depends on what you have "
-                    "checked out (is the package installed in editable form?)"
+                    f"checked out ({_advice(root, file)})"
                 )
             case events.Finished(commit, record, seconds):
                 self._done += 1

@@ -24,7 +24,7 @@ from celedger.repo.repository import Repository
 _ROW = 32  # trees in a row whose differences are asked for first
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
-_TREE = b"40000"
+TREE, SUBMODULE = b"40000", b"160000"
 _FILES = (b"100644", b"100755")
 _GLOB = re.compile(rb"[*?\[\\]")
 # Git reads brackets and backslashes otherwise than `fnmatch`: these may match anything.
@@ -69,6 +69,15 @@ def _touches(node: _Node, path: bytes, listed: bool) -> bool:
             return False
         node = child
     return True
+
+
+def attributes_above(paths: Iterable[bytes]) -> set[bytes]:
+    """The files that may decide how git writes what is at these."""
+    folders = {path.rpartition(b"/")[0] for path in paths}
+    for folder in list(folders):
+        while folder and (folder := folder.rpartition(b"/")[0]) not in folders:
+            folders.add(folder)
+    return {b"/".join((folder, _ATTRIBUTES)) if folder else _ATTRIBUTES for folder in folders}
 
 
 def _plant(footprint: Footprint) -> _Node:
@@ -159,7 +168,7 @@ class Contents:
                             continue
                         key = (id(child), sha)
                         known = key in self._hashes or key in self._found
-                        if mode == _TREE and not child.whole and not known:
+                        if mode == TREE and not child.whole and not known:
                             level[key] = (child, sha)
 
     def _hash(self, node: _Node, tree: str) -> bytes:
@@ -180,7 +189,7 @@ class Contents:
         if entry is None:
             return b"-"
         mode, sha = entry
-        if node is not None and not node.whole and mode == _TREE:
+        if node is not None and not node.whole and mode == TREE:
             return b"tree" + self._hash(node, sha)
         return mode + b" " + bytes.fromhex(sha)
 
@@ -248,7 +257,6 @@ class Objects:
         self._kept: dict[str, bytes] = {}
         self._size = 0
         self._steps: dict[tuple[str, str], list[tuple[bytes, bool]]] = {}
-        self._listed: tuple[str, dict[bytes, tuple[bytes, str, int]]] = ("", {})
         # What footprints have in common is hashed once: equal parts of them are one node.
         self.hashes: dict[tuple[int, str], bytes] = {}
         self._nodes: dict[tuple[object, ...], _Node] = {}
@@ -296,20 +304,56 @@ class Objects:
         for pair in pairs:
             yield (*pair, self._steps[pair])
 
-    def files(self, tree: str) -> dict[bytes, tuple[bytes, str, int]]:
-        """Path -> mode, hash and size of all that lies in a tree, submodules left out. Of the last
-        one asked it is known: the trials of a commit follow one another."""
-        if tree == self._listed[0]:
-            return self._listed[1]
-        out = tell(self._repository.worktree, "ls-tree", "-r", "-l", "-z", tree).out
-        found = {}
-        for row in out.split(b"\0")[:-1]:
-            words, _, path = row.partition(b"\t")
-            mode, _, sha, size = words.split()
-            if size != b"-":
-                found[path] = (mode, sha.decode(), int(size))
-        self._listed = (tree, found)
+    def at(self, tree: str, paths: Iterable[bytes]) -> dict[bytes, Entry]:
+        """What a tree has at those of these paths at which it has something: only the folders on
+        their way are read. Raises RepositoryError where one is missing."""
+        found: dict[bytes, Entry] = {}
+        level: dict[tuple[str, int], list[bytes]] = {(tree, 0): [path for path in paths if path]}
+        while level:
+            listings = self._listings(sha for sha, _ in level)
+            deeper: dict[tuple[str, int], list[bytes]] = {}
+            for (sha, start), below in level.items():
+                listing = listings[sha]
+                for path in below:
+                    end = path.find(b"/", start)
+                    entry = listing.get(path[start:] if end < 0 else path[start:end])
+                    if entry is not None and end < 0:
+                        found[path] = entry
+                    elif entry is not None and entry[0] == TREE:
+                        deeper.setdefault((entry[1], end + 1), []).append(path)
+            level = deeper
         return found
+
+    def listing(self, tree: str) -> dict[bytes, Entry]:
+        """Name -> what a tree has of this name."""
+        return self._listings([tree])[tree]
+
+    def _listings(self, trees: Iterable[str]) -> dict[str, dict[bytes, Entry]]:
+        return {
+            tree: {name: (mode, sha.hex()) for mode, name, sha in _entries(rows, len(tree) // 2)}
+            for tree, rows in self.read(dict.fromkeys(trees))
+        }
+
+    def files(self, tree: str, paths: Iterable[bytes]) -> dict[bytes, tuple[bytes, str, int]]:
+        """Path -> mode, hash and size of the files and links among these that lie in a tree."""
+        found = {
+            path: entry
+            for path, entry in self.at(tree, paths).items()
+            if entry[0] not in (TREE, SUBMODULE)
+        }
+        blobs = dict.fromkeys(sha for _, sha in found.values())
+        out = tell(
+            self._repository.worktree, "cat-file", "--batch-check=%(objectsize)",
+            stdin="".join(f"{sha}\n" for sha in blobs).encode(),
+        ).out if blobs else b""  # fmt: skip
+        sizes = dict(zip(blobs, out.splitlines(), strict=True))
+        missing = [sha for sha, size in sizes.items() if not size.isdigit()]
+        if missing:
+            raise self._lacks(missing[0])
+        return {path: (mode, sha, int(sizes[sha])) for path, (mode, sha) in found.items()}
+
+    def _lacks(self, name: str) -> RepositoryError:
+        return RepositoryError(f"{self._repository.root} lacks the object {name}", "git fsck")
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Each name once, with its content. Raises RepositoryError where one is missing."""
@@ -330,9 +374,7 @@ class Objects:
                 end = out.index(b"\n", at)
                 words = out[at:end].split()
                 if len(words) != 3:
-                    raise RepositoryError(
-                        f"{self._repository.root} lacks the object {name}", "git fsck"
-                    )
+                    raise self._lacks(name)
                 at = end + 1 + int(words[2]) + 1
                 content = out[end + 1 : at - 1]
                 if self._size < KEPT:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from celedger.repo.closures import Objects, attributes_above
 from celedger.repo.plumbing import Answer, ask, tell
 from celedger.repo.repository import Repository
 
 LFS = "lfs"
+_WORD = b"filter"  # an attribute is not given without it
 LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
 # Whatever the user's own configuration says, the index that we make is one file.
 _PLAIN = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
@@ -57,27 +59,35 @@ def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
     ]
 
 
-def applied(repository: Repository, tree: str, paths: Iterable[bytes]) -> frozenset[str]:
-    """Those by which git writes any of these files of a tree. Raises RepositoryError."""
-    names = configured(repository)
-    where = repository.worktree
+def applied(
+    repository: Repository,
+    objects: Objects,
+    tree: str,
+    paths: Collection[bytes],
+    names: frozenset[str],
+    outside: Iterable[Path],
+) -> frozenset[str]:
+    """Those of these names by which git writes any of these files of a tree. `outside` are git's
+    files of attributes that lie in no tree. Raises RepositoryError."""
     if not names:
         return names
-    grep = ask(where, "grep", "--quiet", "filter", tree, "--", ":(top,glob)**/.gitattributes")
-    if grep.status == 1 and not any(map(_mentions, repository.attribute_files())):
+    above = objects.files(tree, attributes_above(paths))
+    texts = dict(objects.read(dict.fromkeys(sha for _, sha, _ in above.values())))
+    if not any(_WORD in text for text in texts.values()) and not any(map(_mentions, outside)):
         return frozenset()
+    where = repository.worktree
+    rows = (b"%s %s\t%s\0" % (mode, sha.encode(), path) for path, (mode, sha, _) in above.items())
     with tempfile.TemporaryDirectory() as folder:
-        env = {"GIT_INDEX_FILE": f"{folder}/index"}
-        tell(where, *_PLAIN, "read-tree", tree, env=env)
+        env = {"GIT_INDEX_FILE": f"{folder}/index"}  # of the files of attributes alone
+        tell(where, *_PLAIN, "update-index", "-z", "--index-info", env=env, stdin=b"".join(rows))
         said = tell(
             where, *_PLAIN, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
             stdin=b"".join(path + b"\0" for path in paths if path),
         ).out  # fmt: skip
-    values = {value.decode(errors="surrogateescape") for value in said.split(b"\0")[2::3]}
-    return names & values
+    return names & set(map(os.fsdecode, said.split(b"\0")[2::3]))
 
 
 def _mentions(attributes: Path) -> bool:
     with suppress(OSError):
-        return b"filter" in attributes.read_bytes()
+        return _WORD in attributes.read_bytes()
     return False

@@ -92,7 +92,9 @@ class Reads:
 
     def words(self) -> tuple[str, str, str]:
         """As the supervisor takes it."""
-        return str(self.tree), str(self.file), "//".join(map(str, self.beside))
+        # Of a repository at the root the name would be a separator.
+        beside = (str(folder) if folder.name else "/." for folder in self.beside)
+        return str(self.tree), str(self.file), "//".join(beside)
 
 
 # Starts `argv` in a folder by a supervisor that is given (control, status), the log, the

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MOST = 200_000  # paths of one command; a trial that reads more is compared by running it
 
-_MANY = ("foreign", "opened", "looked")
+# Of what is outside of the tree: more are told by the folders that they are in.
+MANY = 20_000
 _AT_CWD = -100
 _IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
@@ -48,6 +49,20 @@ def _module(name: str) -> Any:
 
 
 _calls = _module("calls")
+
+
+def folded(paths: set[bytes]) -> set[bytes]:
+    """The paths, or where they are more than MANY the folders of the deepest ones, with a slash
+    behind: one stands for all that is below it."""
+    folds: set[bytes] = set()
+    while len(paths) + len(folds) > MANY:
+        depth = max(path.count(b"/") for path in (*paths, *(fold[:-1] for fold in folds)))
+        deepest = {path for path in paths if path.count(b"/") == depth}
+        paths = paths - deepest
+        deepest.update(fold[:-1] for fold in folds if fold.count(b"/") > depth)
+        folds = {fold for fold in folds if fold.count(b"/") <= depth}
+        folds.update(path.rpartition(b"/")[0] + b"/" for path in deepest)
+    return paths | folds
 
 
 class _Vector(ctypes.Structure):
@@ -86,7 +101,7 @@ class Watch:
 class Record:
     """The paths below `tree` that were named, relative to it; "" is the tree itself. Of the folders
     `beside` (absolute paths, joined by "//", which none of them has inside) those that were
-    `opened` and those that were only `looked` at, absolute."""
+    `opened` and those that were only `looked` at, absolute (of very many see `folded`)."""
 
     def __init__(self, tree: str, beside: str = "") -> None:
         self.paths: set[bytes] = set()
@@ -123,8 +138,11 @@ class Record:
         call's paths are noted."""
         self._busy.acquire()
         found = self._sources.found()
-        found["opened"], found["looked"] = sorted(self.opened), sorted(self.looked - self.opened)
-        if max(len(self.paths), *(len(found[name]) for name in _MANY)) > MOST:
+        found["opened"] = sorted(folded(self.opened))
+        found["looked"] = sorted(folded(self.looked - self.opened))
+        if len(found["foreign"]) > MANY:  # nobody searches so many: sources count whole
+            found["foreign"], found["text"] = [], sorted({*found["text"], *found["imported"]})
+        if len(self.paths) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
         with open(path, "wb") as file:
             file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")

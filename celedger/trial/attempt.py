@@ -234,7 +234,8 @@ class Attempt:
                 self.commit, self.task, ulid, self.observed, self.bench.checkout, self.place.python
             )
             if strayed:
-                self.bench.listen(events.Strayed(self.commit, self.task, strayed))
+                root = self.bench.checkouts.repository.root
+                self.bench.listen(events.Strayed(self.commit, self.task, root, strayed))
         self.journal_path.unlink(missing_ok=True)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +39,7 @@ class Observed:
     imports: Imports = field(default_factory=Imports)
     opened: set[bytes] = field(default_factory=set)  # of the user's own repository (outside.py)
     looked: set[bytes] = field(default_factory=set)
+    since: float = field(default_factory=time.time)
 
     def take_in(self, record: Path) -> None:
         """Add what the supervisor wrote of one command, and remove its file."""
@@ -82,6 +84,7 @@ class Closures:
         self._contents: dict[Footprint, Contents] = {}
         self._forms: dict[Footprint, Forms] = {}
         self._footprints: dict[int, Footprint] = {}
+        self._filters: tuple[str, frozenset[str]] = ("", frozenset())  # as configured, for a tree
 
     def keep(
         self,
@@ -102,7 +105,7 @@ class Closures:
             if observed.opened or observed.looked:
                 found = outside.judge(
                     self._repository, self.beside, observed.opened, observed.looked,
-                    self._objects.files(commit.tree), self._ours, python,
+                    self._objects, commit.tree, self._ours, python, observed.since,
                 )  # fmt: skip
             file, unknown = found.file, unknown or found.unknown
             paths = {*observed.paths, *found.paths}
@@ -130,7 +133,11 @@ class Closures:
         of the tree that it reads, which is added to the paths."""
         inputs = self._repository.matching(commit.sha, task.inputs if task.build else ())
         named = {*paths, *map(os.fsencode, inputs)}
-        names = filters.applied(self._repository, commit.tree, named)
+        if self._filters[0] != commit.tree:  # each tree is written by the configuration of then
+            self._filters = (commit.tree, filters.configured(self._repository))
+        names = filters.applied(
+            self._repository, self._objects, commit.tree, named, self._filters[1], self._attributes
+        )
         if filters.LFS in names:
             paths.add(filters.LFS_CONFIG.encode())
         others = sorted(names - {filters.LFS})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from celedger.model import Commit, Seconds, Task, TrialRecord
 
@@ -47,10 +48,11 @@ class Epoch:
 @dataclass(frozen=True, slots=True)
 class Strayed:
     """A trial opened `file` (from there) of the user's work tree, which git tracks: it measured
-    that and not its commit."""
+    that and not its commit. `root` is the repository's."""
 
     commit: Commit
     task: Task
+    root: Path
     file: str
 
 

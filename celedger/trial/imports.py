@@ -13,12 +13,11 @@ from typing import Any
 
 from celedger.model import Footprint, Task
 from celedger.repo.canonical import keys
-from celedger.repo.closures import Objects
+from celedger.repo.closures import Objects, attributes_above
 from celedger.system.sources import SOURCES
 from celedger.trial import looking
 
 _REGULAR = (b"100644", b"100755")
-_ATTRIBUTES = b".gitattributes"
 _SOURCES = tuple(map(os.fsdecode, SOURCES))
 # Files outside of the tree, and bytes of them, that are searched: about two seconds of each trial.
 # What reads more reads a corpus, and counts as what looks at everything.
@@ -73,7 +72,9 @@ def code_of(
     """The footprint of a trial that ran at `tree`, with what counts by its code. `attributes`:
     git's files of attributes outside of the tree; `made`: what a build wrote of the footprint,
     where it lies. Raises RepositoryError where an object is missing."""
-    files = objects.files(tree)
+    above = attributes_above(footprint.paths)
+    named = {*footprint.paths, *imports.imported, *imports.text, *above}
+    files = objects.files(tree, named)
     found = [
         path
         for path in sorted(imports.imported.keys() - imports.text)
@@ -145,7 +146,7 @@ def _looks(
     read = [path for path in footprint.paths if path in files]
     if any(files[path][2] > looking.MOST for path in read):
         return None
-    attributes = [path for path in files if path.rpartition(b"/")[2] == _ATTRIBUTES]
+    attributes = [path for path in attributes_above(footprint.paths) if path in files]
     for _, text in objects.read(dict.fromkeys(files[path][1] for path in attributes)):
         if looking.rewritten(text):
             return None

@@ -8,7 +8,10 @@ is not there. A commit that has something at such a place counts as one that dif
 
 from __future__ import annotations
 
+import math
 import os
+import stat
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,12 +19,15 @@ from pathlib import Path
 
 from celedger.errors import MachineError
 from celedger.repo import Repository
+from celedger.repo.closures import SUBMODULE, TREE, Objects
 from celedger.repo.plumbing import ask
 from celedger.system import process
 from celedger.system.sources import COMPILED
 
 # Of .git, what tells by its size or by being there.
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
+_LINK = b"120000"
+_KINDS = {TREE: "folder", SUBMODULE: "folder", _LINK: "link", b"100644": "file", b"100755": "file"}
 _ANSWER = 60.0  # seconds for a start of Python on a machine that swaps
 
 
@@ -48,12 +54,15 @@ def judge(
     beside: Collection[Path],
     opened: Collection[bytes],
     looked: Collection[bytes],
-    committed: Iterable[bytes],
+    objects: Objects,
+    commit: str,
     ours: Iterable[Path],
     python: str,
+    began: float = math.inf,
 ) -> Outside:
-    """Of what a trial opened of the folders `beside`, and what it only looked at. `committed` are
-    the files of its commit, `ours` folders of celedger's own; `python` is its interpreter."""
+    """Of what a trial opened of the folders `beside`, and what it only looked at; one that ends
+    with a slash stands for all that is below. `commit` is the tree that it ran at, `ours` folders
+    of celedger's own; `python` is its interpreter; it `began` then (Unix seconds)."""
     git = _inside(repository.common_dir)
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
@@ -61,63 +70,162 @@ def judge(
     places = sorted({*beside} - {repository.common_dir}, key=_depth)
     # Where byte-code was there, Python opens no source.
     opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
-    trees: list[_Tree] = []
     strayed: dict[str, str] = {}  # kind of reason: reason
-    file = ""
-    paths: set[bytes] = set()
+    there: dict[Path, set[bytes]] = {place: set() for place in places}
     for path in sorted({*opened, *looked}):
-        at = path + b"/"
+        at = path.rstrip(b"/") + b"/"
         if at.startswith(own) or (at.startswith(state) and not at.startswith(others)):
             continue
         if at.startswith(git):
             name = at[len(git) : -1]
             if path in opened or name.partition(b"/")[0] in _TELLING:
-                inside = os.fsdecode(name) or "the names in it"
-                strayed.setdefault("git", f"it reads the user's own .git: {inside}")
+                what = os.fsdecode(name) or "the names in it"
+                strayed.setdefault("git", f"it reads the user's own .git: {what}")
             continue
-        trees = trees or [_Tree(repository, place, committed) for place in places]
-        tree = next(tree for tree in trees if at.startswith(tree.inside))
-        name = at[len(tree.inside) : -1]
-        found = tree.find(name)
-        reason = f"it reads the user's own work tree: {os.fsdecode(name) or 'the names in it'}"
-        if path not in opened:
-            if found:
-                paths.add(found)
-        elif name in tree.folders:
-            # Python lists what is on its path to see that a module is not there. What would be
-            # there at another commit is what that commit has there.
-            if os.fsdecode(path) in _search_path(python):
+        there[next(place for place in places if at.startswith(_inside(place)))].add(path)
+    file = ""
+    paths: set[bytes] = set()
+    for place, found in there.items():
+        inside = _inside(place)
+        if found <= {inside[:-1]} - {*opened}:
+            continue  # it is there
+        tree = _Tree(place, {path[len(inside) :].rstrip(b"/") for path in found}, objects, commit)
+        for path in sorted(found):
+            name = path[len(inside) :].rstrip(b"/")
+            lies = tree.find(name)
+            said = os.fsdecode(name) or "the names in it"
+            reason = f"it reads the user's own work tree: {said}"
+            if path.endswith(b"/"):
+                if name.rpartition(b"/")[2] == b"__pycache__":  # stands for the sources beside it
+                    name = name.rpartition(b"/")[0]
+                    lies = tree.find(name)
+                if lies in tree.folders or lies in tree.files:
+                    strayed.setdefault("folder", f"{reason}, too many files to tell which")
+                paths.add(lies)
+            elif path not in opened:
+                searched = name in tree.folders and os.fsdecode(path) in _search_path(python)
+                if not searched and not tree.looks_the_same(lies, began):
+                    strayed.setdefault(
+                        "looked", f"it looks at {said} of the user's own work tree, which differs"
+                        " from the commit",
+                    )  # fmt: skip
+                if lies:
+                    paths.add(lies)
+            elif name in tree.folders:
+                # Python lists what is on its path to see that a module is not there. What would
+                # be there at another commit is what that commit has there.
+                if os.fsdecode(path) not in _search_path(python) and not tree.lists_the_same(
+                    name, began
+                ):
+                    strayed.setdefault("folder", f"{reason}, not as the commit has it")
                 paths.add(name)
+            elif lies in tree.files:
+                file = file or os.fsdecode(name)
+                strayed.setdefault("file", reason)
             else:
-                strayed.setdefault("folder", reason)
-        elif found in tree.files:
-            file = file or os.fsdecode(name)
-            strayed.setdefault("file", reason)
-        else:
-            paths.add(found)
-    unknown = strayed.get("file") or strayed.get("git") or strayed.get("folder") or ""
-    return Outside(unknown, file, frozenset(paths))
+                paths.add(lies)
+    for kind in ("file", "git", "folder", "looked"):
+        if kind in strayed:
+            return Outside(strayed[kind], file, frozenset(paths))
+    return Outside("", file, frozenset(paths))
 
 
 class _Tree:
-    """A work tree of the user: what git tracks there, or the trial's commit has."""
+    """What lies at some paths of a work tree of the user: `files` and `folders` that git tracks
+    there, or the trial's commit has."""
 
-    def __init__(self, repository: Repository, place: Path, committed: Iterable[bytes]) -> None:
-        self.inside = _inside(place)
-        tracked = ask(place, "ls-files", "-z").out.split(b"\0")[:-1]
-        self.files = {*committed, *tracked}
-        self.folders = {b""}
-        for name in self.files:
-            while (name := name.rpartition(b"/")[0]) and name not in self.folders:
+    def __init__(self, place: Path, names: Iterable[bytes], objects: Objects, commit: str) -> None:
+        self._place, self._objects, self._commit = place, objects, commit
+        above: set[bytes] = set()
+        for name in names:
+            while name and name not in above:
+                above.add(name)
+                name = name.rpartition(b"/")[0]
+        self._committed = objects.at(commit, above)
+        self._tracked = ask(place, "ls-files", "-z").out.split(b"\0")[:-1]  # in order
+        self.folders, self.files = {b""}, set[bytes]()
+        for name in above:
+            mode = self._committed.get(name, (b"", ""))[0]
+            if mode == TREE or self._tracks(name + b"/"):
                 self.folders.add(name)
+            if mode not in (b"", TREE) or self._tracks(name):
+                self.files.add(name)
+
+    def _tracks(self, name: bytes) -> bool:
+        """Whether git does a file of this name, or, with a slash behind, one below."""
+        at = bisect_left(self._tracked, name)
+        found = self._tracked[at : at + 1]
+        return bool(found) and (
+            found[0] == name or (name[-1:] == b"/" and found[0].startswith(name))
+        )
+
+    def _at(self, name: bytes) -> Path:
+        return self._place / os.fsdecode(name)
 
     def find(self, name: bytes) -> bytes:
         """The first part of a path that is no folder of tracked files; else all of it."""
-        parts = name.split(b"/")
-        for i in range(1, len(parts)):
-            if (above := b"/".join(parts[:i])) not in self.folders:
-                return above
+        end = name.find(b"/")
+        while end >= 0:
+            if name[:end] not in self.folders:
+                return name[:end]
+            end = name.find(b"/", end + 1)
         return name
+
+    def looks_the_same(self, name: bytes, began: float) -> bool:
+        """Whether looking at it tells what it would with the commit checked out: that a folder is
+        there; of a file its kind, size and mode, of a link where it leads. Always of what is no
+        matter of git's."""
+        entry = self._committed.get(name)
+        if not name or (name not in self.files and name not in self.folders):
+            return True
+        try:
+            found = self._at(name).lstat()
+        except OSError:
+            return entry is None
+        if entry is None:
+            return False
+        if entry[0] in (TREE, SUBMODULE):
+            return stat.S_ISDIR(found.st_mode)
+        ((mode, sha, size),) = self._objects.files(self._commit, [name]).values()
+        if found.st_size != size or found.st_ctime >= began:
+            return False
+        if stat.S_ISLNK(found.st_mode):
+            content = dict(self._objects.read([sha]))[sha]
+            return mode == _LINK and os.fsencode(self._at(name).readlink()) == content
+        return stat.S_ISREG(found.st_mode) and mode == (
+            b"100755" if found.st_mode & stat.S_IXUSR else b"100644"
+        )
+
+    def lists_the_same(self, folder: bytes, began: float) -> bool:
+        """Whether a folder has what it would have with the commit checked out, untracked files
+        apart, and had it all the time. A commit with the same listing there then is one for which
+        the trial would have listed the same, and to one with another it does not agree."""
+        entry = self._committed.get(folder) if folder else (TREE, self._commit)
+        if entry is None or entry[0] != TREE:
+            return False
+        committed = self._objects.listing(entry[1])
+        try:
+            if self._at(folder).stat().st_ctime >= began:
+                return False
+            with os.scandir(self._at(folder)) as entries:
+                there = {os.fsencode(entry.name): _kind(entry) for entry in entries}
+        except OSError:
+            return False
+        inside = folder + b"/" if folder else b""
+        for name, (mode, _) in committed.items():
+            if name not in there or there[name] != _KINDS.get(mode):
+                return False
+        return not any(
+            self._tracks(inside + name) or self._tracks(inside + name + b"/")
+            for name in there.keys() - committed.keys()
+        )
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """As `listdir` and what a listing tells besides have it."""
+    if entry.is_symlink():
+        return "link"
+    return "folder" if entry.is_dir(follow_symlinks=False) else "file"
 
 
 @lru_cache

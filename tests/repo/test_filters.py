@@ -6,6 +6,7 @@ import pytest
 from conftest import Project, git
 
 from celedger.repo import Repository, filters
+from celedger.repo.closures import Objects
 
 
 def test_asking_for_filters_leaves_the_users_index_alone(
@@ -21,6 +22,8 @@ def test_asking_for_filters_leaves_the_users_index_alone(
     monkeypatch.setenv("GIT_INDEX_FILE", str(index))
     repository = Repository.open(project.root)
     tree = repository.resolve("HEAD").tree
-    assert filters.applied(repository, tree, [b"a.bin"]) == {"odd"}
-    assert filters.applied(repository, tree, [b"b"]) == frozenset()
+    names = filters.configured(repository)
+    assert names == {"odd"}
+    for path, found in ((b"a.bin", names), (b"b", frozenset())):
+        assert filters.applied(repository, Objects(repository), tree, [path], names, []) == found
     assert index.read_bytes() == before

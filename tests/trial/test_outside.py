@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from celedger.ledger import Ledger
 from celedger.model import Command, Task
 from celedger.repo import Repository
 from celedger.repo.closures import Objects
-from celedger.system import process
+from celedger.system import process, reads
 from celedger.trial import outside
 from celedger.trial.closure import Observed
 from celedger.trial.surroundings import variables
@@ -33,6 +34,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     tree.mkdir(parents=True, exist_ok=True)
     log, reads = project.root.parent / "log", project.root.parent / "reads"
     beside = outside.folders(repository)
+    began = time.time()
     done = process.run(
         [python, "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
         reads=process.Reads(tree, reads, beside), timeout=120,
@@ -41,10 +43,9 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     observed = Observed()
     observed.take_in(reads)
     assert not observed.unknown
-    files = Objects(repository).files(repository.resolve("HEAD").tree)
     return outside.judge(
-        repository, beside, observed.opened, observed.looked, files,
-        [project.root / ".celedger"], python,
+        repository, beside, observed.opened, observed.looked, Objects(repository),
+        repository.resolve("HEAD").tree, [project.root / ".celedger"], python, began,
     )  # fmt: skip
 
 
@@ -54,7 +55,6 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("open('{root}/model.py')", "work tree: model.py"),
         ("open('../../../../pkg/core.py')", "work tree: pkg/core.py"),
         ("import os; os.chdir('{root}/pkg'); open('core.py')", "work tree: pkg/core.py"),
-        ("import os; os.listdir('{root}/pkg')", "work tree: pkg"),
         ("import os; os.listdir('{root}')", "work tree: the names in it"),
         ("import subprocess; subprocess.run(['{root}/tool'])", "work tree: tool"),
         ("open('{root}/.git/HEAD')", ".git: HEAD"),
@@ -78,8 +78,7 @@ def test_the_users_own_files_make_a_closure_unknown(
     git(project.root, "add", "staged.py")
     found = judged(project, code.replace("{root}", str(project.root)))
     assert unknown in found.unknown
-    assert found.file == ("" if ".git" in unknown or "names" in unknown or unknown[-3:] == "pkg"
-                          else unknown.split()[-1])  # fmt: skip
+    assert found.file == ("" if ".git" in unknown or "names" in unknown else unknown.split()[-1])
 
 
 @pytest.mark.parametrize(
@@ -88,6 +87,7 @@ def test_the_users_own_files_make_a_closure_unknown(
         ("open('{root}/data/big/a.csv')", {b"data"}),
         ("open('{root}/pkg/local.json')", {b"pkg/local.json"}),
         ("import os; os.path.exists('{root}/none/at.py')", {b"none"}),
+        ("import os; os.listdir('{root}/pkg')", {b"pkg"}),
         ("import os; os.path.realpath('{root}/pkg/core.py')", {b"pkg", b"pkg/core.py"}),
         ("import os; os.path.isdir('{root}/pkg'); os.path.exists('{root}/.git/HEAD')", {b"pkg"}),
         ("open('{root}/.celedger/out/x')", set()),
@@ -101,6 +101,35 @@ def test_what_no_commit_has_is_as_it_is(project: Project, code: str, paths: set[
         (project.root / name).touch()
     found = judged(project, code.replace("{root}", str(project.root)))
     assert (found.unknown, found.file, found.paths) == ("", "", paths)
+
+
+@pytest.mark.parametrize(
+    "change", ["git rm -q pkg/two.py", "git rm -q --cached pkg/two.py; rm pkg/two.py",
+               "rm pkg/two.py", "touch pkg/new.py; git add pkg/new.py",
+               "rm pkg/two.py; mkdir pkg/two.py", "git rm -qr pkg"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "look", ["os.listdir('{root}/pkg')", "os.path.exists('{root}/pkg/two.py')"]
+)
+def test_what_is_looked_at_must_be_as_the_commit_has_it(
+    project: Project, change: str, look: str
+) -> None:
+    """Else the trial sees what happens to be checked out."""
+    project.commit("one", FILES | {"pkg/two.py": ""})
+    (project.root / "pkg" / "local.bin").touch()
+    code = f"import os\ntry: {look}\nexcept OSError: pass".replace("{root}", str(project.root))
+    assert judged(project, code).unknown == ""
+    subprocess.run(change, shell=True, cwd=project.root, check=True)
+    differs = "listdir" in look or "new.py" not in change
+    assert bool(judged(project, code).unknown) == differs
+
+
+def test_a_folder_that_changes_meanwhile_is_not_what_was_listed(project: Project) -> None:
+    project.commit("one", FILES)
+    listing = f"import os; os.listdir({str(project.root / 'pkg')!r})"
+    made = f"open({str(project.root / 'pkg' / 'made')!r}, 'w')"
+    assert "work tree: pkg" in judged(project, f"{listing}; {made}").unknown
+    assert judged(project, listing).unknown == ""
 
 
 def environment(at: Path, on_path: Path) -> str:
@@ -122,7 +151,51 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     assert judged(project, "import model", python).file == "model.py"
 
 
-def test_a_trial_of_the_users_work_tree_is_warned_of_and_never_reused(tmp_path: Path) -> None:
+def test_a_folder_of_very_many_untracked_files_is_told_as_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a folder of git's files, or of byte-code of these, it is told as one that is read."""
+    monkeypatch.setattr(reads, "MANY", 3)
+    project.commit("one", FILES)
+    for name in ("data/big/a", "data/big/b", "data/big/c", "data/x.csv"):
+        (project.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.root / name).touch()
+    repository = Repository.open(project.root)
+    objects, tree = Objects(repository), repository.resolve("HEAD").tree
+
+    def told(*names: str) -> tuple[bool, set[bytes]]:
+        opened = reads.folded({bytes(project.root / name) for name in names})
+        assert len(opened) <= 3
+        found = outside.judge(
+            repository, [project.root], opened, (), objects, tree, [], sys.executable
+        )
+        return bool(found.unknown), {*found.paths}
+
+    many = ("data/big/a", "data/big/b", "data/big/c")
+    assert told(*many) == told(*many, "data/x.csv") == (False, {b"data"})
+    assert told("model.py", *many)[0]
+    assert told("pkg/a", "pkg/b", "pkg/c", "pkg/core.py")[0]
+    assert told(*(f"pkg/__pycache__/{i}.pyc" for i in range(4)))[0]
+    assert told(*(f".git/objects/{i}" for i in range(4)))[0]
+
+
+def test_a_repository_at_the_root_is_watched(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "f").touch()
+    beside = (Path("/"), tmp_path)
+    code = f"open({str(tmp_path / 'f')!r}); open('/etc/passwd')"
+    process.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "tree", env={}, log=tmp_path / "log",
+        reads=process.Reads(tmp_path / "tree", tmp_path / "reads", beside), timeout=120,
+    )  # fmt: skip
+    observed = Observed()
+    observed.take_in(tmp_path / "reads")
+    assert {bytes(tmp_path / "f"), b"/etc/passwd"} <= observed.opened
+
+
+def test_a_trial_of_the_users_work_tree_is_warned_of_and_never_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = (
         "from pathlib import Path\nfrom celedger.child import log\nhere = Path(__file__)\n"
         "while not (here / '.git').exists(): here = here.parent\n"
@@ -134,7 +207,10 @@ def test_a_trial_of_the_users_work_tree_is_warned_of_and_never_reused(tmp_path: 
         said = project.run("run", "HEAD")
         assert said.status == 0, said.err
         assert said.err.count("read v of your work tree") == 1
-    assert trained(project) == 4
+        assert "relative to the training's current folder" in said.err
+    monkeypatch.setenv("HOME", str(project.root))
+    assert "your home folder is this repository" in project.run("run", "HEAD", "--force").err
+    assert trained(project) == 6
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         values = {record.summaries["val_loss"] for record in ledger.trials()}
     assert values == {1.0, 2.0}
