@@ -34,8 +34,8 @@ from closure_worlds import RESERVED, Tree, attributes, base, mutate, outside, tr
 
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
-from celedger.repo.checkouts import Checkouts
 from celedger.repo.closures import Contents, Forms, Objects
+from celedger.repo.slots import Checkouts
 from celedger.system import process
 from celedger.trial.closure import Observed
 from celedger.trial.imports import code_of

@@ -7,9 +7,10 @@ configuration are never written.
 
 from __future__ import annotations
 
-from celedger.repo.checkouts import Checkout, Checkouts
+from celedger.repo.checkouts import Checkout
 from celedger.repo.history import History
 from celedger.repo.plumbing import scrubbed
 from celedger.repo.repository import Repository, spread
+from celedger.repo.slots import Checkouts
 
 __all__ = ["Checkout", "Checkouts", "History", "Repository", "scrubbed", "spread"]

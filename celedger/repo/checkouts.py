@@ -1,20 +1,18 @@
 """Private checkouts: work trees under `.git/celedger/checkouts/` in which trials run.
 
 Each slot is a repository of its own that borrows the user's objects, so nothing the code under
-test does with git can reach the user's refs, index or hooks. One process holds a slot at a time,
-by a lock that dies with it. Knows nothing of builds and trials but that they leave files behind.
+test does with git can reach the user's refs, index or hooks. Knows nothing of builds and trials
+but that they leave files behind; who holds which slot is for slots.py.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 
@@ -54,6 +52,7 @@ _CLEAN = ("clean", "-ffdxq")  # -x: ignored files too; -ff: repositories inside 
 _ORIGINAL = "celedger-config"  # the configuration as made here, under .git
 _INDEX = "celedger-index"  # the index as it was when the tree was sealed, under .git
 _CLOCK = "celedger-clock"  # touched, to read the file system's clock, under .git
+_MANNER = "celedger-manner"  # how the tree was written (filters.py), under .git
 # What git heeds when it writes the tree: where one of these is not as we left it, nothing that we
 # remember of the tree is believed.
 _HEEDED = (
@@ -93,59 +92,6 @@ class Seal:
             return all(key_of(tree / name) == key for name, key in self.files.items())
         except (FileNotFoundError, NotADirectoryError):
             return False
-
-
-class Checkouts:
-    """The slots of one repository; there are as many as were ever in use at once."""
-
-    def __init__(self, repository: Repository) -> None:
-        self.repository = repository
-        self.folder = repository.state_dir / "checkouts"
-
-    def slots(self) -> list[tuple[Path, bool]]:
-        """The slots there are, each with whether somebody holds it."""
-        found = []
-        for path in sorted(self.folder.glob("[0-9]*")):
-            if path.suffix == "" and path.is_dir():
-                handle = _try_lock(path.with_suffix(".lock"))
-                found.append((path, handle is None))
-                if handle is not None:
-                    os.close(handle)
-        return found
-
-    def remove(self, path: Path) -> bool:
-        """Delete a slot, unless somebody holds it: the next to take it makes it anew."""
-        handle = _try_lock(path.with_suffix(".lock"))
-        if handle is None:
-            return False
-        try:
-            delete(path)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
-        return True
-
-    def take(self) -> Checkout:
-        """A free slot, held until `close` (or the end of `with`, or of the process)."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, number = next(
-                (handle, n)
-                for n in count()
-                if (handle := _try_lock(self.folder / f"{n}.lock")) is not None
-            )
-        except OSError as error:
-            raise RepositoryError(
-                f"cannot make a checkout in {self.folder}: {error.strerror}"
-            ) from error
-        checkout = Checkout(self.repository, self.folder / str(number), handle)
-        try:
-            checkout.prepare()
-        except BaseException:
-            checkout.close()
-            raise
-        return checkout
 
 
 class Checkout:
@@ -271,6 +217,10 @@ class Checkout:
         (self._git_dir / "refs").mkdir()
         (self._git_dir / "packed-refs").write_bytes(refs)
         self._tell("rev-parse", "--git-dir")
+        written, manner = self._git_dir / _MANNER, filters.manner(self._repository).encode()
+        if _content(written) != manner:
+            self._empty()  # git would leave what is the same commit's as it is
+            written.write_bytes(manner)
         self._filters = filters.configured(self._repository) - {filters.LFS}
         self.commit, self._seal, self._clean, self._fresh = "", None, None, True
 
@@ -484,14 +434,3 @@ def _content(path: Path) -> bytes | None:
 
 def _checkout(sha: str) -> tuple[str, ...]:
     return ("checkout", "--detach", "--force", "--quiet", sha)
-
-
-def _try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock until it is closed; None where another one does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor

@@ -3,6 +3,7 @@ They may read any file of the tree, or of the machine."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable
@@ -16,21 +17,33 @@ from celedger.repo.repository import Repository
 LFS = "lfs"
 _WORD = b"filter"  # an attribute is not given without it
 LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
+# Of the configuration, what git heeds when it writes files.
+_WRITING = r"^(filter\..*|core\.(autocrlf|eol|symlinks|filemode|attributesfile))$"
 # Whatever the user's own configuration says, the index that we make is one file.
 _PLAIN = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
 
 
 def configured(repository: Repository) -> frozenset[str]:
     """The names of those that write files, by git's configuration: `smudge = cat` does not."""
-    said = ask(
-        repository.worktree, "config", "-z", "--get-regexp", r"^filter\..*\.(smudge|process)$"
-    ).out.decode(errors="surrogateescape")
     found = set()
-    for row in said.split("\0")[:-1]:
+    for row in _settings(repository).decode(errors="surrogateescape").split("\0")[:-1]:
         key, _, value = row.partition("\n")
-        if value.strip() not in ("", "cat"):
+        if key.endswith((".smudge", ".process")) and value.strip() not in ("", "cat"):
             found.add(key.removeprefix("filter.").rpartition(".")[0])
     return frozenset(found)
+
+
+def manner(repository: Repository) -> str:
+    """What, beside a tree, decides how git writes it: another text where that may differ."""
+    said = [_settings(repository)]
+    for path in repository.attribute_files():
+        with suppress(OSError):
+            said.append(path.read_bytes())
+    return hashlib.sha256(b"\0\0".join(said)).hexdigest()
+
+
+def _settings(repository: Repository) -> bytes:
+    return ask(repository.worktree, "config", "-z", "--get-regexp", _WRITING).out
 
 
 def off(names: Iterable[str]) -> list[str]:

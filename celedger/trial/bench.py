@@ -25,7 +25,8 @@ from celedger.model import (
     Task,
     Why,
 )
-from celedger.repo.checkouts import Checkout, Checkouts
+from celedger.repo.checkouts import Checkout
+from celedger.repo.slots import Checkouts
 from celedger.suite import Suite
 from celedger.system import lock
 from celedger.system.gpu import Device

@@ -16,7 +16,7 @@ from celedger.errors import MachineError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, Task, TrialRecord, Why
 from celedger.repo import Repository, scrubbed
-from celedger.repo.checkouts import Checkouts
+from celedger.repo.slots import Checkouts
 from celedger.system import environment, gpu, lock
 from celedger.system.cache import Cache
 from celedger.system.warm import Launchers

@@ -374,6 +374,28 @@ def test_what_a_filter_writes_is_the_commits_and_nothing_else_is_written_anew(
         assert (checkout.path / "data" / "a").read_text() == f"1{ids['a']}\n"
 
 
+def test_a_filter_that_is_configured_later_writes_the_same_commit_anew(
+    tmp_path: Path, git: Git
+) -> None:
+    """As `git lfs install` after the first trial; and no longer once it is gone."""
+    files = {".gitattributes": "*.bin filter=lfs\n", "w.bin": "pointer\n", "model.py": "1\n"}
+    ids = create(tmp_path / "r", [NewCommit("a", "a", files)])
+    for setting, content in (
+        (None, "pointer\n"),
+        ("tr a-z A-Z", "POINTER\n"),
+        ("cat", "pointer\n"),
+    ):
+        if setting:
+            git(tmp_path / "r", "config", "filter.lfs.smudge", setting)
+        with take(tmp_path) as checkout:
+            checkout.move_to(ids["a"])
+            assert (checkout.path / "w.bin").read_text() == content
+            written = (checkout.path / "model.py").stat().st_ctime_ns
+        with take(tmp_path) as checkout:
+            checkout.move_to(ids["a"])
+            assert (checkout.path / "model.py").stat().st_ctime_ns == written
+
+
 def test_works_from_a_linked_worktree_a_bare_repository_and_a_submodule(
     tmp_path: Path, git: Git
 ) -> None:
