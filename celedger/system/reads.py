@@ -52,17 +52,31 @@ _calls = _module("calls")
 
 
 def folded(paths: set[bytes]) -> set[bytes]:
-    """The paths, or where they are more than MANY the folders of the deepest ones, with a slash
-    behind: one stands for all that is below it."""
-    folds: set[bytes] = set()
-    while len(paths) + len(folds) > MANY:
-        depth = max(path.count(b"/") for path in (*paths, *(fold[:-1] for fold in folds)))
-        deepest = {path for path in paths if path.count(b"/") == depth}
-        paths = paths - deepest
-        deepest.update(fold[:-1] for fold in folds if fold.count(b"/") > depth)
-        folds = {fold for fold in folds if fold.count(b"/") <= depth}
-        folds.update(path.rpartition(b"/")[0] + b"/" for path in deepest)
-    return paths | folds
+    """The paths; where they are more than MANY, folders with so many below that no folder in them
+    has stand for these, with a slash behind."""
+    if len(paths) <= MANY:
+        return paths
+    below: dict[bytes, int] = {}  # folder: paths in it, and in those in it that are not folded
+    for path in paths:
+        folder = path.rpartition(b"/")[0]
+        below[folder] = below.get(folder, 0) + 1
+    for folder in list(below):
+        while folder and (folder := folder.rpartition(b"/")[0]) not in below:
+            below[folder] = 0
+    top_down = sorted(below, key=lambda folder: folder.count(b"/"))
+    folds = set()
+    for folder in reversed(top_down):
+        if below[folder] > MANY:
+            folds.add(folder)
+            below[folder] = 1
+        if folder:
+            below[folder.rpartition(b"/")[0]] += below[folder]
+    inside: set[bytes] = set()
+    for folder in top_down:
+        if folder in folds or (folder and folder.rpartition(b"/")[0] in inside):
+            inside.add(folder)
+    kept = {path for path in paths if path.rpartition(b"/")[0] not in inside}
+    return kept | {f + b"/" for f in folds if not f or f.rpartition(b"/")[0] not in inside}
 
 
 class _Vector(ctypes.Structure):

@@ -26,7 +26,7 @@ from celedger.trial.imports import Imports, code_of
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "5:"
+RULES = "6:"
 
 
 @dataclass

@@ -157,24 +157,22 @@ def test_a_folder_of_very_many_untracked_files_is_told_as_one(
     """As a folder of git's files, or of byte-code of these, it is told as one that is read."""
     monkeypatch.setattr(reads, "MANY", 3)
     project.commit("one", FILES)
-    for name in ("data/big/a", "data/big/b", "data/big/c", "data/x.csv"):
-        (project.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (project.root / name).touch()
     repository = Repository.open(project.root)
     objects, tree = Objects(repository), repository.resolve("HEAD").tree
 
     def told(*names: str) -> tuple[bool, set[bytes]]:
         opened = reads.folded({bytes(project.root / name) for name in names})
-        assert len(opened) <= 3
+        assert len(opened) <= 3 < len(names)
         found = outside.judge(
             repository, [project.root], opened, (), objects, tree, [], sys.executable
         )
         return bool(found.unknown), {*found.paths}
 
-    many = ("data/big/a", "data/big/b", "data/big/c")
-    assert told(*many) == told(*many, "data/x.csv") == (False, {b"data"})
+    many = [f"data/{name}" for name in ("big/a", "big/b/1/2", "big/b/2/2", "small/d", "x.csv")]
+    assert told(*many, ".git/celedger/suites/x/fit.py") == (False, {b"data"})
     assert told("model.py", *many)[0]
     assert told("pkg/a", "pkg/b", "pkg/c", "pkg/core.py")[0]
+    assert told("pkg/new/a", "pkg/new/b", "pkg/new/c", "pkg/new/d") == (False, {b"pkg/new"})
     assert told(*(f"pkg/__pycache__/{i}.pyc" for i in range(4)))[0]
     assert told(*(f".git/objects/{i}" for i in range(4)))[0]
 
