@@ -4,6 +4,11 @@ that, so its closure is unknown.
 
 Files that git does not track are no commit's: they are taken to be as they are now, and so is what
 is not there. A commit that has something at such a place counts as one that differs.
+
+A folder of tracked files that is listed, and a tracked file that is only looked at, tell of what
+is checked out, too. Where that is the same as the trial's commit has there, and was all the time,
+the trial saw what it would see with its commit checked out; that place of the tree then counts,
+so that it stands for no commit with another listing or file. Else the closure is unknown.
 """
 
 from __future__ import annotations
