@@ -38,6 +38,11 @@ MANY = 20_000
 _AT_CWD = -100
 _IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
+_AF_UNIX = _socket.AF_UNIX.to_bytes(2, sys.byteorder)
+_SOCKADDR = 110  # bytes of the longest sockaddr_un
+_MSGHDR = struct.Struct("QI")  # its beginning: the address and its length
+_MMSGHDR = 64  # bytes from one to the next, of many
+_VECTORS = 1024  # UIO_MAXIOV
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
 
 
@@ -96,7 +101,7 @@ class Watch:
         """From here on every path that this process names is recorded."""
         fd = _calls.install()
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))]
-        self._theirs.sendmsg([b"."], rights if fd >= 0 else [])
+        self._theirs.sendmsg([b"."], rights if fd >= 0 else [], _calls.HANDING_OVER)
         if fd >= 0:
             os.close(fd)
         self._ours.close()
@@ -220,21 +225,20 @@ class Record:
         if architecture != self._architecture or name is None:
             self.unknown = self.unknown or f"system call {number} of {architecture:x} was made"
             return []
-        found = []
-        for at, base in _calls.PATHS[name][2]:
-            path = self._string(pid, arguments[at])
-            if path is None or (not path and name not in ("execveat", "linkat")):
-                continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
-            if not path.startswith(b"/"):
+        found: list[bytes | None]
+        if name in _calls.ADDRESSES:
+            found = [self._absolute(path, pid) for path in self._sockets(pid, name, arguments)]
+        else:
+            found = []
+            for at, base in _calls.PATHS[name][2]:
+                path = self._string(pid, arguments[at])
+                if path is None or (not path and name not in ("execveat", "linkat")):
+                    continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
                 folder = _AT_CWD
                 if base >= 0:
                     folder = ctypes.c_int32(arguments[base] & 0xFFFFFFFF).value
-                where = "cwd" if folder == _AT_CWD else f"fd/{folder}"
-                try:
-                    path = os.readlink(b"/proc/%d/%s" % (pid, where.encode())) + b"/" + path
-                except OSError:  # EBADF for the caller, or it is gone
-                    continue
-            found.append(path)
+                found.append(self._absolute(path, pid, folder))
+        paths = [path for path in found if path is not None]
         if name in _calls.RELINKING:
             self._remember = False
             self._folders.clear()
@@ -245,9 +249,41 @@ class Record:
                 self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
             self._sources.forget(pid)
-            for path in list(found):
-                found += self._interpreters(path, pid)
-        return found
+            for path in list(paths):
+                paths += self._interpreters(path, pid)
+        return paths
+
+    @staticmethod
+    def _absolute(path: bytes, pid: int, folder: int = _AT_CWD) -> bytes | None:
+        """A path that a process names, relative to what it has open as a `folder`; None where it
+        has no such thing."""
+        if path.startswith(b"/"):
+            return path
+        where = "cwd" if folder == _AT_CWD else f"fd/{folder}"
+        try:
+            return os.readlink(b"/proc/%d/%s" % (pid, where.encode())) + b"/" + path
+        except OSError:  # EBADF for the caller, or it is gone
+            return None
+
+    def _sockets(self, pid: int, name: str, arguments: tuple[int, ...]) -> list[bytes]:
+        """The paths among the addresses of sockets that a call names."""
+        at, size = _calls.ADDRESSES[name][2:]
+        rows = [(arguments[at], arguments[size])]
+        if name in _calls.MESSAGES:
+            count = min(arguments[size] & 0xFFFFFFFF, _VECTORS) if size >= 0 else 1
+            text = self._text(pid, arguments[at]) or b""
+            held = min(count, (len(text) + _MMSGHDR - _MSGHDR.size) // _MMSGHDR)
+            if text and held < count:
+                self.unknown = self.unknown or f"it sends {count} messages in one call"
+            rows = [_MSGHDR.unpack_from(text, _MMSGHDR * i) for i in range(held)]
+        found = []
+        for address, length in rows:
+            text = (address and self._text(pid, address)) or b""
+            if text[:2] == _AF_UNIX:
+                # It may end without a NUL; what begins with one is no path.
+                end = min(length & 0xFFFFFFFF, _SOCKADDR)
+                found.append(text[2:end].partition(b"\0")[0])
+        return [path for path in found if path]
 
     def _string(self, pid: int, address: int) -> bytes | None:
         """The string at an address of another process; None where there is none."""

@@ -100,6 +100,45 @@ def test_every_path_that_a_training_names_is_seen(tree: Path, code: str, named: 
     assert not untouched & observed.paths
 
 
+SOCKETS = """\
+import ctypes, socket as s
+name = s.socket(s.AF_UNIX, s.SOCK_DGRAM)
+sent = lambda *words: (ctypes.c_uint64 * len(words))(*words)
+where = ctypes.create_string_buffer(b"\\1\\0" + b"data/c, no end")
+message = lambda name, size: (name, size, 0, 0, 0, 0, 0)
+def many(count):
+    words = (*message(0, 0), 0, *message(ctypes.addressof(where), 8), 0) * (count // 2)
+    ctypes.CDLL(None).sendmmsg(name.fileno(), sent(*words), count, 0)
+try: {}
+except OSError: pass
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("name.bind('data/c')", b"data/c"),
+        ("name.connect('latest/a.txt')", b"data/a.txt"),
+        ("name.sendto(b'x', 'none/c')", b"none"),
+        ("name.sendmsg([b'x'], [], 0, 'data/b.txt')", b"data/b.txt"),
+        ("name.bind('data/' + 'c' * 102)", b"data/" + b"c" * 102),
+        ("many(2)", b"data/c"),
+        ("name.bind('\\0data/c'); name.bind('')", b""),
+        ("s.socketpair()[0].send(b'x'); s.socket().connect(('127.0.0.1', 9))", b""),
+    ],
+)
+def test_a_socket_that_is_a_file_is_named(tree: Path, code: str, named: bytes) -> None:
+    observed = observe(tree, SOCKETS.format(code))
+    assert not observed.unknown
+    assert observed.paths - {b"", b"latest"} == {named} - {b""}
+
+
+@linux
+def test_more_messages_than_are_looked_at_make_a_closure_unknown(tree: Path) -> None:
+    assert "messages" in observe(tree, SOCKETS.format("many(400)")).unknown
+
+
 @linux
 def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) -> None:
     (tree / "tool").write_text("#!./sh\ncat data/b.txt\n")
