@@ -24,7 +24,8 @@ SOURCES = (
     b".py", b".pth", b".sh", b".toml", b".yaml", b".yml", b".json", b".cfg", b".ini", b".txt",
     b".pyc", b".zip", b".whl", b".egg", b".pyz",
 )  # fmt: skip
-# And those that nobody takes for code: by their suffix, or where they lie.
+# And those that are data: by their suffix, unless something carries out what a file says, or by
+# where they lie.
 _DATA = (
     b".so", b".a", b".o", b".h", b".hpp", b".cuh", b".mo", b".csv", b".tsv", b".jsonl", b".npy",
     b".safetensors", b".arrow", b".parquet", b".h5", b".png", b".jpg", b".jpeg", b".wav", b".flac",
@@ -32,6 +33,7 @@ _DATA = (
     b".lock", b".webp", b".bmp", b".gif", b".tif", b".tiff", b".npz", b".pkl", b".pt", b".bin",
     b".tfrecord", b".ogg", b".xml", b".dcm", b".mat", b".hdf5",
 )  # fmt: skip
+_SOME = 2000  # files of data that are told: an image folder has millions
 _MACHINE = re.compile(rb"/(?:etc|usr/(?:share|include|lib[^/]*))/")
 
 
@@ -51,13 +53,15 @@ class Sources:
         self._reader = b""  # what takes code for data
         self._packages: set[bytes] = set()
         self._foreign: set[bytes] = set()
+        self._data: set[bytes] = set()
         self._standard: dict[bytes, bool] = {}  # folders that may be a standard library
 
     def found(self) -> dict[str, object]:
         """`imported`: sources of the tree and the versions of Python that imported them (with a
         last digit 1 where they say what they enter); `text`: those read otherwise; `entered`: path,
         line, qualified name; `reader`: what takes code for data; `packages`: installed ones that
-        were opened; `foreign`: other files outside of the tree."""
+        were opened; `foreign`: other files outside of the tree; `data`: more of these, that are so
+        by their suffix (where there are very many, the first)."""
         return {
             "imported": {path: sorted(found) for path, found in self._imported.items()},
             "text": sorted(self._text),
@@ -65,6 +69,7 @@ class Sources:
             "reader": self._reader,
             "packages": sorted(self._packages),
             "foreign": sorted(self._foreign),
+            "data": sorted(self._data),
         }
 
     def hear(self, message: bytes, thread: int) -> bytes:
@@ -125,9 +130,13 @@ class Sources:
             installed = _INSTALLED.search(path)
             if installed:
                 self._packages.add(installed[1])
+            elif path.lower().endswith(_DATA) and not call.startswith("execve"):
+                some = len(self._data) <= _SOME and path not in self._data
+                place = _SYSTEM.match(path) or _MACHINE.match(path) or self._is_standard(path)
+                if some and not place and os.path.lexists(path):
+                    self._data.add(path)
             elif not (
-                path.lower().endswith(_DATA)
-                or _SYSTEM.match(path)
+                _SYSTEM.match(path)
                 or self._is_standard(path)
                 or (not os.path.lexists(path) if path.endswith(SOURCES) else _MACHINE.match(path))
             ):

@@ -23,7 +23,9 @@ _SOURCES = tuple(map(os.fsdecode, SOURCES))
 # What reads more reads a corpus, and counts as what looks at everything.
 _MANY, _MUCH = 2000, 2 << 20
 _HEAD = 8000  # bytes in which a NUL tells data from text, as git has it
-_CODED = (b"PK\3\4", b"\xff\xfe", b"\xfe\xff")  # an archive, from which Python imports; UTF-16
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_CODED = (b"PK\3\4", *_UTF16)  # an archive, from which Python imports
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".tar", ".db", ".sqlite", ".pkl")  # what may hold texts
 _ARCHIVED = (".npz", ".pt", ".bin", ".ckpt", ".keras")  # archives of data
 
 
@@ -37,11 +39,12 @@ class Imports:
     reader: bytes = b""
     packages: set[bytes] = field(default_factory=set)
     foreign: set[bytes] = field(default_factory=set)
+    data: set[bytes] = field(default_factory=set)
 
     def add(self, told: Mapping[str, Any]) -> None:
         for path, versions in told["imported"].items():
             self.imported.setdefault(path, set()).update(versions)
-        for name in ("text", "entered", "packages", "foreign"):
+        for name in ("text", "entered", "packages", "foreign", "data"):
             getattr(self, name).update(told[name])
         self.reader = self.reader or told["reader"]
 
@@ -119,10 +122,12 @@ def _looks(
 ) -> tuple[bool, bool] | None:
     """Whether docstrings are looked at, and names from within other functions; None where code
     itself is."""
-    docs, scopes = not looking.copying(imports.packages), False
-    foreign = [os.fsdecode(p) for p in imports.foreign]
+    docs, scopes, executes = not looking.copying(imports.packages), False, False
     folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *ours)))
-    outside = [Path(name) for name in foreign if not name.startswith(folders)]
+    outside, data = (
+        [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
+        for names in (imports.foreign, imports.data)
+    )
     if len(outside) > _MANY:
         return None
     outside = [path for path in outside if not is_data(path)]
@@ -142,7 +147,8 @@ def _looks(
         if text is None or looking.at_code(text, python):
             return None
         docs = docs or looking.at_docs(text, pinned=True)
-        scopes = scopes or looking.at_scopes(text)
+        scopes = scopes or _at_scopes(text)
+        executes = executes or looking.executes(text)
     read = [path for path in footprint.paths if path in files]
     if any(files[path][2] > looking.MOST for path in read):
         return None
@@ -154,7 +160,13 @@ def _looks(
         if _at_code(text, python):
             return None
         docs = docs or _at_docs(text)
-        scopes = scopes or looking.at_scopes(text)
+        scopes = scopes or _at_scopes(text)
+        executes = executes or looking.executes(text)
+    for text in _of_data(data) if executes else ():
+        if text is None or looking.at_code(text, python):
+            return None
+        docs = docs or looking.at_docs(text, pinned=True)
+        scopes = scopes or _at_scopes(text)
     return docs, scopes
 
 
@@ -200,9 +212,32 @@ def is_data(path: Path) -> bool:
     return b"\0" in head or path.stat().st_size > looking.MOST
 
 
+def _of_data(paths: Sequence[Path]) -> Iterable[bytes | None]:
+    """The texts among files of data, as `looking.texts` has them."""
+    if len(paths) > _MANY:
+        return [None]
+    told = [path for path in paths if path.suffix in _PACKED or not _is_binary(path)]
+    if any(path.suffix in _PACKED for path in told):
+        return [None]
+    try:
+        return [None] if sum(path.stat().st_size for path in told) > _MUCH else looking.texts(told)
+    except OSError:  # what it said is gone
+        return [None]
+
+
+def _is_binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return b"\0" in head and not head.startswith(_UTF16)
+
+
 def _files(folder: Path) -> Iterable[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 _at_code = lru_cache(4096)(looking.at_code)
+_at_scopes = lru_cache(4096)(looking.at_scopes)
 _at_docs = lru_cache(4096)(lambda text: looking.at_docs(text, pinned=False))

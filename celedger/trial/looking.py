@@ -20,7 +20,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -48,8 +48,10 @@ _CODE = re.compile(
     rb"|_current_frames|_current_exceptions|exc_info|PYTHONWARNINGS|-W\s*[^\s'\"]*:\d"
     rb"|__warningregistry__|captureWarnings|pythonapi|PyDLL|Py(?:Frame|Code|TraceBack|Eval)_"
     # What keeps lines in what it writes: exported graphs, the `repr` of asyncio's tasks, handles
-    # and futures with callbacks.
+    # and futures with callbacks. It logs them too: in its debug mode (which Python's -X dev turns
+    # on) those that are slow, else those that are lost.
     rb"|\b(?:jit|onnx|export|fx)\b|\b(?:current_task|all_tasks|create_task|ensure_future)\b"
+    rb"|(?i:asyncio)|PYTHONDEVMODE|-X[\s'\",]*dev\b"
     rb"|\bcall_(?:soon\w*|later|at)\b|\badd_(?:reader|writer|signal_handler|done_callback)\b"
     rb"|__static_attributes__|findCaller|LogRecord|getrefcount|signal\.signal|set_debug|gettarinfo|ZipInfo"
     # The line given by its place among the arguments.
@@ -76,10 +78,20 @@ _DOCS = re.compile(
 )
 # A function that was never entered lends its names to the one around it. And its constants are
 # objects: when cycles are collected depends on how many were made, and then what weak references,
-# finalizers and lists of subclasses show.
+# finalizers and lists of subclasses show. It also closes files, so that their numbers are given
+# again, and ends generators: what `contextmanager` makes of one is not left open by a `with`.
 _SCOPES = re.compile(
     rb"(?<![.\w])(?:locals|eval|exec|vars|dir)\b|__closure__|cell_"
     rb"|weakref|Weak[A-Z]|utils\.weak|__subclasses__|__del__|getallocatedblocks|\bintern\b|internedsize"
+    rb"|fileno|\bdup2?\b|\bos\.(?:open|pipe|memfd)|mkstemp|openpty|(?:self|dev)/fd|NOFILE|num_fds"
+    rb"|\.__enter__|enter_context|ExitStack|__wrapped__"
+)
+# What carries out a text that it is given, whatever its file is called: not `model.eval()`,
+# `torch.compile`, nor a name as a key or value.
+_EXECUTES = re.compile(
+    rb"(?<![.\w'\"-])(?:eval|exec|compile)\s*[(,)]|=\s*(?:eval|exec|compile)\s*(?:$|[\n;#])"
+    rb"|\brunpy\b|\bexecfile\b|\bcodeop\b|Interactive(?:Interpreter|Console)|builtins"
+    rb"|\bsubprocess\b|\bpopen\b|os\.(?:system|exec|posix_spawn|spawn)"
 )
 # Calls of `gc` that show nothing where their value is dropped, as many trainings make them.
 _GC = re.compile(rb"\bgc\b")
@@ -117,8 +129,109 @@ def _has_modules(text: bytes) -> bool:
         return True
 
 
+def executes(text: bytes) -> bool:
+    """Whether it may carry out the text of another file."""
+    return _EXECUTES.search(text) is not None
+
+
 def at_scopes(text: bytes) -> bool:
-    return _SCOPES.search(text) is not None or _at_collector(text)
+    return _SCOPES.search(text) is not None or _at_collector(text) or _left_open(text)
+
+
+# Generators and coroutines; what writes when it is closed. A text without is not taken apart.
+_UNFINISHED = re.compile(rb"\byield\b|\bawait\b|\basync\b|open\w*\(|makefile|Temporary|ZipFile")
+_SOURCE = re.compile(
+    rb"(?m)^[ \t]*(?:async +)?def +\w+ *[(\[]|^[ \t]*import +[\w.]+[ \t]*$"
+    rb"|open\w*\([^)\n]*['\"][rbt]*[wax]"
+)
+_WRITES = re.compile(r"[rwaxbtU+]*[wax+][rwaxbtU+:|gz2]*", re.ASCII)  # the modes of a file
+_OPENS = frozenset({"open", "fdopen", "makefile", "ZipFile", "TarFile"})
+_TEMPORARY = "Temporary"  # files and folders that are removed with their object
+_Suspends = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
+_Tries = (ast.Try, ast.TryStar)
+_Inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def _left_open(text: bytes) -> bool:
+    """Whether it has what does something when the collector finds it: a generator that waits within
+    a `try` or `with`, or a file that is written and not closed by a `with`."""
+    if _UNFINISHED.search(text) is None:
+        return False
+    tree = _parsed(text) if len(text) <= _PARSED else None
+    if tree is None:
+        return _SOURCE.search(text) is not None  # else it is something to read
+    managed = {
+        item.context_expr
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        for item in node.items
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call() if node not in managed and _writes(node):
+                return True
+            case ast.FunctionDef() if any(map(_is_manager, node.decorator_list)):
+                continue
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if any(_guards(inner) and _suspends(inner) for inner in _within(node)):
+                    return True
+    return False
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in it, without what is in functions and classes of it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _Inner):
+            yield child
+            yield from _within(child)
+
+
+def _guards(node: ast.AST) -> bool:
+    """Whether it does something where what is in it is given up. A file that is read is only
+    closed."""
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        return not all(
+            isinstance(item.context_expr, ast.Call)
+            and _called(item.context_expr) == "open"
+            and not _writes(item.context_expr)
+            for item in node.items
+        )
+    return isinstance(node, _Tries)
+
+
+def _suspends(node: ast.AST) -> bool:
+    return isinstance(node, _Suspends) or any(isinstance(n, _Suspends) for n in _within(node))
+
+
+def _is_manager(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator) in ("contextmanager", "contextlib.contextmanager")
+
+
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name
+    return ""
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether it makes a file object to write to, as far as can be seen."""
+    name = _called(call)
+    if name not in _OPENS:
+        return _TEMPORARY in name
+    modes = [keyword.value for keyword in call.keywords if keyword.arg in ("mode", None)]
+    if isinstance(call.func, ast.Attribute):  # of a module, or of a path, which is no argument then
+        modes += [mode for mode in call.args[:1] if _is_mode(mode) or "mode" in ast.unparse(mode)]
+    modes += call.args[1:2]
+    return any(_is_mode(mode) or not isinstance(mode, ast.Constant) for mode in modes)
+
+
+def _is_mode(node: ast.expr) -> bool:
+    """Whether it is that of a file that is written."""
+    match node:
+        case ast.Constant(str(word)):
+            return _WRITES.fullmatch(word) is not None
+    return False
 
 
 def _at_collector(text: bytes) -> bool:

@@ -192,6 +192,7 @@ def test_words_that_get_at_code() -> None:
         b"from profile import run", b"repr(loop.call_soon(f))", b"future.add_done_callback(f)",
         b"len(model.__warningregistry__)", b"warnings._showwarnmsg = f", b"ctypes.pythonapi",
         b"CDLL(None).PyFrame_GetLineNumber", b"t.gettarinfo('model.py').size",
+        b"asyncio.run(main(), debug=True)", b"PYTHONASYNCIODEBUG", b"python -X dev fit.py",
         b"ZipInfo.from_file('model.py')", b"logging.captureWarnings(True)",
     ):  # fmt: skip
         assert looking.at_code(text), text
@@ -242,6 +243,41 @@ def test_words_that_get_at_code() -> None:
 def test_who_sees_when_garbage_is_collected_is_one_that_looks(text: str, looks: bool) -> None:
     """It depends on the constants of functions that were never entered."""
     assert looking.at_scopes(text.encode()) == looks
+
+
+@pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ("def f(b):\n    try: yield b\n    finally: n.append(1)", True),
+        ("def f(b):\n    with torch.no_grad():\n        for x in b: yield x", True),
+        ("class C:\n    async def f(b):\n        async with b: pass", True),
+        ("def f[T](b):\n    try: yield b\n    finally: n = 1", True),  # newer than this Python
+        ("def f(b):\n    with open(b) as g:\n        for x in g: yield x", False),
+        ("@contextmanager\ndef f(b):\n    try: yield b\n    finally: n = 1", False),
+        ("stack.enter_context(f())", True), ("f().__enter__()", True),
+        ("def f(b):\n    for x in b: yield x\ntry: f()\nexcept OSError: pass", False),
+        ("The yield was open (in May)\nawait with patience\n", False),
+        ("f = open('x', 'w')", True), ("p.open('ab')", True), ("open('x', mode=m)", True),
+        ("with open('x', 'w') as f: f.write(y)", False), ("Image.open(path)", False),
+        ("open('x', 'rb'), gzip.open(p, 'rt'), tarfile.open(p, 'r:gz')", False),
+        ("t = tempfile.TemporaryDirectory()", True), ("f.fileno()", True), ("os.dup(0)", True),
+    ],
+)  # fmt: skip
+def test_what_the_collector_ends_or_closes_is_noticed(text: str, looks: bool) -> None:
+    assert looking.at_scopes(text.encode()) == looks
+
+
+@pytest.mark.parametrize(
+    ("text", "executes"),
+    [
+        ("eval(text)", True), ("list(map(exec, rows))", True), ("run = eval\n", True),
+        ("runpy.run_path('x.log')", True), ("subprocess.run(['sh', 'x.log'])", True),
+        ("model.eval()", False), ("torch.compile(model)", False), ("compile = True", False),
+        ("phase in ('train', 'eval')", False), ("python fit.py --eval", False),
+    ],
+)  # fmt: skip
+def test_who_carries_out_a_text_is_noticed(text: str, executes: bool) -> None:
+    assert looking.executes(text.encode()) == executes
 
 
 @pytest.mark.parametrize(("name", "looks"), [("zipped.py", True), ("array.npy", False)])
@@ -410,17 +446,19 @@ def test_what_looks_from_a_file_that_nobody_keeps_trains_anew(tmp_path: Path) ->
     tool.write_text(SCRIPT.replace("model.level(0)", "len(model.__doc__)"))
     made = 'name = "tiny"\nbuild = ["cp gen.in gen.py"]\ninputs = ["gen.in"]\n'
     text = made.replace("gen.py", "gen.txt")
-    (tmp_path / "gen.conf").write_text(GEN)
+    for name in ("conf", "log"):
+        (tmp_path / f"gen.{name}").write_text(GEN)
     kinds = {
         "made": SUITE.replace('name = "tiny"\n', made),
         "text": SUITE.replace('name = "tiny"\n', text),
         "conf": SUITE,
+        "log": SUITE,
         "tool": SUITE.replace("{suite}/fit.py", str(tool)),
     }
     for name, suite in kinds.items():
         script = SCRIPT.replace("import model", "import gen, model")
-        if name in ("text", "conf"):
-            read = "gen.txt" if name == "text" else tmp_path / "gen.conf"
+        if name in ("text", "conf", "log"):
+            read = "gen.txt" if name == "text" else tmp_path / f"gen.{name}"
             script = SCRIPT.replace("import model", f"gen = open('{read}').read(); exec(gen)")
             script = script.replace("model.level(0)", "N")
         script = script.replace("model.level(0)", "gen.N")
