@@ -8,11 +8,12 @@ it, or starts a cold one in its place; how one ends is in `ending.py`. The launc
 what it imported, and refuses to serve when importing left threads, processes, open files (a
 device is one) or another `sys.path` behind.
 
-One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…}, "stamps":
-[…]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […], "fds": [N, …],
-"reads": [TREE, FILE, BESIDE]}` with the descriptors control, status, log, and those the trial knows
-as N; the answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is
-nobody else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
+One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…},
+"packages": […], "stamps": […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …,
+"argv": […], "fds": [N, …], "reads": [TREE, FILE, BESIDE], "named": {…}}` with the descriptors
+control, status, log, and those the trial knows as N; `named` is what of the imports counts as the
+trial's own. The answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its
+number is nobody else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def load(path: str) -> Any:
 
 
 def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
-    """Imports; then `files`, where the top-level modules came from, and `stamps`, the state of
-    the folders of sys.path before that."""
+    """Imports; then `files`, where the top-level modules came from, `packages`, those that are not
+    of the standard library, and `stamps`, the state of the folders of sys.path before that."""
     path, stamps = list(sys.path), _stamps()
     watch = starting.Watch()
     sys.meta_path.append(watch)
@@ -67,7 +68,7 @@ def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
         if file and "." not in name and name != "__main__" and not starting.standard(file)
     }
     starting.prepare(watch.missed)
-    return {"files": outside, "stamps": stamps}
+    return {"files": outside, "packages": starting.packages(), "stamps": stamps}
 
 
 def _stamps() -> list[tuple[str, int, int]]:
@@ -165,6 +166,8 @@ def main() -> None:
     importing = load(os.path.join(FOLDER, "importing.py"))
     supervisor = load(sys.argv[2])
     channel = socket.socket(fileno=int(sys.argv[1]))
+    if importing.VARIABLE in os.environ:  # this one is recorded, and serves nobody
+        importing.install(os.environ[importing.VARIABLE])
     before = set(starting.descriptors())
     said = _imported(json.loads(sys.argv[3]), starting)
     if "unfit" not in said:

@@ -87,7 +87,7 @@ class _Group:
         self.filters: list[Any] = []  # of warnings, in front of those before
         # Found by the launcher, since every look at a file costs a trial a call that is recorded:
         self.packages: list[str] = []  # top-level modules outside of the standard library
-        self.own: list[str] = []  # files of modules that are not installed ones
+        self.files: list[str] = []  # of these, and of all modules that are not installed ones
 
 
 class _Prepared:
@@ -123,8 +123,9 @@ def preload(entry: str) -> None:
     group.modules = {n: m for n, m in new.items() if n.partition(".")[0] in tops}
     foreign = {n: m for n, m in group.modules.items() if _foreign(m)}
     group.packages = sorted({n.partition(".")[0] for n in foreign})  # of namespaces, too
-    files = {file_of(module) for module in foreign.values()}
-    group.own = sorted(f for f in files if os.path.isabs(f) and not _INSTALLED.search(f))
+    files = ((name, file_of(module)) for name, module in foreign.items())
+    own = {file for name, file in files if "." not in name or not _INSTALLED.search(file)}
+    group.files = sorted(file for file in own if os.path.isabs(file))
     _prepared.groups.append(group)
 
 
@@ -144,6 +145,11 @@ def file_of(module: ModuleType) -> str:
     except Exception:
         return ""
     return file if isinstance(file, str) else ""
+
+
+def packages() -> list[str]:
+    """All that was imported, by its top-level modules, outside of the standard library."""
+    return sorted({name for group in _prepared.groups for name in group.packages})
 
 
 def prepare(missed: set[str]) -> None:
@@ -356,12 +362,7 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     sys.modules["__main__"] = main
     if importing.VARIABLE in os.environ:
         importing.install(os.environ[importing.VARIABLE])
-        for group in _prepared.groups:
-            for name in group.packages:
-                importing.say("package", name)
-            for file in group.own:  # as importing does: what is in it is searched (sources.py)
-                with contextlib.suppress(OSError):  # then the record says that it is gone
-                    os.close(os.open(file, os.O_RDONLY))
+        _name(order["named"], importing)
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)
     sys.meta_path.insert(0, _Curtain(trial))
     try:
@@ -377,6 +378,28 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
         raise
     ending.finish(before)
     del launcher
+
+
+def _name(named: dict[str, list[str]], importing: Any) -> None:
+    """Names what importing named before this trial, for its record."""
+    for group in _prepared.groups:
+        for name in group.packages:
+            importing.say("package", name)
+        for file in group.files:  # the user may have one of these, or anybody: it is searched
+            _open(file)
+    for verb in ("package", "reader"):
+        for name in named.get(verb, ()):
+            importing.say(verb, name)
+    for file in named.get("open", ()):
+        _open(file)
+    for file in named.get("stat", ()):
+        with contextlib.suppress(OSError):
+            os.lstat(file)
+
+
+def _open(file: str) -> None:
+    with contextlib.suppress(OSError):  # then the record says that it is gone
+        os.close(os.open(file, os.O_PATH))
 
 
 def _script(path: str, main: ModuleType) -> CodeType:

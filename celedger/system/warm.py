@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
+from celedger.system import process
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
+from celedger.system.record import NOWHERE, take
+from celedger.system.sources import SOURCES
 
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
@@ -31,6 +35,18 @@ _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
 _MOST = 3  # launchers held at once: each keeps the memory of what it imported
 _ORDER = 1 << 20  # bytes of a message
+_NAMED = 200  # paths that each trial names anew: about ten milliseconds
+# Looked up by recording what importing them names, 2026-11-22: with these nothing but their own
+# files, those of the standard library and of the machine.
+_QUIET = frozenset({
+    "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
+    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "pynvml", "_virtualenv",
+    "_distutils_hack",
+})  # fmt: skip
+_NO_PACKAGES = (b".dist-info", b".egg-info", b".pth")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+# Of a library the user's repository may have a copy, tracked or not: its folder stands for all.
+_LIBRARY = re.compile(rb"(.*?/(?:site|dist)-packages/[^/]+|.*?/lib/python\d\.\d+)(?=/)", re.DOTALL)
 
 _Key = tuple[str, tuple[str, ...], frozenset[tuple[str, str]]]
 
@@ -62,6 +78,8 @@ class _Launcher:
     ) -> None:
         self.stamps: tuple[tuple[str, int, int], ...] = ()
         self.files: dict[str, str] = {}
+        self.packages: set[str] = set()
+        self.named: dict[str, list[str]] = {}  # what its imports do that counts as its trials' own
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
@@ -84,6 +102,7 @@ class _Launcher:
         if not said or "unfit" in said:
             return False
         self.files = said["files"]
+        self.packages = {*said["files"], *said["packages"]} - {"__mp_main__"}  # itself
         self.stamps = tuple((folder, time, inode) for folder, time, inode in said["stamps"])
         self._socket.settimeout(_ANSWER)
         return True
@@ -137,11 +156,13 @@ class _Launcher:
 
 class Launchers:
     """The launchers of one celedger command. `script` is `celedger/child/launcher.py`, copied to
-    where no user's edit reaches it; `repository` the one under test."""
+    where no user's edit reaches it; `repository` the one under test, and `beside` the folders of
+    which is recorded what is opened (see process.Reads)."""
 
-    def __init__(self, script: Path, repository: Path) -> None:
+    def __init__(self, script: Path, repository: Path, beside: tuple[Path, ...] = ()) -> None:
         self._script = script
         self._repository = repository
+        self._beside = beside
         self._held: dict[_Key, _Launcher | None] = {}  # None: unfit, and will be again
 
     def close(self) -> None:
@@ -183,6 +204,7 @@ class Launchers:
                 return None
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
             order["reads"] = reads.words() if reads else ("", "", "")
+            order["named"] = launcher.named
             return launcher.fork(order, [*own, log, *passed])
 
         return fork
@@ -211,24 +233,87 @@ class Launchers:
         try:
             fit = launcher.imported(stop)
             self._refuse_own(preload, launcher)
+            if fit and not (launcher.packages <= _QUIET and self._apart(launcher)):
+                named = self._named(python, preload, env, stop)
+                launcher.named, fit = named or {}, named is not None
         finally:
             if not fit:
                 launcher.close()
         self._held[key] = launcher if fit else None
         return self._held[key]
 
+    def _named(
+        self,
+        python: str,
+        preload: Sequence[str],
+        env: Mapping[str, str],
+        stop: Callable[[], bool] | None,
+    ) -> dict[str, list[str]] | None:
+        """What the imports read of the user's own repository, and what else counts of each trial
+        that they come before: from another launcher, which serves nobody and is recorded. A filter
+        that is on a process is on all that it forks, so the one that serves has none. None where
+        that is not known, or too much."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name).resolve()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with ours, theirs:
+                ours.shutdown(socket.SHUT_WR)  # the end of its service
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
+                fd = theirs.fileno()
+                done = process.run(
+                    [python, str(self._script), str(fd), str(SUPERVISOR), json.dumps(preload)],
+                    cwd=Path("/"), log=folder / "log", pass_fds=(fd,), timeout=_IMPORTING,
+                    env={**env, TRIAL_VARIABLE: "0" * _TOKEN, "CELEDGER_SOURCES": str(folder)},
+                    reads=Reads(folder, folder / "reads", self._beside), stop=stop,
+                )  # fmt: skip
+            told = take(folder / "reads")
+        if not done.ok or told.unknown:
+            return {} if told.unknown == NOWHERE else None
+        own = tuple(os.fsencode(f) + b"/" for f in (self._script.parents[2], SUPERVISOR.parent))
+        beside = {verb: map(_whole, told.found[verb]) for verb in ("opened", "looked")}
+        files = [n for n in (*told.found["foreign"], *told.found["data"]) if _matters(n)]
+        found = {
+            "open": [n for n in (*beside["opened"], *files) if not n.startswith(own)],
+            "stat": beside["looked"],
+            "package": [n for n in told.found["packages"] if not n.endswith(_NO_PACKAGES)],
+            "reader": [told.found["reader"]] if told.found["reader"] else [],
+        }
+        named = {verb: sorted(map(os.fsdecode, set(names))) for verb, names in found.items()}
+        return named if sum(map(len, named.values())) <= _NAMED else None
+
+    def _apart(self, launcher: _Launcher) -> bool:
+        """Whether none of the folders in which it looked for modules is the user's repository's,
+        but for environments there."""
+        folders = [Path(folder) for folder, _, _ in launcher.stamps]
+        return not any(
+            folder.is_relative_to(place) and not _INSTALLED.intersection(folder.parts)
+            for folder in folders
+            for place in self._beside
+        )
+
     def _refuse_own(self, preload: Sequence[str], launcher: _Launcher) -> None:
         """A module of the repository under test would come from the user's files, not from the
         commit's."""
         for name in preload:
             folder = Path(launcher.files.get(name.partition(".")[0], "/"))
-            installed = {"site-packages", "dist-packages"}.intersection(folder.parts)
+            installed = _INSTALLED.intersection(folder.parts)
             if not installed and folder.is_relative_to(self._repository):
                 launcher.close()
                 raise SuiteError(
                     f"the suite preloads {name}, which is the repository's own ({folder})",
                     "take it out of `preload`: it has to come from the commit under test",
                 )
+
+
+def _matters(foreign: bytes) -> bool:
+    """Whether it may be a text that says what is done: not a library that was linked."""
+    return foreign.endswith(SOURCES) or (os.path.isfile(foreign) and b".so" not in foreign)  # noqa: PTH113
+
+
+def _whole(path: bytes) -> bytes:
+    """Of a file of a library, the library's folder."""
+    found = _LIBRARY.match(path)
+    return found[1] if found else path
 
 
 def startable(argv: Sequence[str], python: str) -> bool:

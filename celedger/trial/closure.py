@@ -8,7 +8,6 @@ else. In doubt a closure is unknown, and an unknown one agrees with nothing.
 
 from __future__ import annotations
 
-import ast
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Checkout, Repository, filters
 from celedger.repo.closures import Contents, Forms, Objects
+from celedger.system.record import take
 from celedger.trial import outside, protocol
 from celedger.trial.imports import Imports, code_of
 
@@ -44,24 +44,16 @@ class Observed:
     def take_in(self, record: Path) -> None:
         """Add what the supervisor wrote of one command, and remove its file."""
         self.began = True
-        try:
-            text = record.read_bytes()
-            record.unlink()
-        except OSError:
-            text = b""
-        whole = text.endswith(b"\0\0")
-        first, _, rest = text[:-2].partition(b"\n")
-        self.unknown = self.unknown or (os.fsdecode(first) if whole else "its record was lost")
+        told = take(record)
+        self.unknown = self.unknown or told.unknown
         if self.unknown:
             return
-        sources, _, rest = rest.partition(b"\n")
-        told = ast.literal_eval(sources.decode())
-        self.imports.add(told)
-        self.opened.update(told["opened"])
-        self.looked.update(told["looked"])
+        self.imports.add(told.found)
+        self.opened.update(told.found["opened"])
+        self.looked.update(told.found["looked"])
         # Nothing between two separators is the tree itself; a trial that names nothing at all
         # has named its current folder to start in.
-        self.paths.update(rest.split(b"\0"))
+        self.paths.update(told.paths)
 
 
 class Closures:

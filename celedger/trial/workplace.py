@@ -20,7 +20,7 @@ from celedger.repo.slots import Checkouts
 from celedger.system import environment, gpu, lock
 from celedger.system.cache import Cache
 from celedger.system.warm import Launchers
-from celedger.trial import events, parts, protocol
+from celedger.trial import events, outside, parts, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy
@@ -91,7 +91,11 @@ def set_bench(
         suite=suite,
         suite_copy=suites.snapshot(suite, repository.state_dir / "suites"),
         child=child,
-        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
+        launchers=Launchers(
+            child / "celedger" / "child" / "launcher.py",
+            repository.root,
+            outside.folders(repository),
+        ),
         environments=environments,
         interpreters=interpreters,
         builds=Builds(repository, kept[0], kept, config.cache_limit),

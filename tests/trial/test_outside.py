@@ -272,3 +272,31 @@ def test_what_looks_at_sources_in_a_preloaded_module_is_found(tmp_path: Path) ->
     assert trained(project) == 2
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         assert all("warm_duration" in record.summaries for record in ledger.trials())
+
+
+@pytest.mark.parametrize(
+    ("code", "trials"),
+    [
+        ("X = float(open('{root}/d/v').read())", 4),  # also from the user's work tree by its path
+        ("import os\nX = float(os.path.exists('{root}/d/v'))", 4),
+        ("import subprocess\nX = float(subprocess.run(['cat', '{root}/d/v']).returncode)", 4),
+        ("X = 1.0", 2),
+    ],
+)
+def test_what_a_preloaded_module_reads_counts_as_its_trials_own(
+    tmp_path: Path, code: str, trials: int
+) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "mylib.py").write_text(code.replace("{root}", str(tmp_path / "p")))
+    python = environment(tmp_path / "venv", folder)
+    head = f'name = "tiny"\npython = "{python}"\npreload = ["mylib"]\n'
+    script = "import mylib\nfrom celedger.child import log\nlog(epoch=0, val_loss=mylib.X)\n"
+    suite = SUITE.replace('name = "tiny"\n', head)
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    project.commit("one", {"d/v": "1", "d/w": "2"})
+    project.run("run", "HEAD")
+    git(project.root, "rm", "-q", "d/v")
+    project.commit("two", {"d/w": "3"})
+    project.run("run", "HEAD")
+    assert trained(project) == trials
