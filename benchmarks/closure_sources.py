@@ -175,6 +175,7 @@ class C:
     "pkg/ident.py": 'ID = "$Id$"\n\n\ndef f():\n    return 1\n',
     "pkg/tasks.py": """\
 import asyncio
+import time
 
 
 async def main():
@@ -185,11 +186,54 @@ async def value():
     return 1
 
 
+async def slow():
+    time.sleep(0.02)
+
+
 def handle():
     loop = asyncio.new_event_loop()
     said = repr(loop.call_soon(handle))
     loop.close()
     return said
+""",
+    "pkg/collected.py": """\
+import os
+
+
+def never():
+    return 1
+
+
+def waiting(box, done):
+    try:
+        yield
+    finally:
+        done[0] += 1
+
+
+def ended():
+    done = [0]
+    for _ in range(5000):
+        box = []
+        box.append(waiting(box, done))
+        next(box[0])
+        box.append(box)
+    return done[0]
+
+
+def closed():
+    for _ in range(400):
+        box = [open(os.devnull)]
+        box.append(box)
+    return os.dup(0)
+
+
+def flushed():
+    for i in range(2500):
+        box = [open(f"o{i}", "w")]
+        box[0].write("1")
+        box.append(box)
+    return sum(os.path.getsize(f"o{i}") for i in range(2500))
 """,
     "pkg/same.py": "SAME = 1\n",
     "pkg/other.py": "SAME = 1\n",
@@ -300,6 +344,7 @@ def line(function):
 def consts(function):
     return repr(function.__code__.co_consts)
 """
+RULES = "made = thing.__doc__, function.__code__.co_firstlineno\n"
 HOOKS = """\
 import sys
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from closure_features import FEATURES, FOILS, GIVEN, HEAD, LOOKED_AT, PLAIN, QUIET
-from closure_sources import CORE, GRAPHS, HOOKS, LOOKS, OTHERS, SCOPED, TOOL
+from closure_sources import CORE, GRAPHS, HOOKS, LOOKS, OTHERS, RULES, SCOPED, TOOL
 
 # path -> (git mode, content); of a link the target, of a submodule its commit
 Tree = dict[str, tuple[str, bytes]]
@@ -109,6 +109,7 @@ def outside(place: Path, python: str) -> None:
     (place / "bin" / "looks.py").rename(place / "bin" / "looks")
     (place / "bin" / "tool").write_text(TOOL)
     (place / "bin" / "tool").chmod(0o755)
+    (place / "rules.csv").write_text(RULES)
     (place / "looks.z").write_bytes(zlib.compress(LOOKS.encode()))
     for name in ("deps.zip", "deps.pack"):
         (place / name).write_bytes(packed("looks.py", LOOKS))
