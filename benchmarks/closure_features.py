@@ -172,7 +172,7 @@ FEATURES = {
     "cmd_help": "import pkg.shell; mix(pkg.shell.told())",
     "trace_counts": "import trace, pkg.core; t = trace.Trace(trace=0); t.runfunc(pkg.core.step, 2); mix(sorted(n for f, n in t.results().counts if f.endswith('core.py')))",
     "profile": "from profile import Profile; import pkg.core; p = Profile(); p.runcall(pkg.core.step, 2); p.create_stats(); mix(sorted(k[1] for k in p.stats if k[0].endswith('core.py')))",
-    "subinterpreter": "import pkg\n    try: import _interpreters as i\n    except ImportError: import _xxsubinterpreters as i\n    r, w = os.pipe(); n = i.create(); i.run_string(n, f'import os, pkg.late; os.write({w}, str(pkg.late.late(5)).encode())'); mix(os.read(r, 99))",
+    "subinterpreter": "import pkg\n    try: import _interpreters as i\n    except ImportError: import _xxsubinterpreters as i\n    r, w = os.pipe(); n = i.create(); i.run_string(n, f'import os, pkg.late; os.write({w}, str(pkg.late.late(5)).encode())'); os.close(w); mix(os.read(r, 99))",
     "at_exit": "import atexit, pkg.late; atexit.register(lambda: print(state.hexdigest(), pkg.late.late(7)))",
     "finalizer": "import pkg.ends; pkg.ends.KEEP.state = state",
     "deep": "import pkg.deep; mix(pkg.deep.dive())",

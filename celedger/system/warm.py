@@ -40,7 +40,7 @@ _NAMED = 200  # paths that each trial names anew: about ten milliseconds
 # files, those of the standard library and of the machine.
 _QUIET = frozenset({
     "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
-    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "pynvml", "_virtualenv",
+    "networkx", "jinja2", "markupsafe", "tqdm", "pynvml", "_virtualenv",
     "_distutils_hack",
 })  # fmt: skip
 _NO_PACKAGES = (b".dist-info", b".egg-info", b".pth")
