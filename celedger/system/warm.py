@@ -284,7 +284,7 @@ class Launchers:
     def _apart(self, launcher: _Launcher) -> bool:
         """Whether none of the folders in which it looked for modules is the user's repository's,
         but for environments there."""
-        folders = [Path(folder) for folder, _, _ in launcher.stamps]
+        folders = [Path(folder).resolve() for folder, _, _ in launcher.stamps]
         return not any(
             folder.is_relative_to(place) and not _INSTALLED.intersection(folder.parts)
             for folder in folders
