@@ -44,10 +44,17 @@ def inside(path):
     return path == root or path.startswith(root + os.sep)
 def installed(path):
     return os.path.basename(path) in ("site-packages", "dist-packages") or not inside(path)
+def said(one):  # by itself, because `one.metadata` parses the whole description, too
+    text = one.read_text("METADATA") or ""
+    found = [re.search(r"^%s:[ \t]*(.*\S)" % word, text, re.M) for word in ("Name", "Version")]
+    if all(found):
+        return [match.group(1) for match in found]
+    return one.metadata["Name"] or "", one.version
 found, part = {}, set()
 for entry in [p for p in sys.path if p and installed(p)]:
     for one in distributions(path=[entry]):
-        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        name, version = said(one)
+        name = re.sub(r"[-_.]+", "-", name).lower()
         if not name or name in found or name in part:
             continue
         origin = json.loads(one.read_text("direct_url.json") or "{}")
@@ -58,7 +65,7 @@ for entry in [p for p in sys.path if p and installed(p)]:
         elif local and inside(local):
             part.add(name)
         else:
-            found[name] = one.version
+            found[name] = version
 json.dump({
     "implementation": platform.python_implementation(),
     "version": platform.python_version(),

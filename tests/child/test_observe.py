@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import UNCOMPILED
 
 from celedger.trial.surroundings import child_copy
 
@@ -78,7 +79,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, tmp_path: Path, script: str, probe: dict[str, object] | None) -> str:
-    (tmp_path / "fit.py").write_text(script)
+    (tmp_path / "fit.py").write_text(UNCOMPILED + script)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(home)])}
     if probe is not None:
         env |= {"CELEDGER_PROBE": json.dumps(probe), "CELEDGER_PROBE_OUT": str(tmp_path / "out")}

@@ -9,13 +9,16 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import UNCOMPILED
 
 from celedger.diagnose.trace import Trace, read
 from celedger.trial.surroundings import child_copy
 
 pytestmark = pytest.mark.xdist_group("trace")  # what they share is trained once
 
-SCRIPT = """\
+SCRIPT = (
+    UNCOMPILED
+    + """\
 import torch
 from torch import nn
 from celedger.child import log
@@ -49,6 +52,7 @@ with torch.no_grad():
     log(epoch=0, val_loss=value)
 print(value, torch.rand(1).item())
 """
+)
 
 
 @pytest.fixture(scope="module")

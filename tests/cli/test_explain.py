@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import celedger, make_project
+from conftest import UNCOMPILED, celedger, make_project
 
 NET = """\
 import torch
@@ -26,8 +26,9 @@ class Net(nn.Module):
         weight = torch.softmax(y, dim=1)
         return self.head(weight * y)
 """
-FIT = """\
-import sys
+FIT = (
+    UNCOMPILED
+    + """\
 import torch
 import torch.nn.functional as F
 from celedger.child import log
@@ -48,6 +49,7 @@ for epoch in range(2):
     with torch.no_grad():
         log(epoch=epoch, val_loss=F.cross_entropy(net(x), y).item())
 """
+)
 PLAIN = "from celedger.child import log; log(epoch=0, val_loss=1.0)\n"
 SUITE = """\
 [suite]

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import Project, make_project
+from conftest import UNCOMPILED, Project, make_project
 
 HERE = Path(__file__).parent
 DRIVEN = (HERE.parent / "diagnose" / "checked.py").read_text().partition("class DropoutOn")[0]
@@ -30,7 +30,9 @@ command = "{python} {suite}/driven.py --seed {seed}"
 name = "plain"
 command = "{python} {suite}/plain.py {seed}"
 """
-BROKEN = """\
+BROKEN = (
+    UNCOMPILED
+    + """\
 import torch
 net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
 optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -41,8 +43,9 @@ for step in range(60):
     loss.backward()
     optimiser.step()
 """
+)
 SCRIPTS = {
-    "half.py": (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
+    "half.py": UNCOMPILED + (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
     "broken.py": BROKEN,
     "driven.py": DRIVEN + "from celedger.child.torch import train\ntrain(**vars(training()))\n",
     "plain.py": "print('no torch here')\n",
