@@ -4,6 +4,7 @@ with real builds and a real `pip install` of a wheel that the test makes itself.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import zipfile
@@ -215,6 +216,18 @@ log(epoch=0, val_loss=tinypackage.LEVEL + model.EXTRA)
 REQUIREMENTS = "--no-index\n--find-links wheels\ntinypackage=={}\n"
 
 
+@pytest.fixture
+def with_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the uv of the tests' own environment on the path, and nothing else of it."""
+    found = shutil.which(
+        "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    assert found is not None
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv").symlink_to(found)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'uv'}{os.pathsep}{os.environ['PATH']}")
+
+
 def wheel(level: int) -> bytes:
     """A package of one module, as a wheel."""
     name, out = "tinypackage", BytesIO()
@@ -234,6 +247,7 @@ def wheel(level: int) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.usefixtures("with_uv")
 def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regression(
     tmp_path: Path,
 ) -> None:
@@ -285,8 +299,14 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     assert losses(project)[sha][-1] == (2.5 if level == 2 else 1.0)
 
 
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-def test_uv_makes_an_environment_where_it_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_an_environment_is_made_with_uv_where_it_is_there(
+    tmp_path: Path, tool: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tool == "uv":
+        request.getfixturevalue("with_uv")
+    else:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
     project = make_project(tmp_path / "locked", VENV_SUITE, {"fit.py": VENV_FIT})
     (project.root / "wheels").mkdir()
     (project.root / "wheels" / "tinypackage-1-py3-none-any.whl").write_bytes(wheel(1))
@@ -296,7 +316,7 @@ def test_uv_makes_an_environment_where_it_is_there(tmp_path: Path) -> None:
     assert done.status == 0, done.out + done.err
     assert losses(project) == {sha: [1.0, 1.0]}
     (made,) = (project.root / ".git" / "celedger" / "venvs").glob("*/venv/pyvenv.cfg")
-    assert "uv = " in made.read_text()
+    assert ("uv = " in made.read_text()) == (tool == "uv")
 
 
 @pytest.mark.parametrize(
