@@ -213,7 +213,7 @@ def waiting(box, done):
 
 def ended():
     done = [0]
-    for _ in range(5000):
+    for _ in range(1500):
         box = []
         box.append(waiting(box, done))
         next(box[0])
@@ -229,11 +229,11 @@ def closed():
 
 
 def flushed():
-    for i in range(2500):
+    for i in range(250):
         box = [open(f"o{i}", "w")]
         box[0].write("1")
         box.append(box)
-    return sum(os.path.getsize(f"o{i}") for i in range(2500))
+    return sum(os.path.getsize(f"o{i}") for i in range(250))
 """,
     "pkg/same.py": "SAME = 1\n",
     "pkg/other.py": "SAME = 1\n",

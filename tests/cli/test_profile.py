@@ -54,7 +54,7 @@ def spoil(loss):
 """
 STALLING = MODEL + "    loss.item()\n    if steps % 5 == 0:\n        time.sleep(0.03)\n"
 LEAKING = MODEL + "    kept.append(torch.ones(1000) * loss.detach())\n"
-SLOWER = MODEL.replace("(x)))", "(x)) + 0 * (big @ big).mean())") + "big = torch.ones(900, 900)\n"
+SLOWER = MODEL.replace("(x)))", "(x)) + 0 * (big @ big).mean())") + "big = torch.ones(600, 600)\n"
 
 
 @pytest.fixture
