@@ -73,13 +73,18 @@ command = "{python} {suite}/fit.py --seed {seed}"
 seeds = [0, 1]
 """
 
-# Making any optimiser imports torch's compiler, which takes as long as torch itself: two seconds
-# of each training in a process of its own. For those that compile nothing: they do without it.
+# Making any optimiser, or profile, imports torch's compiler, which takes as long as torch itself:
+# two seconds of each training in a process of its own. Those that compile nothing do without it.
 UNCOMPILED = """\
-import sys, types
-sys.modules["torch._dynamo"] = types.SimpleNamespace(
+import sys
+from types import SimpleNamespace
+sys.modules["torch._dynamo"] = SimpleNamespace(
     disable=lambda function, *_, **__: function, graph_break=lambda: None
 )
+settings = SimpleNamespace(triton=SimpleNamespace(cudagraphs=False))
+sys.modules |= {
+    "torch._inductor": SimpleNamespace(config=settings), "torch._inductor.config": settings
+}
 """
 
 # The repository under test holds one module, `model.py`, whose `LEVEL` is the loss.

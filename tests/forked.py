@@ -21,11 +21,13 @@ from pathlib import Path
 _LATE = ("CELEDGER_", "GIT_", "XDG_", "PYTEST_", "COLUMNS", "HOME", "TMPDIR", "NO_COLOR")
 
 _SERVER = """
-import importlib, json, os, pkgutil, random, runpy, sys
+import gc, importlib, json, os, pkgutil, random, runpy, sys
 import celedger, matplotlib.figure
 for found in pkgutil.walk_packages(celedger.__path__, "celedger."):
     if not found.name.startswith(("celedger.child", "celedger.__main__")):
         importlib.import_module(found.name)
+gc.collect()
+gc.freeze()  # else collecting in a fork copies every page of what is imported here
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()

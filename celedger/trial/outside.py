@@ -33,7 +33,7 @@ from celedger.system.sources import COMPILED
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
 _LINK = b"120000"
 _KINDS = {TREE: "folder", SUBMODULE: "folder", _LINK: "link", b"100644": "file", b"100755": "file"}
-_TICK = 0.02  # seconds by which a file's time may lag behind the clock: two ticks of 100 Hz
+TICK = 0.02  # seconds by which a file's time may lag behind the clock: two ticks of 100 Hz
 _ANSWER = 60.0  # seconds for a start of Python on a machine that swaps
 
 
@@ -76,7 +76,7 @@ def judge(
     places = sorted({*beside} - {repository.common_dir}, key=_depth)
     # Where byte-code was there, Python opens no source.
     opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
-    began -= _TICK
+    began -= TICK
     strayed: dict[str, str] = {}  # kind of reason: reason
     there: dict[Path, set[bytes]] = {place: set() for place in places}
     for path in sorted({*opened, *looked}):

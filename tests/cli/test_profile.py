@@ -8,13 +8,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, Done, Project, celedger, make_project
+from conftest import SUITE, UNCOMPILED, Done, Project, celedger, make_project
 
 from celedger.ledger import Ledger
 
 # The repository under test holds the model, and what is planted in it.
-TRAINING = """\
-import sys
+TRAINING = (
+    UNCOMPILED
+    + """\
 import torch
 from celedger.child import log
 from model import Net, spoil
@@ -35,6 +36,7 @@ for epoch in range(3):
     with torch.no_grad():
         log(epoch=epoch, val_loss=net(torch.ones(4, 8)).mean().item())
 """
+)
 MODEL = """\
 import time
 import torch
