@@ -336,7 +336,8 @@ class Footprint:
 @dataclass(frozen=True, slots=True)
 class Closure:
     """A trial's footprint (by its number in the ledger) and the hash of what lay there. Of one
-    that was stopped early (not `whole`) it proves only how another would begin."""
+    that was stopped early (not `whole`) it proves only how another would begin; one that `failed`
+    may have lacked what is no commit's, and is there by now."""
 
     ulid: str
     commit: str
@@ -344,6 +345,7 @@ class Closure:
     footprint: int
     content: str
     whole: bool = True
+    failed: bool = False
 
 
 class VerdictKind(StrEnum):

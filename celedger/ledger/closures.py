@@ -53,9 +53,10 @@ class Closures(Writer):
     def closures(self, *, recipe: str, environment: str, seed: int | None = None) -> list[Closure]:
         """Of the trials that may stand for another, in the order in which they started."""
         return [
-            Closure(trial, commit, of_seed, footprint, content, bool(whole))
-            for trial, commit, of_seed, footprint, content, whole in self._rows(
-                "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content, o.marks = '' FROM tasks t "
+            Closure(trial, commit, of_seed, footprint, content, bool(whole), kind != "ok")
+            for trial, commit, of_seed, footprint, content, whole, kind in self._rows(
+                "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content, o.marks = '', o.kind "
+                "FROM tasks t "
                 "JOIN trials r ON r.task = t.id JOIN environments e ON e.id = r.environment "
                 "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "
                 "JOIN commits c ON c.id = r.revision "

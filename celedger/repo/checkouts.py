@@ -100,6 +100,7 @@ class Checkout:
     def __init__(self, repository: Repository, path: Path, handle: int) -> None:
         self.path = path
         self.commit = ""
+        self.manner = ""  # how git writes its files (filters.py)
         self._repository = repository
         self._handle = handle
         self._git_dir = path / ".git"
@@ -217,10 +218,10 @@ class Checkout:
         (self._git_dir / "refs").mkdir()
         (self._git_dir / "packed-refs").write_bytes(refs)
         self._tell("rev-parse", "--git-dir")
-        written, manner = self._git_dir / _MANNER, filters.manner(self._repository).encode()
-        if _content(written) != manner:
+        written, self.manner = self._git_dir / _MANNER, filters.manner(self._repository)
+        if _content(written) != self.manner.encode():
             self._empty()  # git would leave what is the same commit's as it is
-            written.write_bytes(manner)
+            written.write_text(self.manner)
         self._filters = filters.configured(self._repository) - {filters.LFS}
         self.commit, self._seal, self._clean, self._fresh = "", None, None, True
 

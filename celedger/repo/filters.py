@@ -18,7 +18,9 @@ LFS = "lfs"
 _WORD = b"filter"  # an attribute is not given without it
 LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
 # Of the configuration, what git heeds when it writes files.
-_WRITING = r"^(filter\..*|core\.(autocrlf|eol|symlinks|filemode|attributesfile))$"
+_WRITING = (
+    r"^(filter\..*|lfs\.fetch(in|ex)clude|core\.(autocrlf|eol|symlinks|filemode|attributesfile))$"
+)
 # Whatever the user's own configuration says, the index that we make is one file.
 _PLAIN = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
 
@@ -39,7 +41,7 @@ def manner(repository: Repository) -> str:
     for path in repository.attribute_files():
         with suppress(OSError):
             said.append(path.read_bytes())
-    return hashlib.sha256(b"\0\0".join(said)).hexdigest()
+    return hashlib.sha256(b"\0\0".join(said)).hexdigest()[:32]
 
 
 def _settings(repository: Repository) -> bytes:

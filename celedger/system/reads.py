@@ -57,31 +57,35 @@ _calls = _module("calls")
 
 
 def folded(paths: set[bytes]) -> set[bytes]:
-    """The paths; where they are more than MANY, folders with so many below that no folder in them
-    has stand for these, with a slash behind."""
-    if len(paths) <= MANY:
-        return paths
-    below: dict[bytes, int] = {}  # folder: paths in it, and in those in it that are not folded
-    for path in paths:
-        folder = path.rpartition(b"/")[0]
-        below[folder] = below.get(folder, 0) + 1
-    for folder in list(below):
-        while folder and (folder := folder.rpartition(b"/")[0]) not in below:
-            below[folder] = 0
-    top_down = sorted(below, key=lambda folder: folder.count(b"/"))
-    folds = set()
-    for folder in reversed(top_down):
-        if below[folder] > MANY:
+    """The paths; where they are more than MANY, folders with a slash behind stand for all below
+    them: those with the most entries first, and no more of them than need be."""
+    while len(paths) > MANY:
+        entries: dict[bytes, int] = {}
+        for path in paths:
+            folder = _above(path)
+            entries[folder] = entries.get(folder, 0) + 1
+        excess, folds = len(paths) - MANY, set()
+        for folder in sorted(entries, key=lambda folder: (-entries[folder], folder)):
             folds.add(folder)
-            below[folder] = 1
-        if folder:
-            below[folder.rpartition(b"/")[0]] += below[folder]
-    inside: set[bytes] = set()
-    for folder in top_down:
-        if folder in folds or (folder and folder.rpartition(b"/")[0] in inside):
-            inside.add(folder)
-    kept = {path for path in paths if path.rpartition(b"/")[0] not in inside}
-    return kept | {f + b"/" for f in folds if not f or f.rpartition(b"/")[0] not in inside}
+            excess -= entries[folder] - 1
+            if excess <= 0:
+                break
+        paths = {_inside(path, folds) for path in paths}
+    return paths
+
+
+def _above(path: bytes) -> bytes:
+    return path.rstrip(b"/").rpartition(b"/")[0]
+
+
+def _inside(path: bytes, folds: set[bytes]) -> bytes:
+    """The outermost of these folders that the path lies in; else itself."""
+    folder = path.rstrip(b"/")
+    while folder:
+        folder = folder.rpartition(b"/")[0]
+        if folder in folds:
+            path = folder + b"/"
+    return path
 
 
 class _Vector(ctypes.Structure):

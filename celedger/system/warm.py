@@ -35,7 +35,7 @@ _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
 _MOST = 3  # launchers held at once: each keeps the memory of what it imported
 _ORDER = 1 << 20  # bytes of a message
-_NAMED = 200  # paths that each trial names anew: about ten milliseconds
+_NAMED = 1000  # paths that each trial names anew: about fifty milliseconds
 # Looked up by recording what importing them names, 2026-11-22: with these nothing but their own
 # files, those of the standard library and of the machine.
 _QUIET = frozenset({
@@ -43,6 +43,8 @@ _QUIET = frozenset({
     "networkx", "jinja2", "markupsafe", "tqdm", "pynvml", "_virtualenv",
     "_distutils_hack",
 })  # fmt: skip
+_QUIET_STARTS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
+_CODE_LINE = re.compile(rb"(?m)^(?:\xef\xbb\xbf)?import[ \t]")
 _NO_PACKAGES = (b".dist-info", b".egg-info", b".pth")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Of a library the user's repository may have a copy, tracked or not: its folder stands for all.
@@ -283,9 +285,9 @@ class Launchers:
 
     def _apart(self, launcher: _Launcher) -> bool:
         """Whether none of the folders in which it looked for modules is the user's repository's,
-        but for environments there."""
+        but for environments there, nor has lines that Python carries out when it starts."""
         folders = [Path(folder).resolve() for folder, _, _ in launcher.stamps]
-        return not any(
+        return not any(map(_starts_with_code, folders)) and not any(
             folder.is_relative_to(place) and not _INSTALLED.intersection(folder.parts)
             for folder in folders
             for place in self._beside
@@ -303,6 +305,15 @@ class Launchers:
                     f"the suite preloads {name}, which is the repository's own ({folder})",
                     "take it out of `preload`: it has to come from the commit under test",
                 )
+
+
+def _starts_with_code(folder: Path) -> bool:
+    """Whether it has a `.pth` file with a line of code (Python's `site`) that was not looked up."""
+    try:
+        files = [path for path in folder.glob("*.pth") if path.name not in _QUIET_STARTS]
+        return any(_CODE_LINE.search(path.read_bytes()) for path in files)
+    except OSError:
+        return True
 
 
 def _matters(foreign: bytes) -> bool:

@@ -107,6 +107,8 @@ class Closures:
                 inputs = task.inputs if task.build else ()
                 footprint = Footprint(tuple(sorted(paths)), inputs=inputs)
                 content = self._of(footprint, [commit], task)[commit.sha]
+                if checkout.manner != self._manner:
+                    unknown = "how git writes files was changed meanwhile"
                 if (made := _made(checkout, paths)) is not None:
                     footprint = code_of(
                         footprint, observed.imports, self._objects, commit.tree, task,
@@ -134,6 +136,10 @@ class Closures:
             paths.add(filters.LFS_CONFIG.encode())
         others = sorted(names - {filters.LFS})
         return f"its files pass through the filter {others[0]}" if others else ""
+
+    @cached_property
+    def _manner(self) -> str:
+        return filters.manner(self._repository)
 
     @cached_property
     def _attributes(self) -> list[Path]:
@@ -214,12 +220,12 @@ class Closures:
         self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]
     ) -> Closure | None:
         """The closure of a trial that shows how this one would end, and that none of those `held`
-        stands for already."""
+        stands for already. What failed may end well today: data that was not there, a package."""
         used = {r.derived or r.trial.ulid for r in held}
         for by_code in (False, True):  # what agrees file by file takes nothing apart
             found, _ = self.compared([commit], task, environment, seed, by_code=by_code)
             for agreeing in found[commit.sha]:
-                if agreeing.whole and agreeing.ulid not in used:
+                if agreeing.whole and not agreeing.failed and agreeing.ulid not in used:
                     return agreeing
         return None
 
@@ -231,13 +237,15 @@ class Closures:
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit], task: Task) -> Mapping[str, str]:
         """What each commit (by hash) has there. An environment's fingerprint has the versions of
-        packages, not what is in them: so what was installed comes first."""
+        packages, not what is in them: so what was installed comes first. And one blob is different
+        files where git is told to write it otherwise."""
         plain = replace(footprint, code=(), docs=True, python=(0, 0))
         if plain not in self._contents:
             self._contents[plain] = Contents(self._objects, plain)
         by_tree = self._contents[plain].of(commit.tree for commit in commits)
+        beside = {commit.sha: self._installed(commit.sha, task) for commit in commits}
         return {
-            commit.sha: f"{RULES}{self._installed(commit.sha, task)}:{by_tree[commit.tree]}"
+            commit.sha: f"{RULES}{self._manner}:{beside[commit.sha]}:{by_tree[commit.tree]}"
             for commit in commits
         }
 

@@ -89,7 +89,11 @@ def judge(
                 what = os.fsdecode(name) or "the names in it"
                 strayed.setdefault("git", f"it reads the user's own .git: {what}")
             continue
-        there[next(place for place in places if at.startswith(_inside(place)))].add(path)
+        place = next((place for place in places if at.startswith(_inside(place))), None)
+        if place is None:  # a folder above, which stands for what is in several
+            strayed.setdefault("folder", "it reads too many files of the user's to tell which")
+        else:
+            there[place].add(path)
     file = ""
     paths: set[bytes] = set()
     for place, found in there.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -178,6 +179,45 @@ def test_a_folder_of_very_many_untracked_files_is_told_as_one(
     assert told(*(f".git/objects/{i}" for i in range(4)))[0]
 
 
+def test_the_fullest_folders_are_folded_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "MANY", 20)
+    data = {b"/r/data/%d" % i for i in range(17)}
+    libraries = {b"/r/venv/a/%d" % i for i in range(2)} | {b"/r/venv/b/%d" % i for i in range(2)}
+    assert reads.folded(data) == data
+    assert reads.folded(data | libraries) == {b"/r/data/"} | libraries
+    deep = {b"/r/data/%d/x" % i for i in range(30)}
+    assert reads.folded(deep | data) == {b"/r/data/"}
+    assert len(reads.folded({b"/%d/%d" % (i, j) for i in range(30) for j in range(30)})) <= 20
+
+
+def test_a_folder_above_the_users_work_trees_makes_a_closure_unknown(project: Project) -> None:
+    project.commit("one", FILES)
+    repository = Repository.open(project.root)
+    tree = repository.resolve("HEAD").tree
+    above = {bytes(project.root.parent) + b"/"}
+    found = outside.judge(
+        repository, [project.root], above, (), Objects(repository), tree, [], sys.executable
+    )
+    assert "too many files" in found.unknown
+
+
+@pytest.mark.parametrize(
+    ("change", "trials"),
+    [("config core.autocrlf true", 4), ("config filter.lfs.smudge 'sed s/1/2/'", 4),
+     ("config user.name Bo", 2)],
+)  # fmt: skip
+def test_what_git_is_told_of_writing_files_is_part_of_a_closure(
+    tmp_path: Path, change: str, trials: int
+) -> None:
+    project = make_project(tmp_path / "p")
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+    project.run("run", "HEAD")
+    git(project.root, *shlex.split(change))
+    project.commit("words", {"README": "b"})
+    project.run("run", "HEAD")
+    assert trained(project) == trials
+
+
 def test_a_repository_at_the_root_is_watched(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "f").touch()
@@ -301,3 +341,25 @@ def test_what_a_preloaded_module_reads_counts_as_its_trials_own(
     project.commit("two", {"d/w": "3"})
     project.run("run", "HEAD")
     assert trained(project) == trials
+
+
+def test_what_a_line_of_a_pth_file_reads_counts_with_quiet_preloads_too(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "tqdm.py").touch()  # a name that was looked up
+    python = environment(tmp_path / "venv", folder)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    value = tmp_path / "p" / "d" / "v"
+    (packages / "start.pth").write_text(
+        f"import os, sys; sys.found = float(os.path.exists({str(value)!r}))\n"
+    )
+    head = f'name = "tiny"\npython = "{python}"\npreload = ["tqdm"]\n'
+    script = "import sys, tqdm\nfrom celedger.child import log\nlog(epoch=0, val_loss=sys.found)\n"
+    suite = SUITE.replace('name = "tiny"\n', head)
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    project.commit("one", {"d/v": "1", "d/w": "2"})
+    project.run("run", "HEAD")
+    git(project.root, "rm", "-q", "d/v")
+    project.commit("two", {"d/w": "3"})
+    project.run("run", "HEAD")
+    assert trained(project) == 4
