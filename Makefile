@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, draw them
 	$(BIN)/celedger demo
 
-test: $(STAMP)  ## Run the tests (some 6 minutes on 2 cores, no GPU needed)
+test: $(STAMP)  ## Run the tests (some 8 minutes on 2 cores, no GPU needed)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)  ## Check style and format with ruff
