@@ -73,12 +73,12 @@ def judge(
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
     own = tuple(map(_inside, ours))
-    places = sorted({*beside} - {repository.common_dir}, key=_depth)
+    places = {_inside(p): p for p in sorted({*beside} - {repository.common_dir}, key=_depth)}
     # Where byte-code was there, Python opens no source.
     opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
     began -= TICK
     strayed: dict[str, str] = {}  # kind of reason: reason
-    there: dict[Path, set[bytes]] = {place: set() for place in places}
+    there: dict[bytes, set[bytes]] = {inside: set() for inside in places}
     for path in sorted({*opened, *looked}):
         at = path.rstrip(b"/") + b"/"
         if at.startswith(own) or (at.startswith(state) and not at.startswith(others)):
@@ -89,18 +89,18 @@ def judge(
                 what = os.fsdecode(name) or "the names in it"
                 strayed.setdefault("git", f"it reads the user's own .git: {what}")
             continue
-        place = next((place for place in places if at.startswith(_inside(place))), None)
-        if place is None:  # a folder above, which stands for what is in several
+        inside = next((inside for inside in places if at.startswith(inside)), None)
+        if inside is None:  # a folder above, which stands for what is in several
             strayed.setdefault("folder", "it reads too many files of the user's to tell which")
         else:
-            there[place].add(path)
+            there[inside].add(path)
     file = ""
     paths: set[bytes] = set()
-    for place, found in there.items():
-        inside = _inside(place)
-        if found <= {inside[:-1]} - {*opened}:
+    for inside, found in there.items():
+        if found <= {inside[:-1]} - opened:
             continue  # it is there
-        tree = _Tree(place, {path[len(inside) :].rstrip(b"/") for path in found}, objects, commit)
+        names = {path[len(inside) :].rstrip(b"/") for path in found}
+        tree = _Tree(places[inside], names, objects, commit)
         for path in sorted(found):
             name = path[len(inside) :].rstrip(b"/")
             lies = tree.find(name)

@@ -315,6 +315,20 @@ def test_what_looks_at_sources_in_a_preloaded_module_is_found(tmp_path: Path) ->
         assert all("warm_duration" in record.summaries for record in ledger.trials())
 
 
+def trained_where_a_file_goes(root: Path, python: str, preload: str, value: str) -> int:
+    """How many trials run for a commit and the next one, which has no `d/v` any more. They report
+    a value that the preloaded module has."""
+    head = f'name = "tiny"\npython = "{python}"\npreload = ["{preload}"]\n'
+    script = f"import {preload}\nfrom celedger.child import log\nlog(epoch=0, val_loss={value})\n"
+    project = make_project(root, SUITE.replace('name = "tiny"\n', head), {"fit.py": script})
+    project.commit("one", {"d/v": "1", "d/w": "2"})
+    project.run("run", "HEAD")
+    git(project.root, "rm", "-q", "d/v")
+    project.commit("two", {"d/w": "3"})
+    project.run("run", "HEAD")
+    return trained(project)
+
+
 @pytest.mark.parametrize(
     ("code", "trials"),
     [
@@ -331,35 +345,17 @@ def test_what_a_preloaded_module_reads_counts_as_its_trials_own(
     folder.mkdir()
     (folder / "mylib.py").write_text(code.replace("{root}", str(tmp_path / "p")))
     python = environment(tmp_path / "venv", folder)
-    head = f'name = "tiny"\npython = "{python}"\npreload = ["mylib"]\n'
-    script = "import mylib\nfrom celedger.child import log\nlog(epoch=0, val_loss=mylib.X)\n"
-    suite = SUITE.replace('name = "tiny"\n', head)
-    project = make_project(tmp_path / "p", suite, {"fit.py": script})
-    project.commit("one", {"d/v": "1", "d/w": "2"})
-    project.run("run", "HEAD")
-    git(project.root, "rm", "-q", "d/v")
-    project.commit("two", {"d/w": "3"})
-    project.run("run", "HEAD")
-    assert trained(project) == trials
+    assert trained_where_a_file_goes(tmp_path / "p", python, "mylib", "mylib.X") == trials
 
 
 def test_what_a_line_of_a_pth_file_reads_counts_with_quiet_preloads_too(tmp_path: Path) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()
-    (folder / "tqdm.py").touch()  # a name that was looked up
+    (folder / "tqdm.py").write_text("import sys\n")  # a name that was looked up
     python = environment(tmp_path / "venv", folder)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     value = tmp_path / "p" / "d" / "v"
     (packages / "start.pth").write_text(
         f"import os, sys; sys.found = float(os.path.exists({str(value)!r}))\n"
     )
-    head = f'name = "tiny"\npython = "{python}"\npreload = ["tqdm"]\n'
-    script = "import sys, tqdm\nfrom celedger.child import log\nlog(epoch=0, val_loss=sys.found)\n"
-    suite = SUITE.replace('name = "tiny"\n', head)
-    project = make_project(tmp_path / "p", suite, {"fit.py": script})
-    project.commit("one", {"d/v": "1", "d/w": "2"})
-    project.run("run", "HEAD")
-    git(project.root, "rm", "-q", "d/v")
-    project.commit("two", {"d/w": "3"})
-    project.run("run", "HEAD")
-    assert trained(project) == 4
+    assert trained_where_a_file_goes(tmp_path / "p", python, "tqdm", "tqdm.sys.found") == 4
