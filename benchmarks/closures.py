@@ -140,7 +140,7 @@ def world(
         footprint = Footprint(tuple(sorted(observed.paths)))
         files = Contents(objects, footprint).of(tree_of.values())
         code = code_of(
-            footprint, observed.imports, objects, first, task, [suite], [ours],
+            footprint, observed.imports, objects, first, task, suite, [ours],
             opened.attribute_files(),
         )  # fmt: skip
         forms = Forms(objects, code).of(tree_of.values())

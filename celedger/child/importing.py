@@ -29,7 +29,11 @@ _READERS = frozenset({
     "co_code", "_co_code_adaptive", "co_consts", "co_names", "co_varnames", "co_nlocals",
     "co_cellvars", "co_stacksize", "co_linetable", "co_lines", "get_instructions",
     "set_eval_frame", "addaudithook", "dump", "dumps",
+    # While one of these hears of something, Python tells nobody what is entered.
+    "setprofile", "settrace", "setprofile_all_threads", "settrace_all_threads",
+    "register_callback", "set_events", "set_local_events",
 })  # fmt: skip
+_TRACING = frozenset({"setprofile", "settrace"})  # `threading` does so for whoever asked it to
 _SIGNATURE = frozenset({"co_varnames"})  # of these `inspect` takes only the arguments
 _BYTES = frozenset({"marshal", "_marshal"})
 
@@ -87,13 +91,14 @@ def _monitor(inside: str) -> bool:
     object's last, so that what runs often costs nothing."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     off, prefix = monitoring.DISABLE, len(inside)
+    own = say.__code__.co_filename
 
     def entered(code: Any, _: int) -> Any:
         file = code.co_filename
         if file.startswith(inside):
             text = "%s\x1f%d\x1f%s" % (file[prefix:], code.co_firstlineno, code.co_qualname)
             say("entered", text)
-        elif not _READERS.isdisjoint(code.co_names) and _reads_code(code):
+        elif file != own and _reads_code(code):
             say("reader", os.path.basename(file) + ":" + code.co_qualname)
         return off
 
@@ -107,11 +112,23 @@ def _monitor(inside: str) -> bool:
 
 
 def _reads_code(code: CodeType) -> bool:
-    names = set(code.co_names)
-    found = _READERS & names
+    names = code.co_names
+    found = _READERS.intersection(names)
+    if found:  # what defines a function of that name reads nothing by it
+        found = found.difference(c.co_name for c in code.co_consts if isinstance(c, CodeType))
+    if not found:  # else code with another name, which nobody could tell
+        return "replace" in names and any(
+            str(word).startswith("co_")
+            for constant in code.co_consts
+            if type(constant) is tuple  # the keywords of a call, for one
+            for word in constant
+        )
     if found <= {"dump", "dumps"} and _BYTES.isdisjoint(names):
         return False  # of json, pickle and the like
-    if found <= _SIGNATURE and os.path.basename(code.co_filename) == "inspect.py":
+    file = os.path.basename(code.co_filename)
+    if (found <= _SIGNATURE and file == "inspect.py") or (
+        found <= _TRACING and file == "threading.py"
+    ):
         return False
     return not code.co_filename.startswith("<frozen ")
 

@@ -59,7 +59,9 @@ def doctor(
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for python in sorted({task.python for task in suite.tasks}):
-            path = environment.resolve_interpreter(python, os.environ.get("PATH", ""))
+            path = environment.resolve_interpreter(
+                python, os.environ.get("PATH", ""), repository.root
+            )
             found = environment.describe(path, device=device, threads=1, repo_root=repository.root)
             print(f"python      {path}, environment {found.fingerprint[:12]}")
     except CeledgerError as error:

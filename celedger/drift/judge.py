@@ -157,6 +157,7 @@ def _cases(
         if all(r.summary != metric.summary for r in spoilt):
             why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
         return _verdict(commit, task, metric.name, environment, VerdictKind.UNDECIDED, why)
+    head = [r for r in head if not r.derived] or head  # a derived one is no repeat
     base = baselines.rolling(metric, here)
     if base and all(r.derived for r in head):
         proven = {r.derived for r in head}

@@ -196,7 +196,8 @@ class _Stripped:
         line = _first_line(node)
         self.places[name, line] = key
         shape = self.shapes.get((name, line))
-        # Code that Python does not know by that name and line (of a `global`) counts whole.
+        if shape is None and self.shapes:
+            raise ValueError("Python knows it by another name, that of a `global`")
         if self.entered is None or key in self.entered or shape is None:
             self.block(node, name + _INSIDE, key + _INSIDE)
             if shape is not None and shape.free:

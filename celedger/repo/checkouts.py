@@ -36,6 +36,9 @@ _CONFIG = """
 	fsmonitor = false
 	untrackedCache = false
 	splitIndex = false
+	trustctime = true
+	checkStat = default
+	ignoreStat = false
 	logAllRefUpdates = false
 [submodule]
 	recurse = false
@@ -200,6 +203,8 @@ class Checkout:
     def _refresh(self) -> None:
         self._unlock()
         original = (self._git_dir / _ORIGINAL).read_text()
+        if not original.endswith(_CONFIG):
+            raise RepositoryError(f"{self.path} was made by an earlier celedger")
         if (self._git_dir / "config").read_text() != original:
             (self._git_dir / "config").write_text(original)
         info = self._git_dir / "info"

@@ -91,6 +91,7 @@ def _plant(footprint: Footprint) -> _Node:
         node = root
         parts = pattern.encode(errors="surrogateescape").split(b"/")
         for part in filter(lambda p: p not in (b"", b"."), parts):
+            node.at(_ATTRIBUTES).named = True
             if _GLOB.search(part):  # all that is below counts, too
                 node.globs.append(b"*" if _OF_GIT.search(part) else part)
                 break
@@ -109,6 +110,7 @@ class _Found:
     """What a folder holds of a node's interest."""
 
     entries: dict[bytes, Entry]
+    globbed: frozenset[bytes]  # names of entries that count with all that is below
     listing: bytes
 
 
@@ -164,7 +166,7 @@ class Contents:
                     self._found[id(node), tree] = found = _look(node, rows)
                     for name, (mode, sha) in found.entries.items():
                         child = node.children.get(name)
-                        if child is None:
+                        if child is None or name in found.globbed:
                             continue
                         key = (id(child), sha)
                         known = key in self._hashes or key in self._found
@@ -178,9 +180,9 @@ class Contents:
             total = hashlib.sha256(found.listing)
             if len(node.order) != len(node.children):
                 node.order = sorted(node.children)
-            globbed = found.entries.keys() - node.children.keys() if node.globs else ()
-            for name in (*node.order, *sorted(globbed)):
-                value = self._value(node.children.get(name), found.entries.get(name))
+            for name in sorted({*node.order, *found.globbed}) if found.globbed else node.order:
+                child = None if name in found.globbed else node.children.get(name)
+                value = self._value(child, found.entries.get(name))
                 total.update(b"%d %d " % (len(name), len(value)) + name + value)
             self._hashes[key] = total.digest()
         return self._hashes[key]
@@ -287,7 +289,7 @@ class Objects:
             part = missing[start : start + _BATCH]
             out = tell(
                 self._repository.worktree, "diff-tree", "--stdin", "-r", "-z", "--raw",
-                "--no-renames", "--no-abbrev",
+                "--no-renames", "--no-abbrev", "--ignore-submodules=none",
                 stdin="".join(f"{one} {other}\n" for one, other in part).encode(),
             ).out  # fmt: skip
             self._steps |= {pair: [] for pair in part}
@@ -391,11 +393,13 @@ def _entries(content: bytes, size: int) -> list[tuple[bytes, bytes, bytes]]:
 def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
     children = node.children
     entries = {name: (mode, sha.hex()) for mode, name, sha in rows if name in children}
-    for glob in node.globs:
-        for mode, name, sha in rows:
-            if fnmatchcase(name, glob):
-                entries[name] = (mode, sha.hex())
+    globbed = {
+        name: (mode, sha.hex())
+        for mode, name, sha in rows
+        if any(fnmatchcase(name, glob) for glob in node.globs)
+    }
+    entries |= globbed
     listing = b""
     if node.named:
         listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in rows])).digest()
-    return _Found(entries, listing)
+    return _Found(entries, frozenset(globbed), listing)

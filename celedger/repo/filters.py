@@ -37,7 +37,8 @@ def configured(repository: Repository) -> frozenset[str]:
 
 def manner(repository: Repository) -> str:
     """What, beside a tree, decides how git writes it: another text where that may differ."""
-    said = [_settings(repository)]
+    replaced = ask(repository.worktree, "for-each-ref", "refs/replace").out  # git-replace(1)
+    said = [_settings(repository), replaced]
     for path in repository.attribute_files():
         with suppress(OSError):
             said.append(path.read_bytes())

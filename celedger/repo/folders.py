@@ -21,11 +21,12 @@ _ATTRIBUTES = ".gitattributes"
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """`stamp` is the time of change (ns) when it was read, or _RACY; `entries` each name's kind
-    (d folder, l link, f file, o other); `below` the folders among them; `attributes` what tells
-    one .gitattributes from another."""
+    """`stamp` is the time of change (ns) when it was read, or _RACY; `mode` its permissions;
+    `entries` each name's kind (d folder, l link, f file, o other); `below` the folders among them;
+    `attributes` what tells one .gitattributes from another."""
 
     stamp: int
+    mode: int
     entries: dict[str, str]
     below: tuple[str, ...]
     attributes: tuple[int, int, int] | None
@@ -53,17 +54,20 @@ class Folders:
         while pending:
             name = pending.pop()
             place = self.tree / name
-            stamp = place.lstat().st_ctime_ns
+            state = place.lstat()
+            stamp = state.st_ctime_ns
             folder = self.known.get(name)
             if folder is None or folder.stamp != stamp:
-                folder = _read(place, stamp if stamp < now else _RACY, top=not name)
+                stamp = stamp if stamp < now else _RACY
+                folder = _read(place, stamp, stat.S_IMODE(state.st_mode), top=not name)
             found[name] = folder
             pending += [_join(name, each) for each in folder.below]
         return Folders(self.tree, found)
 
     def sweep(self) -> list[str]:
-        """Delete what is not among the known names, or is of another kind; returns what that
-        was. What is missing stays so. Raises OSError where something cannot be deleted."""
+        """Delete what is not among the known names, or is of another kind, and give folders back
+        their modes; returns what went. What is missing stays so. Raises OSError where something
+        cannot be deleted."""
         gone = []
         for name, folder in self.known.items():
             place = self.tree / name
@@ -77,6 +81,8 @@ class Folders:
                 continue  # its parent, which came before, has let it go
             if found.st_ctime_ns == folder.stamp:
                 continue
+            if stat.S_IMODE(found.st_mode) != folder.mode:
+                place.chmod(folder.mode)
             for entry, kind in _entries(place, top=not name):
                 if folder.entries.get(entry) != kind:
                     delete(place / entry)
@@ -110,14 +116,14 @@ class Folders:
         return {n: f.attributes for n, f in self.known.items() if f.attributes is not None}
 
 
-def _read(place: Path, stamp: int, *, top: bool) -> Folder:
+def _read(place: Path, stamp: int, mode: int, *, top: bool) -> Folder:
     entries = dict(_entries(place, top=top))
     attributes = None
     if _ATTRIBUTES in entries:
         found = (place / _ATTRIBUTES).lstat()
         attributes = (found.st_ino, found.st_size, found.st_ctime_ns)
     below = tuple(name for name, kind in entries.items() if kind == "d")
-    return Folder(stamp, entries, below, attributes)
+    return Folder(stamp, mode, entries, below, attributes)
 
 
 def _entries(place: Path, *, top: bool) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import difflib
 import getpass
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,13 +160,22 @@ class Repository:
     def matching(self, sha: str, patterns: Iterable[str]) -> dict[str, str]:
         """The files of a commit (a full hash) that glob patterns match, each with its mode and
         blob: `{"setup.py": "100644 1f3a…"}`. `*` stays in its folder, `**` does not, and a folder
-        stands for all that is in it."""
-        wanted = [f":(top,glob){pattern}" for pattern in patterns]
+        stands for all that is in it. A submodule counts by the commit it is at."""
+        wanted = list(dict.fromkeys(patterns))
         if not wanted:
             return {}
+        # What is in a submodule no tree of this repository has: the submodule stands for it.
+        above = {"/".join(p.split("/")[:i]) for p in wanted for i in range(1, p.count("/") + 1)}
+        inside = self._listed(sha, above - {"", "."})
+        links = {name: entry for name, entry in inside.items() if entry.startswith("160000 ")}
+        return links | self._listed(sha, wanted)
+
+    def _listed(self, sha: str, patterns: Collection[str]) -> dict[str, str]:
+        if not patterns:
+            return {}
         out = tell(
-            self.worktree, "diff-tree", "-r", "-z", "--no-renames", _EMPTY_TREE[len(sha)], sha,
-            "--", *wanted,
+            self.worktree, "diff-tree", "-r", "-z", "--no-renames", "--ignore-submodules=none",
+            _EMPTY_TREE[len(sha)], sha, "--", *(f":(top,glob){p}" for p in sorted(patterns)),
         ).out  # fmt: skip
         parts = out.split(b"\0")[:-1]
         found = {}

@@ -18,6 +18,9 @@ from typing import Protocol
 from celedger.errors import SuiteError
 
 FILE = "suite.toml"
+# Of a suite's folder: the tasks say what matters of the one, the other is for people. No training
+# sees them, so that neither is part of what it does.
+_UNSEEN = (FILE, "README.md")
 _STALE = 3600.0  # seconds after which an unfinished copy is of a process that died
 
 
@@ -27,9 +30,10 @@ class _Folder(Protocol):
 
 
 def files(folder: Path) -> list[tuple[str, Path]]:
-    """All files below a folder by relative name, sorted: not dotfiles nor byte-code. Links are
-    followed. Raises SuiteError for what is neither file nor folder."""
-    return sorted(_below(folder, "", (folder.resolve(),)))
+    """All files below a folder that trainings may read, by relative name, sorted: not dotfiles nor
+    byte-code. Links are followed. Raises SuiteError for what is neither file nor folder."""
+    found = _below(folder, "", (folder.resolve(),))
+    return sorted((name, path) for name, path in found if name not in _UNSEEN)
 
 
 def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
@@ -48,14 +52,11 @@ def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple
             raise SuiteError(f"{path} is neither a file nor a folder", "remove it")
 
 
-def content_hash(folder: Path, *, training_only: bool) -> str:
-    """64 hex digits over names, executable bits and contents. With `training_only`, without
-    suite.toml (the tasks say what matters of it) and texts for people (*.md)."""
+def content_hash(folder: Path) -> str:
+    """64 hex digits over names, executable bits and contents of what a training may read."""
     total = hashlib.sha256()
     try:
         for name, path in files(folder):
-            if training_only and (name == FILE or name.endswith(".md")):
-                continue
             with path.open("rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").digest()
             executable = b"x" if path.stat().st_mode & 0o100 else b"-"
@@ -66,16 +67,17 @@ def content_hash(folder: Path, *, training_only: bool) -> str:
 
 
 def snapshot(suite: _Folder, cache: Path) -> Path:
-    """A copy of the suite's folder at `cache/<its content hash>`, made once. A copy that was
-    changed since (a script that writes beside itself) is made anew; files added are let be."""
+    """A copy of the suite's folder at `cache/<its content hash>`, made once; one that was changed
+    since is made anew. No training runs in it."""
     folder = suite.folder
-    home = cache / content_hash(folder, training_only=False)
+    home = cache / content_hash(folder)
     try:
         if _holds(home, folder):
             os.utime(home)  # what is long unused may be cleared away
             return home
         cache.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
+        (draft / "new").mkdir()
         for name, path in files(folder):
             target = draft / "new" / name
             target.parent.mkdir(parents=True, exist_ok=True)

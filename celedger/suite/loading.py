@@ -101,7 +101,7 @@ def load(folder: Path) -> Suite:
             suite=name,
             name="",
             commands=(),
-            files=content_hash(folder, training_only=True),
+            files=content_hash(folder),
             python=head.read("python", table.string, "python"),
             pythonpath=head.read("pythonpath", table.inside, (".",)),
             preload=head.read("preload", _modules, ()),

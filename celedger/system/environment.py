@@ -75,12 +75,16 @@ json.dump({
 """
 
 
-def resolve_interpreter(name: str, path: str | None = None) -> str:
-    """The absolute path of a suite's interpreter: `python` is the one celedger runs in, anything
-    else a path or a command on `path` (default: PATH). Raises MachineError when there is none."""
+def resolve_interpreter(name: str, path: str | None = None, root: Path | None = None) -> str:
+    """The absolute path of an interpreter: `python` is the one celedger runs in, anything else a
+    path, relative to `root` (default: the current folder), or a command on `path` (default: PATH).
+    Raises MachineError when there is none."""
     if name == "python":
         return sys.executable
-    found = shutil.which(os.path.expanduser(name), path=path)  # noqa: PTH111 (`./x` must stay)
+    place = os.path.expanduser(name)  # noqa: PTH111 (`./x` must stay)
+    if root is not None and "/" in place:
+        place = os.path.join(root, place)  # noqa: PTH118
+    found = shutil.which(place, path=path)
     if found is None:
         raise MachineError(
             f"there is no interpreter {name!r}", "correct `python` in the suite, or install it"

@@ -24,6 +24,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import struct
 import sys
 
@@ -43,6 +44,7 @@ _SOCKADDR = 110  # bytes of the longest sockaddr_un
 _MSGHDR = struct.Struct("QI")  # its beginning: the address and its length
 _MMSGHDR = 64  # bytes from one to the next, of many
 _VECTORS = 1024  # UIO_MAXIOV
+_PASSING = re.compile(rb"/proc/|^/dev/")  # what means something else once a file is closed
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
 
 
@@ -140,6 +142,7 @@ class Record:
         column = list(known).index(machine) if machine in known else 0
         self._architecture = known.get(machine, (0, 0))[0]
         self._names: dict[int, str] = _calls.numbers(column)[0]
+        self._blind = {row[column]: name for name, row in _calls.BLIND.items()}
         # Paths, and what they named: of the tree, and beside it.
         self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         self._sources = _module("sources").Sources(self._inside, _calls.OPENING)
@@ -193,7 +196,7 @@ class Record:
         answer = struct.pack("<QqiI", row[0], 0, 0, _calls.CONTINUE)
         try:
             named = self._named(row)
-            if self._remember:
+            if self._remember and not any(map(_PASSING.search, named)):
                 # The caller may go on already: what changes the meaning of a path comes by here
                 # too, and waits.
                 self._send(fd, answer)
@@ -227,7 +230,8 @@ class Record:
         pid, number, architecture, arguments = row[1], row[3], row[4], row[6:]
         name = self._names.get(number)
         if architecture != self._architecture or name is None:
-            self.unknown = self.unknown or f"system call {number} of {architecture:x} was made"
+            call = self._blind.get(number, f"system call {number} of {architecture:x}")
+            self.unknown = self.unknown or f"it uses {call}, which may read without being seen"
             return []
         found: list[bytes | None]
         if name in _calls.ADDRESSES:
@@ -399,6 +403,9 @@ class Record:
             try:
                 target = os.readlink(there)
             except OSError as error:
+                if links and error.errno != errno.EINVAL and there.startswith(b"/proc/"):
+                    # A link led there, and the caller may have gone on and closed it.
+                    self.unknown = self.unknown or "it reads by a link to what it has open"
                 if error.errno != errno.EINVAL or not left:  # not there, or the last part
                     here = there
                     break

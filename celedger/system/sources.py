@@ -77,7 +77,7 @@ class Sources:
         verb, _, text = message[len(SAYS) :].partition(b"/")
         if verb == b"begin":
             version, _, path = text.partition(b"/")
-            path = b"/" + path
+            path = os.path.normpath(b"/" + path)  # where a link goes another way, nobody opens it
             self._importing[thread] = path
             if path.startswith(self._inside):
                 self._imported.setdefault(path[len(self._inside) :], set()).add(version)
@@ -87,7 +87,8 @@ class Sources:
         elif verb == b"python":
             self._pythons.add(thread)
         elif verb == b"entered":
-            self._entered.add(text)
+            path, sign, rest = text.partition(b"\x1f")
+            self._entered.add(os.path.normpath(path) + sign + rest if b"/." in path else text)
         elif verb == b"package":
             self._packages.add(text)
         else:

@@ -56,7 +56,7 @@ class Attempt:
         self.place, self.until = place, until
         self.enough = ""  # why no more epochs are needed, once `until` said so
         ledger = bench.ledger
-        self.journal_path = journal.folder(ledger) / f"{trial.ulid}.jsonl"
+        self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
@@ -130,6 +130,8 @@ class Attempt:
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
                 reason = explain(end, self.log)
+                if (bench.tree / ".gitmodules").exists() and not task.build:
+                    reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
                 if len(lines) > 1:
                     late = end.end is process.End.TIMEOUT
                     limit = f"the commands together ran longer than {task.timeout:g} s"
@@ -231,8 +233,9 @@ class Attempt:
         ledger.finish_trial(ulid, outcome, found)
         if self.observed.began and not self.task.whole:  # what a part inherits is not in the tree
             strayed = self.bench.closures.keep(
-                self.commit, self.task, ulid, self.observed, self.bench.checkout, self.place.python
-            )
+                self.commit, self.task, ulid, self.observed, self.bench.checkout,
+                self.bench.suite_copy, self.place.python,
+            )  # fmt: skip
             if strayed:
                 root = self.bench.checkouts.repository.root
                 self.bench.listen(events.Strayed(self.commit, self.task, root, strayed))

@@ -34,7 +34,8 @@ from celedger.system.warm import Launchers
 from celedger.trial import closure, events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import disk_is_full
-from celedger.trial.journal import own_folder
+from celedger.trial.suitecopy import SuiteCopy
+from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
 
 
@@ -50,7 +51,7 @@ class Workbench:
     ledger: Ledger
     checkouts: Checkouts
     suite: Suite
-    suite_copy: Path
+    suite_files: Path  # the suite's snapshot
     child: Path
     environments: Mapping[str, Environment]  # task name -> where it would run now
     interpreters: Mapping[str, str]  # task name -> path of its interpreter
@@ -67,6 +68,7 @@ class Workbench:
     stop: Callable[[], bool] | None = None
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
+    _suite: SuiteCopy | None = None
     _built: tuple[str, object] | None = None
     _began: float = field(default_factory=time.time)
     _fresh: float = 0.0  # failures of builds remembered from before this time do not count
@@ -148,8 +150,8 @@ class Workbench:
     @cached_property
     def closures(self) -> closure.Closures:
         return closure.Closures(
-            self.ledger, self.checkouts.repository, [self.suite_copy],
-            [self.child, own_folder(self.ledger)], self._installed,
+            self.ledger, self.checkouts.repository, self.child,
+            fingerprint(self.base_env), self._installed,
         )  # fmt: skip
 
     def _installed(self, commit: str, task: Task) -> str:
@@ -176,6 +178,7 @@ class Workbench:
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit, built: `ok`, or the outcome and the reason."""
         checkout = self.checkout
+        self._suite_copy().restore()
         key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
         if self._built != key or not checkout.restore():
             self._built = None
@@ -209,6 +212,17 @@ class Workbench:
     @property
     def tree(self) -> Path:
         return self.checkout.path
+
+    @property
+    def suite_copy(self) -> Path:
+        """What `{suite}` is: as the snapshot has it once a trial is prepared."""
+        return self._suite_copy().path
+
+    def _suite_copy(self) -> SuiteCopy:
+        if self._suite is None:  # one for each slot
+            place = self.suite_files.with_name(self.tree.name)
+            self._suite = SuiteCopy(self.suite_files, place)
+        return self._suite
 
 
 def _who(holder: lock.Holder) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from celedger.errors import MachineError
 from celedger.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Checkout, Repository
+from celedger.repo.closures import attributes_above
 from celedger.suite import build_lines
 from celedger.system import process
 from celedger.system.cache import Cache, shrink
@@ -38,13 +39,19 @@ _NO_ROOM = "No space left on device"
 
 
 def build_key(
-    task: Task, inputs: Mapping[str, str], *, python: str, environment: str, env: Mapping[str, str]
+    task: Task,
+    inputs: Mapping[str, str],
+    *,
+    written: object,
+    python: str,
+    environment: str,
+    env: Mapping[str, str],
 ) -> str | None:
     """The hash (64 hex digits) of all that a build depends on; None where that is not known.
 
     `inputs` are the files that the suite's globs match at the commit, each with mode and blob
-    (`Repository.matching`), `python` the interpreter's path, `environment` the fingerprint, `env`
-    the environment variables of the build.
+    (`Repository.matching`), `written` tells how git writes them, `python` the interpreter's path,
+    `environment` the fingerprint, `env` the environment variables of the build.
     """
     if not task.build or not inputs:  # globs that match nothing are a mistake, not a content
         return None
@@ -59,6 +66,7 @@ def build_key(
             "environment": environment,
             "variables": {name: env[name] for name in _READ if name in env},
             "inputs": dict(inputs),
+            "written": written,
         },
         sort_keys=True,
     )
@@ -95,7 +103,12 @@ class Builds:
         outcome and the reason. Failures remembered from before `fresh` (seconds since the epoch)
         do not count. A build that somebody else killed says nothing about the commit."""
         inputs = self.repository.matching(commit.sha, task.inputs)
-        content = build_key(task, inputs, python=python, environment=environment, env=env)
+        above = sorted(attributes_above(map(os.fsencode, inputs)))
+        attributes = self.repository.matching(commit.sha, map(os.fsdecode, above))
+        content = build_key(
+            task, inputs, written=(checkout.manner, attributes), python=python,
+            environment=environment, env=env,
+        )  # fmt: skip
         key = content and self._in_slot(content, checkout)
         # By its commit, where its content is not known; the interpreter stands for the rest.
         name = key or repr((commit.sha, task.build, python, task.pythonpath))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,12 @@ from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Checkout, Repository, filters
 from celedger.repo.closures import Contents, Forms, Objects
 from celedger.system.record import take
-from celedger.trial import outside, protocol
+from celedger.trial import journal, outside, protocol
 from celedger.trial.imports import Imports, code_of
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "6:"
+RULES = "7:"
 
 
 @dataclass
@@ -57,21 +57,22 @@ class Observed:
 
 
 class Closures:
-    """The closures of one ledger, held against the trees of one repository. `pinned` are folders
-    whose files are the same at all commits, `ours` those of celedger's own. `installed` tells the
-    virtual environment in which a task runs at a commit (by hash) from others, "" for none."""
+    """The closures of one ledger, held against the trees of one repository. `child` is the folder
+    of celedger's own that trainings import. `variables` tells the user's environment variables from
+    others, `installed` the virtual environment in which a task runs at a commit (by hash), "" for
+    none."""
 
     def __init__(
         self,
         ledger: Ledger,
         repository: Repository,
-        pinned: Iterable[Path],
-        ours: Iterable[Path],
+        child: Path,
+        variables: str,
         installed: Callable[[str, Task], str],
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
-        self._pinned, self._ours = tuple(pinned), tuple(ours)
-        self.beside = outside.folders(repository)
+        self._child, self._variables = child, variables
+        self.beside = (*outside.folders(repository), journal.own_folder(ledger))
         self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
         self._forms: dict[Footprint, Forms] = {}
@@ -85,10 +86,12 @@ class Closures:
         ulid: str,
         observed: Observed,
         checkout: Checkout,
+        suite: Path,
         python: str,
     ) -> str:
-        """Store the closure of a trial that just ended in a checkout, with an interpreter. Returns
-        the file that it took from the user's work tree instead, "" for none."""
+        """Store the closure of a trial that just ended in a checkout, with a copy of its suite and
+        an interpreter. Returns the file that it took from the user's work tree instead, "" for
+        none."""
         unknown, file = observed.unknown, ""
         if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
@@ -97,7 +100,7 @@ class Closures:
             if observed.opened or observed.looked:
                 found = outside.judge(
                     self._repository, self.beside, observed.opened, observed.looked,
-                    self._objects, commit.tree, self._ours, python, observed.since,
+                    self._objects, commit.tree, self._kept(ulid), python, observed.since,
                 )  # fmt: skip
             file, unknown = found.file, unknown or found.unknown
             paths = {*observed.paths, *found.paths}
@@ -112,7 +115,8 @@ class Closures:
                 if (made := _made(checkout, paths)) is not None:
                     footprint = code_of(
                         footprint, observed.imports, self._objects, commit.tree, task,
-                        self._pinned, self._ours, self._attributes, made,
+                        suite, (self._child, journal.own_folder(self._ledger)),
+                        self._attributes, made,
                     )  # fmt: skip
         except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
             unknown = unknown or str(error) or type(error).__name__
@@ -121,6 +125,12 @@ class Closures:
         else:
             self._ledger.record_closure(ulid, footprint, content)
         return file
+
+    def _kept(self, ulid: str) -> outside.Kept:
+        ledger = self._ledger
+        places = (journal.out_path, journal.log_path, journal.path)
+        own = (*(place(ledger, ulid) for place in places), self._child)
+        return outside.Kept(journal.own_folder(ledger), own)
 
     def _filtered(self, commit: Commit, task: Task, paths: set[bytes]) -> str:
         """Why what git's filters wrote is not known, "" where it is: of Git LFS's, by the one file
@@ -225,9 +235,20 @@ class Closures:
         for by_code in (False, True):  # what agrees file by file takes nothing apart
             found, _ = self.compared([commit], task, environment, seed, by_code=by_code)
             for agreeing in found[commit.sha]:
-                if agreeing.whole and not agreeing.failed and agreeing.ulid not in used:
+                fit = agreeing.whole and not agreeing.failed and agreeing.ulid not in used
+                if fit and self._tells(task, agreeing.ulid):
                     return agreeing
         return None
+
+    def _tells(self, task: Task, ulid: str) -> bool:
+        """Whether a trial's summaries are what the task asks for by now."""
+        record = self._ledger.trial(ulid)
+        found = protocol.summaries(task.metrics, self._ledger.series(ulid))
+        return (
+            record is not None
+            and not protocol.missing(task, found)
+            and all(repr(record.summaries.get(name)) == repr(v) for name, v in found.items())
+        )
 
     def content(self, commit: Commit, task: Task, number: int) -> str:
         """What a commit has at a footprint (by its number), file by file."""
@@ -236,17 +257,17 @@ class Closures:
         return self._of(self._footprints[number], [commit], task)[commit.sha]
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit], task: Task) -> Mapping[str, str]:
-        """What each commit (by hash) has there. An environment's fingerprint has the versions of
-        packages, not what is in them: so what was installed comes first. And one blob is different
-        files where git is told to write it otherwise."""
+        """What each commit (by hash) has there. What does not lie in a tree comes first: one blob
+        is different files where git is told to write it otherwise, and an environment's fingerprint
+        has neither the user's variables nor what is in packages but their versions."""
         plain = replace(footprint, code=(), docs=True, python=(0, 0))
         if plain not in self._contents:
             self._contents[plain] = Contents(self._objects, plain)
         by_tree = self._contents[plain].of(commit.tree for commit in commits)
         beside = {commit.sha: self._installed(commit.sha, task) for commit in commits}
+        head = f"{RULES}{self._manner}:{self._variables}"
         return {
-            commit.sha: f"{RULES}{self._manner}:{beside[commit.sha]}:{by_tree[commit.tree]}"
-            for commit in commits
+            commit.sha: f"{head}:{beside[commit.sha]}:{by_tree[commit.tree]}" for commit in commits
         }
 
 

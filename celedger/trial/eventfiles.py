@@ -25,33 +25,42 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")
 
 class EventFiles:
     """All event files below a folder. A value belongs to the epoch that a tag named `epoch` (or
-    `…/epoch`) says at the same step, and where there is none to the epoch numbered as its step."""
+    `…/epoch`) says at the same step, and where there is none to the epoch numbered as its step.
+    With `new`, only what is written from now on: what lies there is of other trainings, such as
+    those whose files a commit has."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, new: bool = False) -> None:
         self._folder = folder
         self._files: dict[Path, _File] = {}
+        self._before: dict[Path, int] = {}  # file: its size, in bytes
+        if new:
+            self._before = {path: path.stat().st_size for path in self._found()}
 
     @property
     def rubbish(self) -> int:
         return sum(file.broken for file in self._files.values())
 
     def afresh(self) -> EventFiles:
-        return EventFiles(self._folder)
+        again = EventFiles(self._folder)
+        again._before = self._before
+        return again
+
+    def _found(self) -> list[Path]:
+        return sorted(path for path in self._folder.rglob("*tfevents*") if path.is_file())
 
     def read(self, *, end: bool) -> list[EpochReport]:
         found: list[EpochReport] = []
-        for path in sorted(self._folder.rglob("*tfevents*")):
-            if path.is_file():
-                file = self._files.setdefault(path, _File(path))
-                found += file.read(end=end)
+        for path in self._found():
+            file = self._files.setdefault(path, _File(path, self._before.get(path, 0)))
+            found += file.read(end=end)
         return found
 
 
 class _File:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int) -> None:
         self.broken = False
         self._path = path
-        self._offset = 0
+        self._offset = offset  # of the first byte that was not read
         self._step = 0
         self._group: dict[str, float] = {}  # what was said of that step
         self._epoch: float | None = None

@@ -67,12 +67,13 @@ def code_of(
     objects: Objects,
     tree: str,
     task: Task,
-    pinned: Sequence[Path],
+    suite: Path,
     ours: Sequence[Path],
     attributes: Sequence[Path] = (),
     made: Sequence[Path] = (),
 ) -> Footprint:
-    """The footprint of a trial that ran at `tree`, with what counts by its code. `attributes`:
+    """The footprint of a trial that ran at `tree` with a copy of its `suite`, with what counts by
+    its code. `ours`: folders that no commit and no user writes; `attributes`:
     git's files of attributes outside of the tree; `made`: what a build wrote of the footprint,
     where it lies. Raises RepositoryError where an object is missing."""
     above = attributes_above(footprint.paths)
@@ -92,7 +93,7 @@ def code_of(
     ):
         return footprint
     ((major, minor),) = pythons
-    looks = _looks(footprint, imports, objects, files, task, pinned, ours, made, (major, minor))
+    looks = _looks(footprint, imports, objects, files, task, suite, ours, made, (major, minor))
     if looks is None:
         return footprint
     docs, scopes = looks
@@ -115,7 +116,7 @@ def _looks(
     objects: Objects,
     files: Mapping[bytes, tuple[bytes, str, int]],
     task: Task,
-    pinned: Sequence[Path],
+    suite: Path,
     ours: Sequence[Path],
     made: Sequence[Path],
     python: tuple[int, int],
@@ -123,7 +124,7 @@ def _looks(
     """Whether docstrings are looked at, and names from within other functions; None where code
     itself is."""
     docs, scopes, executes = not looking.copying(imports.packages), False, False
-    folders = tuple(f"{folder}/" for folder in map(str, (*pinned, *ours)))
+    folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
     outside, data = (
         [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
         for names in (imports.foreign, imports.data)
@@ -139,7 +140,7 @@ def _looks(
     searched = [
         "\n".join(words).encode(errors="surrogateescape"),
         *looking.texts(_scripts(words)),
-        *looking.texts(file for folder in pinned for file in _files(folder)),
+        *looking.texts(_files(suite)),
         *looking.texts(outside),
         *looking.texts(made),
     ]

@@ -32,6 +32,10 @@ def folder(ledger: Ledger) -> Path:
     return own_folder(ledger) / "journals"
 
 
+def path(ledger: Ledger, ulid: str) -> Path:
+    return folder(ledger) / f"{ulid}.jsonl"
+
+
 def log_path(ledger: Ledger, ulid: str) -> Path:
     return own_folder(ledger) / "logs" / f"{ulid}.log"
 

@@ -41,7 +41,7 @@ _CODE = re.compile(
     rb"|(?:from|import)\s+dis\b|\bdis\.|_getframe|currentframe|get_objects|get_refer"
     rb"|get_code|source_to_code|path_hooks|meta_path|path_importer_cache|importlib\.machinery"
     rb"|(?:Source|Finder|Loader|Path)(?:File)?(?:Loader|Finder)|_bootstrap|celedger-says"
-    rb"|st_size|getsize|\b[fl]?stat\b|scandir|follow_symlinks|path_stats|filecmp|fsspec|\bupath\b|gfile"
+    rb"|st_size|getsize|\b(?:__)?[fl]?x?stat(?:x|64|at)?\b|get_file_info|scandir|follow_symlinks|path_stats|filecmp|fsspec|\bupath\b|gfile"
     rb"|__loader__|__spec__|builtins|audithook"
     # A traceback without its name, frames, and `warnings` for one line.
     rb"|\btb_[a-z]|\bf_(?:locals|globals|back|lasti|trace)|\b(?:gi|cr|ag)_frame"
@@ -68,11 +68,16 @@ _NAMESPACES = re.compile(
     rb"|" + _METACLASSES
 )
 _WITH_LINES = (3, 13)
-_RECORDS = re.compile(rb"__dict__|\bvars\b")  # with `logging`: a record of it holds its line
+# With `logging`: a record of it holds its line, and shows it where it is printed.
+_RECORDS = re.compile(
+    rb"__dict__|\bvars\b|\bemit\b|makeRecord|(?:Socket|Queue|Datagram|HTTP|Memory)Handler|addFilter"
+    rb"|\(\s*(?:logging\.)?(?:Formatter|Filter|Handler)\s*[,)]"
+)
 # Docstrings, and what shows that a name or constant is there at all.
 _DOCS = re.compile(
     rb"getdoc|pydoc|doctest|getmembers|__dict__|\b(?:vars|dir|globals|locals)\b|__globals__"
-    rb"|\brunpy\b|\bhelp\s*\(|docopt"
+    rb"|\brunpy\b|\bhelp\s*\(|docopt|\b(?:np|numpy)\.(?:info|lookfor|source)\b"
+    rb"|\bfrom\s+numpy\s+import\b[^\n]*\b(?:info|lookfor|source)\b"
     # Modules of the standard library that show them.
     rb"|unittest|\bcmd\.Cmd|(?:from|import)\s+cmd\b|xmlrpc|" + _METACLASSES
 )
@@ -104,7 +109,7 @@ _NO_MODULES = (b".dist-info", b".egg-info", b".pth", b".libs")
 # (functools.wraps and the like), add to them or print them.
 _COPYING = frozenset({
     "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
-    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "tabulate", "_virtualenv",
+    "networkx", "jinja2", "markupsafe", "fsspec", "tqdm", "tabulate", "pynvml", "_virtualenv",
     "_distutils_hack",
 })  # fmt: skip
 

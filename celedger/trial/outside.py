@@ -3,7 +3,9 @@ editable install's .pth, an absolute path or a walk up the folders, and .git. No
 that, so its closure is unknown.
 
 Files that git does not track are no commit's: they are taken to be as they are now, and so is what
-is not there. A commit that has something at such a place counts as one that differs.
+is not there. A commit that has something at such a place counts as one that differs. Where one of
+them was changed while the trial ran, or was left by another trial, trainings hand something on to
+the next by it: its closure is unknown, too.
 
 A folder of tracked files that is listed, and a tracked file that is only looked at, tell of what
 is checked out, too. Where that is the same as the trial's commit has there, and was all the time,
@@ -47,6 +49,15 @@ class Outside:
     paths: frozenset[bytes] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`folder`: where celedger keeps journals, logs and what trials wrote; `own`: what of it, or
+    elsewhere, the trial itself was given."""
+
+    folder: Path
+    own: tuple[Path, ...]
+
+
 def folders(repository: Repository) -> tuple[Path, ...]:
     """Those that hold what is the user's own: work trees and the common .git."""
     said = ask(repository.worktree, "worktree", "list", "--porcelain").text.splitlines()
@@ -62,18 +73,19 @@ def judge(
     looked: Collection[bytes],
     objects: Objects,
     commit: str,
-    ours: Iterable[Path],
+    kept: Kept,
     python: str,
     began: float = math.inf,
 ) -> Outside:
     """Of what a trial opened of the folders `beside`, and what it only looked at; one that ends
-    with a slash stands for all that is below. `commit` is the tree that it ran at, `ours` folders
-    of celedger's own; `python` is its interpreter; it `began` then (Unix seconds)."""
+    with a slash stands for all that is below. `commit` is the tree that it ran at; `python` is its
+    interpreter; it `began` then (Unix seconds)."""
     git = _inside(repository.common_dir)
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
-    own = tuple(map(_inside, ours))
-    places = {_inside(p): p for p in sorted({*beside} - {repository.common_dir}, key=_depth)}
+    own, trials = tuple(map(_inside, kept.own)), _inside(kept.folder)
+    user = {*beside} - {repository.common_dir, kept.folder}
+    places = {_inside(p): p for p in sorted(user, key=_depth)}
     # Where byte-code was there, Python opens no source.
     opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
     began -= TICK
@@ -82,6 +94,11 @@ def judge(
     for path in sorted({*opened, *looked}):
         at = path.rstrip(b"/") + b"/"
         if at.startswith(own) or (at.startswith(state) and not at.startswith(others)):
+            continue
+        if at.startswith(trials):
+            if path in opened or not any(place.startswith(at) for place in own):
+                what = os.fsdecode(at[len(trials) : -1]) or "the names in it"
+                strayed.setdefault("trials", f"it reads what is kept of other trials: {what}")
             continue
         if at.startswith(git):
             name = at[len(git) : -1]
@@ -134,8 +151,10 @@ def judge(
                 file = file or os.fsdecode(name)
                 strayed.setdefault("file", reason)
             else:
+                if tree.changed(name, began):  # by the trial itself, as by one that resumes
+                    strayed.setdefault("changed", f"{reason}, which was changed meanwhile")
                 paths.add(lies)
-    for kind in ("file", "git", "folder", "looked"):
+    for kind in ("file", "git", "trials", "folder", "looked", "changed"):
         if kind in strayed:
             return Outside(strayed[kind], file, frozenset(paths))
     return Outside("", file, frozenset(paths))
@@ -181,6 +200,12 @@ class _Tree:
                 return name[:end]
             end = name.find(b"/", end + 1)
         return name
+
+    def changed(self, name: bytes, began: float) -> bool:
+        try:
+            return self._at(name).lstat().st_ctime >= began
+        except OSError:
+            return False
 
     def looks_the_same(self, name: bytes, began: float) -> bool:
         """Whether looking at it tells what it would with the commit checked out: that a folder is

@@ -41,5 +41,6 @@ def of(
     where = definition.get("tensorboard")
     if isinstance(where, str) and (tree is not None or "{tree}" not in where):
         place = where.replace("{out}", str(out)).replace("{tree}", str(tree))
-        found.append(EventFiles(Path(place)))
+        # The folder {out} is the trial's own; elsewhere others have left theirs.
+        found.append(EventFiles(Path(place), new="{out}" not in where))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,31 @@ _THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS",
 )  # fmt: skip
+# And what else is the same whatever the user has there.
+_GIVEN = frozenset({
+    *_THREADS, "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+})  # fmt: skip
+# What says where and how somebody sits before the machine; no training goes by it.
+_SESSION = re.compile(
+    r"_|PWD|SHLVL|TERM(?:INAL)?(?:_.*)?|COLORTERM|COLUMNS|LINES|LS_COLORS|PS[0-4]|PROMPT.*"
+    r"|DISPLAY|WAYLAND_.*|XAUTHORITY|WINDOWID|XDG_(?:SESSION|SEAT|VTNR|RUNTIME|CURRENT|MENU).*"
+    r"|DBUS_.*|DESKTOP_.*|SESSION_MANAGER|GNOME_.*|GTK_.*|GIO_.*|KDE_.*|QT_.*|GPG_.*|SSH_.*"
+    r"|TMUX.*|STY|WINDOW|ZELLIJ.*|KITTY_.*|ALACRITTY_.*|WEZTERM_.*|ITERM_.*|VTE_.*|KONSOLE_.*|WT_.*"
+    r"|VSCODE_.*|EDITOR|VISUAL|PAGER|LESS.*|MAIL|MANPATH|INFOPATH|HIST.*|LC_TERMINAL.*|GIT_.*"
+    r"|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MANAGERPID|MEMORY_PRESSURE_.*|CRON_.*"
+    r"|GITHUB_.*|RUNNER_.*|CI_.*|BUILDKITE_.*|CIRCLE_.*"
+)
+
+
+def fingerprint(base: Mapping[str, str]) -> str:
+    """Tells the variables that trials inherit of a user from others (16 hex digits)."""
+    kept = {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
+    kept = {k: v for k, v in kept.items() if not _SESSION.fullmatch(k) and k not in _GIVEN}
+    # A hook is run with the folder of git's own programmes in front.
+    folders = kept.pop("PATH", "").split(os.pathsep)
+    path = [folder for folder in folders if Path(folder).name != "git-core"]
+    text = repr((path, sorted(kept.items())))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def variables(

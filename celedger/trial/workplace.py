@@ -71,7 +71,9 @@ def set_bench(
         )
     device = gpu.resolve(config.device)
     interpreters = {
-        task.name: environment.resolve_interpreter(task.python, os.environ.get("PATH", ""))
+        task.name: environment.resolve_interpreter(
+            task.python, os.environ.get("PATH", ""), repository.root
+        )
         for task in tasks
     }
     environments = {
@@ -89,7 +91,7 @@ def set_bench(
         ledger=ledger,
         checkouts=Checkouts(repository),
         suite=suite,
-        suite_copy=suites.snapshot(suite, repository.state_dir / "suites"),
+        suite_files=suites.snapshot(suite, repository.state_dir / "suites"),
         child=child,
         launchers=Launchers(
             child / "celedger" / "child" / "launcher.py",

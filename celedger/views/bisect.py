@@ -131,10 +131,21 @@ def _reproduce(report: Report) -> list[str]:
     what += " --find improved" if report.improved else ""
     lines = [f"celedger bisect {report.good.sha[:12]}..{report.bad.sha[:12]}{what}"]
     if report.status == "found" and report.culprits[0].parents:
-        culprit = report.culprits[0]
-        lines.append(f"celedger diff {culprit.parents[0][:12]}..{culprit.sha[:12]}")
-        lines.append(f"git show {culprit.sha[:12]}")
+        lines.append(diff_of(report, report.culprits[0]))
+        lines.append(f"git show {report.culprits[0].sha[:12]}")
     return lines
+
+
+def diff_of(report: Report, culprit: Commit) -> str:
+    """The command that shows what a commit changed, by its nearest neighbours with a value: the
+    commit itself has none where another of its class was measured."""
+    at = next((i for i, commit in enumerate(report.commits) if commit.sha == culprit.sha), 0)
+    seen = {position for position, _ in report.readings}
+    before = max((position for position in seen if position < at), default=-1)
+    after = min((position for position in seen if position >= at), default=-1)
+    one = report.good if before < 0 else report.commits[before]
+    other = report.bad if after < 0 else report.commits[after]
+    return f"celedger diff {one.sha[:12]}..{other.sha[:12]}"
 
 
 def report_json(report: Report) -> dict[str, export.Json]:

@@ -15,7 +15,7 @@ from celedger.bisection.report import record
 from celedger.errors import CeledgerError
 from celedger.model import Commit, Metric
 from celedger.views import export, picture
-from celedger.views.bisect import effect_text, person_lines, search_of, sure
+from celedger.views.bisect import diff_of, effect_text, person_lines, search_of, sure
 from celedger.views.format import count, duration, plain, short
 from celedger.views.posterior import (
     Search,
@@ -128,7 +128,8 @@ def _reproduce(answer: Answer) -> list[str]:
     what += "".join(f" --metric {shlex.quote(name)}" for name in names)
     what += " --find improved" if first.improved else ""
     lines = [f"celedger bisect {first.good.sha[:12]}..{first.bad.sha[:12]}{what}"]
-    for commit, _ in culprits(answer):
+    by_metric = {report.metric: report for report in answer.reports}
+    for commit, metrics in culprits(answer):
         if commit.parents:
-            lines.append(f"celedger diff {commit.parents[0][:12]}..{commit.sha[:12]}")
+            lines.append(diff_of(by_metric[metrics[0]], commit))
     return lines

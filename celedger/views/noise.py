@@ -133,7 +133,7 @@ def _of_metric(
 ) -> MetricNoise:
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in values.rows(batch, metric):
-        if not samples.hindered(metric, row.marks):
+        if not samples.hindered(metric, row.marks) and not row.derived:
             groups[row.commit].append(row)
     ordered = [groups[sha] for sha in sorted(groups, key=lambda sha: places[sha])]
     repeats = _repeats(ordered)

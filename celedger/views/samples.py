@@ -114,6 +114,8 @@ class Values:
     def sample(self, batch: Batch, metric: Metric) -> Sample:
         own = {r.trial.ulid for r in batch.records}
         found = [r for r in self.rows(batch, metric) if r.ulid in own]
+        # A derived one is no repeat. It stands for its commit where nothing else does.
+        found = [r for r in found if not r.derived] or found
         kept = tuple(r.value for r in found if not hindered(metric, r.marks))
         return Sample(metric, kept, len(found) - len(kept))
 

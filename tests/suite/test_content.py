@@ -33,15 +33,18 @@ def test_the_recipe_follows_what_a_training_reads_and_nothing_else(folder: Path)
     (folder / "suite.toml").write_text(TOML + "timeout = 5\n")
     assert load(folder).tasks[0].recipe == recipe
     (folder / "data" / "d.bin").write_bytes(b"\0" * 999 + b"1")
-    assert load(folder).tasks[0].recipe != recipe
+    changed = load(folder).tasks[0].recipe
+    assert changed != recipe
+    (folder / "data" / "prompt.md").write_text("text")
+    assert load(folder).tasks[0].recipe != changed
 
 
 def test_links_count_by_what_they_lead_to(folder: Path, tmp_path: Path) -> None:
-    before = content_hash(folder, training_only=True)
+    before = content_hash(folder)
     (tmp_path / "shared").mkdir()
     (folder / "data").rename(tmp_path / "shared" / "data")
     (folder / "data").symlink_to(tmp_path / "shared" / "data")
-    assert content_hash(folder, training_only=True) == before
+    assert content_hash(folder) == before
     copy = snapshot(load(folder), tmp_path / "cache")
     assert not (copy / "data").is_symlink() and (copy / "data" / "d.bin").stat().st_size == 1000
     (folder / "loop").symlink_to(folder)
@@ -55,11 +58,13 @@ def test_links_count_by_what_they_lead_to(folder: Path, tmp_path: Path) -> None:
 
 def test_a_snapshot_is_out_of_reach_of_later_edits(folder: Path, tmp_path: Path) -> None:
     (folder / "a.py").chmod(0o755)
+    (folder / "README.md").write_text("text")
     first = snapshot(load(folder), tmp_path / "cache")
     (folder / "a.py").write_text("2")
     second = snapshot(load(folder), tmp_path / "cache")
     assert ((first / "a.py").read_text(), (second / "a.py").read_text()) == ("1", "2")
     assert (first / "a.py").stat().st_mode & 0o100
+    assert {path.name for path in first.iterdir()} == {"a.py", "data"}  # what trainings see
     assert sorted((tmp_path / "cache").iterdir()) == sorted([first, second])
 
 

@@ -134,6 +134,8 @@ def test_an_interpreter_is_a_name_on_the_path_or_a_path(
     assert resolve_interpreter("python") == sys.executable
     assert resolve_interpreter("mypython", str(tmp_path)) == str(mine)
     assert resolve_interpreter("./mypython") == str(mine)  # the link itself: it may be a venv's
+    monkeypatch.chdir("/")
+    assert resolve_interpreter("./mypython", root=tmp_path) == str(mine)
     for name in ("no-such-python", "./absent", ""):
         with pytest.raises(MachineError, match="no interpreter"):
             resolve_interpreter(name)

@@ -28,6 +28,12 @@ ONE = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
 FILES = {"pkg/core.py": "X = 1\n", "model.py": "LEVEL = 1.0\n", "tool": "#!/bin/sh\n"}
 
 
+def kept(project: Project) -> outside.Kept:
+    """What celedger keeps there, and what of it is the programme's own."""
+    folder = project.root / ".celedger"
+    return outside.Kept(folder, (folder / "out" / "OWN",))
+
+
 def judged(project: Project, code: str, python: str = sys.executable) -> outside.Outside:
     """What is known of a programme that runs in a checkout of the project's."""
     repository = Repository.open(project.root)
@@ -47,7 +53,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     assert not observed.unknown
     return outside.judge(
         repository, beside, observed.opened, observed.looked, Objects(repository),
-        repository.resolve("HEAD").tree, [project.root / ".celedger"], python, began,
+        repository.resolve("HEAD").tree, kept(project), python, began,
     )  # fmt: skip
 
 
@@ -66,6 +72,11 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("open('{root}/pkg/__pycache__/core.cpython-311.pyc')", "work tree: pkg/core.py"),
         ("open('{root}/.other/model.py')", "work tree: model.py"),
         ("import os; os.path.getsize('{root}/.git/index')", ".git: index"),
+        ("open('{root}/.celedger/out/OTHER/last')", "kept of other trials: out/OTHER/last"),
+        ("import os; os.path.exists('{root}/.celedger/out/X')", "kept of other trials: out/X"),
+        ("import os; os.listdir('{root}/.celedger/out')", "kept of other trials: out"),
+        ("open('{root}/data/last', 'a').write('1')", "work tree: data/last, which was changed"),
+        ("open('{root}/data/new', 'x')", "work tree: data/new, which was changed"),
     ],
 )
 def test_the_users_own_files_make_a_closure_unknown(
@@ -76,11 +87,15 @@ def test_the_users_own_files_make_a_closure_unknown(
     (project.root / "staged.py").touch()
     (project.root / "pkg" / "__pycache__").mkdir()
     (project.root / "pkg" / "__pycache__" / "core.cpython-311.pyc").touch()
+    for name in (".celedger/out/OTHER/last", "data/last"):
+        (project.root / name).parent.mkdir(parents=True)
+        (project.root / name).touch()
     git(project.root, "worktree", "add", "-q", "--detach", ".other")
     git(project.root, "add", "staged.py")
     found = judged(project, code.replace("{root}", str(project.root)))
     assert unknown in found.unknown
-    assert found.file == ("" if ".git" in unknown or "names" in unknown else unknown.split()[-1])
+    tracked = "work tree: " in unknown and "names" not in unknown and "changed" not in unknown
+    assert found.file == (unknown.split()[-1] if tracked else "")
 
 
 @pytest.mark.parametrize(
@@ -92,13 +107,19 @@ def test_the_users_own_files_make_a_closure_unknown(
         ("import os; os.listdir('{root}/pkg')", {b"pkg"}),
         ("import os; os.path.realpath('{root}/pkg/core.py')", {b"pkg", b"pkg/core.py"}),
         ("import os; os.path.isdir('{root}/pkg'); os.path.exists('{root}/.git/HEAD')", {b"pkg"}),
-        ("open('{root}/.celedger/out/x')", set()),
+        ("open('{root}/.celedger/out/OWN/x', 'w')", set()),
+        ("import os; os.path.realpath('{root}/.celedger/out/OWN/x')", set()),
         ("open('{root}/.git/celedger/suites/x')", set()),
     ],
 )
 def test_what_no_commit_has_is_as_it_is(project: Project, code: str, paths: set[bytes]) -> None:
     project.commit("one", FILES)
-    for name in ("data/big/a.csv", "pkg/local.json", ".celedger/out/x", ".git/celedger/suites/x"):
+    for name in (
+        "data/big/a.csv",
+        "pkg/local.json",
+        ".celedger/out/OWN/x",
+        ".git/celedger/suites/x",
+    ):
         (project.root / name).parent.mkdir(parents=True, exist_ok=True)
         (project.root / name).touch()
     found = judged(project, code.replace("{root}", str(project.root)))
@@ -166,7 +187,7 @@ def test_a_folder_of_very_many_untracked_files_is_told_as_one(
         opened = reads.folded({bytes(project.root / name) for name in names})
         assert len(opened) <= 3 < len(names)
         found = outside.judge(
-            repository, [project.root], opened, (), objects, tree, [], sys.executable
+            repository, [project.root], opened, (), objects, tree, kept(project), sys.executable
         )
         return bool(found.unknown), {*found.paths}
 
@@ -196,7 +217,14 @@ def test_a_folder_above_the_users_work_trees_makes_a_closure_unknown(project: Pr
     tree = repository.resolve("HEAD").tree
     above = {bytes(project.root.parent) + b"/"}
     found = outside.judge(
-        repository, [project.root], above, (), Objects(repository), tree, [], sys.executable
+        repository,
+        [project.root],
+        above,
+        (),
+        Objects(repository),
+        tree,
+        kept(project),
+        sys.executable,
     )
     assert "too many files" in found.unknown
 

@@ -137,6 +137,23 @@ def test_an_event_file_is_read_as_it_grows(tmp_path: Path) -> None:
     assert not source.rubbish
 
 
+def test_event_files_that_lay_there_before_are_not_the_trainings(tmp_path: Path) -> None:
+    old, grown, new = (tmp_path / "runs" / name / "x.tfevents" for name in ("old", "grown", "new"))
+    for file in (old, grown, new):
+        file.parent.mkdir(parents=True)
+    for file in (old, grown):
+        file.write_bytes(record(scalar(0, "loss", 9.0)))
+    (source,) = sources.of(
+        {"tensorboard": "{tree}/runs"}, log=tmp_path / "log", out=tmp_path, tree=tmp_path
+    )
+    with grown.open("ab") as stream:
+        stream.write(record(scalar(1, "loss", 1.0)))
+    new.write_bytes(record(scalar(2, "loss", 2.0)))
+    found = [EpochReport(1, {"loss": 1.0}), EpochReport(2, {"loss": 2.0})]
+    assert source.read(end=True) == found
+    assert source.afresh().read(end=True) == found
+
+
 @pytest.mark.parametrize("junk", [b"\xff" * 40, record(b"\xff" * 9), record(b"\x2a\x7f1")])
 def test_what_is_no_event_file_is_said_to_be_rubbish(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "x.tfevents").write_bytes(junk)
