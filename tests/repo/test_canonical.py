@@ -175,6 +175,11 @@ def test_what_does_not_compile_in_silence_has_no_form(text: str) -> None:
     assert of(text, entered=()) is None
 
 
+def test_a_function_that_python_knows_by_another_name_has_no_form() -> None:
+    """An annotation in it may be what makes a cell of the function around."""
+    assert of("def f():\n    T = 1\n    global g\n    def g():\n        x: T = 1\n") is None
+
+
 def test_functions_are_known_by_name_and_first_line() -> None:
     source = b"""\
 def f():

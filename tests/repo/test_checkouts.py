@@ -142,6 +142,47 @@ def test_nothing_of_a_trial_or_build_survives_a_move(tmp_path: Path, ids: dict[s
     assert sorted(p.name for p in outside.iterdir()) == ["precious"]
 
 
+def test_what_a_trial_hides_from_git_is_undone(
+    tmp_path: Path, ids: dict[str, str], git: Git
+) -> None:
+    for key, value in (("trustctime", "false"), ("checkStat", "minimal"), ("ignoreStat", "true")):
+        git(tmp_path / "r", "config", f"core.{key}", value)
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        mode = (checkout.path / "d").stat().st_mode
+        before = (checkout.path / "d" / "y").stat()
+        for again in (checkout.restore, lambda: checkout.move_to(ids["a"])):
+            checkout.seal()
+            (checkout.path / "d").chmod(0o700)
+            (checkout.path / "d" / "y").write_text("9")
+            os.utime(checkout.path / "d" / "y", ns=(before.st_atime_ns, before.st_mtime_ns))
+            again()
+            assert (checkout.path / "d").stat().st_mode == mode
+            assert (checkout.path / "d" / "y").read_text() == "2"
+
+
+def test_a_blob_that_is_replaced_is_written_anew(
+    tmp_path: Path, ids: dict[str, str], git: Git
+) -> None:
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+    (tmp_path / "other").write_text("9")
+    other = git(tmp_path / "r", "hash-object", "-w", str(tmp_path / "other"))
+    git(tmp_path / "r", "replace", git(tmp_path / "r", "rev-parse", f"{ids['a']}:d/y"), other)
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        assert (checkout.path / "d" / "y").read_text() == "9"
+
+
+def test_a_slot_of_an_earlier_celedger_is_made_anew(tmp_path: Path, ids: dict[str, str]) -> None:
+    with take(tmp_path) as checkout:
+        for name in ("config", "celedger-config"):
+            (checkout.path / ".git" / name).write_text("[core]\n\tbare = false\n")
+    with take(tmp_path) as checkout:
+        checkout.move_to(ids["a"])
+        assert "trustctime = true" in (checkout.path / ".git" / "config").read_text()
+
+
 def test_restore_undoes_a_trial_and_keeps_the_build(tmp_path: Path, ids: dict[str, str]) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

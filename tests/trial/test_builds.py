@@ -87,6 +87,20 @@ def test_equal_inputs_are_built_once_and_the_product_is_that_of_the_inputs(
     assert (slot / "lib" / "empty").is_dir() and (slot / "lib" / "link").is_symlink()
 
 
+def test_files_that_git_writes_otherwise_are_other_inputs(native: Project) -> None:
+    fit = native.root / "suites" / "tiny" / "fit.py"
+    fit.write_text(
+        FIT.replace('float(Path("lib/level").read_text())', 'len(open("lib/level", "rb").read())')
+    )
+    plain = git(native.root, "rev-parse", "HEAD")
+    crlf = native.commit("attributes", {"native/.gitattributes": "level text eol=crlf\n"})
+    for sha in (plain, crlf):
+        assert native.run("run", sha).status == 0
+    git(native.root, "config", "core.autocrlf", "true")
+    assert native.run("run", plain, "--force").status == 0
+    assert losses(native) == {plain: [4.0, 5.0], crlf: [5.0]}
+
+
 def test_without_inputs_or_with_inputs_that_match_nothing_every_commit_is_built(
     native: Project,
 ) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Environment, Footprint, Task
-from celedger.repo import Repository, scrubbed
-from celedger.repo.closures import Contents, Objects
+from celedger.repo import Repository, closures, scrubbed
+from celedger.repo.closures import Contents, Forms, Objects
 from celedger.suite import load
 from celedger.system import process
 from celedger.system.cache import Cache
@@ -235,6 +235,38 @@ def test_the_inputs_of_a_build_count_whole(project: Project) -> None:
     assert len(seen) == 5
 
 
+@pytest.mark.parametrize("pattern", ["pkg/**/*.c", "**/*.c", "pkg/**", "pkg/*/x.c", "p*"])
+def test_inputs_count_whole_beside_what_the_trial_named(project: Project, pattern: str) -> None:
+    files = {"pkg/sub/x.c": "1", "pkg/sub/mod.py": "", "pkg/__init__.py": ""}
+    sha = project.commit("start", files)
+    named = (b"pkg/sub/mod.py", b"pkg/__init__.py")
+    repository = Repository.open(project.root)
+    objects = Objects(repository)
+    code = tuple((path, None) for path in named)
+    footprint = Footprint(named, inputs=(pattern,), code=code, python=sys.version_info[:2])
+    trees = [repository.resolve(sha).tree]
+    for name, text in (("pkg/sub/x.c", "2"), ("pkg/.gitattributes", "*.c eol=crlf")):
+        trees.append(repository.resolve(project.commit(name, {name: text})).tree)
+        assert len(set(Contents(objects, footprint).of(trees[-2:]).values())) == 2
+        assert len(set(Forms(objects, footprint).of(trees[-2:]).values())) == 2
+
+
+def test_a_submodule_that_git_is_told_to_ignore_is_seen(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closures, "_ROW", 2)  # as of a long range
+    ignored = "[submodule 'third']\n\tpath = third\n\turl = ../third\n\tignore = all\n"
+    start = project.commit("start", {".gitmodules": ignored.replace("'", '"')})
+    git(project.root, "update-index", "--add", "--cacheinfo", f"160000,{start},third")
+    git(project.root, "commit", "-qm", "added")
+    repository = Repository.open(project.root)
+    trees = [repository.resolve(name).tree for name in ("HEAD~1", "HEAD")]
+    found = Contents(Objects(repository), Footprint((b"third",))).of(trees)
+    assert len(set(found.values())) == 2
+    for pattern in ("third", "third/**", "third/src/*.c", "*/src/**"):
+        assert set(repository.matching(repository.resolve("HEAD").sha, [pattern])) == {"third"}
+
+
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [
@@ -301,6 +333,39 @@ def test_a_commit_that_touches_nothing_read_is_derived_and_says_so(project: Proj
     assert "derived" in project.run("log").out
     assert project.run("run", "HEAD", "--force").status == 0
     assert trained(project) == 4
+
+
+@linux
+def test_a_derived_trial_is_no_repeat(project: Project) -> None:
+    def counts(*words: str) -> list[int]:
+        (task,) = json.loads(project.run("show", *words, "--json").out)["tasks"]
+        return [m["n"] for m in task["metrics"] if m.get("name", m.get("metric")) == "val_loss"]
+
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+    project.run("run", "HEAD")
+    project.commit("words", {"README": "b"})
+    project.run("run", "HEAD")
+    assert counts("HEAD") == [2]  # what else is there to tell of this commit
+    assert counts("fit") == [2]
+    project.run("run", "HEAD", "--force", "--seed", "5")
+    assert counts("HEAD") == [1]
+    assert counts("fit") == [3]
+
+
+@linux
+def test_a_trial_that_is_summarised_otherwise_stands_for_none(project: Project) -> None:
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+    project.run("run", "HEAD")
+    toml = project.root / "suites" / "tiny" / "suite.toml"
+    toml.write_text(SUITE.replace('floor = "0.1%"', 'summary = "max"'))
+    project.commit("words", {"README": "b"})
+    assert project.run("run", "HEAD").status == 0
+    assert trained(project) == 4
+    toml.write_text(
+        toml.read_text().replace("[[task]]", '[metrics.other]\ndirection = "lower"\n[[task]]')
+    )
+    project.commit("more words", {"README": "c"})
+    assert "without reporting other" in project.run("run", "HEAD").err
 
 
 @linux

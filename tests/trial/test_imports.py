@@ -95,6 +95,16 @@ def told(tmp_path: Path, code: str, python: str = sys.executable) -> Imports:
     return observed.imports
 
 
+# As scripts in a folder of their own do.
+DOTTED = """\
+import os, sys
+sys.path.insert(0, os.path.abspath("pkg") + "/../.")
+import pkg.core
+pkg.core.step(1)
+assert ".." in pkg.core.__file__
+"""
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -102,12 +112,14 @@ def told(tmp_path: Path, code: str, python: str = sys.executable) -> Imports:
         "import os, pkg.core; os.path.realpath(pkg.core.__file__); os.path.exists('pkg/core.py')",
         "import os\nif os.fork() == 0: import pkg.core; os._exit(0)\nos.wait()",
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import pkg.core'])",
+        DOTTED,
     ],
 )
 def test_a_source_that_is_imported_is_known_for_it(tmp_path: Path, code: str) -> None:
-    imports = told(tmp_path, code)
+    imports = told(tmp_path, code, PYTHONS[-1])
     assert b"pkg/core.py" in imports.imported
     assert b"pkg/core.py" not in imports.text
+    assert set(imports.events() or ()) <= {b"pkg/__init__.py", b"pkg/core.py"}
 
 
 # A Python that starts without `site`.
@@ -163,6 +175,28 @@ def test_who_takes_code_for_data_is_noticed(tmp_path: Path) -> None:
     assert told(tmp_path, code, PYTHONS[1]).reader
 
 
+HIDING = [
+    "pkg.core.fail.__code__ = pkg.core.fail.__code__.replace(co_filename='<x>')",
+    "sys.setprofile(lambda *_: None)",
+    "def watch():\n    sys.settrace(None)\nwatch()",
+    "threading.setprofile(None)",
+]
+
+
+@pytest.mark.skipif(len(PYTHONS) < 2, reason="there is no Python with sys.monitoring")
+@pytest.mark.parametrize("code", HIDING)
+def test_who_hides_what_is_entered_is_noticed(tmp_path: Path, code: str) -> None:
+    assert told(tmp_path, f"import sys, threading, pkg.core\n{code}", PYTHONS[1]).reader
+
+
+@pytest.mark.skipif(len(PYTHONS) < 2, reason="there is no Python with sys.monitoring")
+def test_libraries_that_define_such_functions_hide_nothing(tmp_path: Path) -> None:
+    code = "import dataclasses, dis, inspect, threading, pkg.core\n"
+    code += "thread = threading.Thread(target=pkg.core.step, args=[1])\nthread.start()\n"
+    code += "inspect.signature(pkg.core.step)"
+    assert not told(tmp_path, code, PYTHONS[1]).reader
+
+
 def test_an_environment_keeps_its_own_sitecustomize(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -194,6 +228,9 @@ def test_words_that_get_at_code() -> None:
         b"CDLL(None).PyFrame_GetLineNumber", b"t.gettarinfo('model.py').size",
         b"asyncio.run(main(), debug=True)", b"PYTHONASYNCIODEBUG", b"python -X dev fit.py",
         b"ZipInfo.from_file('model.py')", b"logging.captureWarnings(True)",
+        b"import logging\nclass H(logging.Handler):\n    def emit(self, r): print(r)",
+        b"import logging\nlogging.handlers.SocketHandler('h', 1)",
+        b"CDLL(None).stat64(b'model.py')", b"fs.get_file_info('model.py')", b"libc.__xstat(1, n)",
     ):  # fmt: skip
         assert looking.at_code(text), text
     assert not looking.at_code(b"warnings.simplefilter('ignore', Odd)\nf(1, 2)\nimport logging")
@@ -216,7 +253,9 @@ def test_words_that_get_at_code() -> None:
     own = b"import argparse\nargparse.ArgumentParser(description=__doc__)"
     assert not looking.at_docs(own, pinned=True)
     assert looking.at_docs(own, pinned=False)
+    assert not looking.at_docs(b"log.info(x)\nimport numpy as np", pinned=True)
     for text in (
+        b"np.info(model.step, output=b)", b"from numpy import array, info", b"numpy.lookfor('x')",
         b"class C:\n    n = locals()", b"f.__globals__.values()", b"runpy.run_module('model')",
         b"match f:\n    case object(__doc__=str(d)): pass", b"B = ABCMeta('B', (), {})",
     ):  # fmt: skip
