@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from types import ModuleType
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 
 class Before(NamedTuple):
@@ -25,6 +25,22 @@ class Before(NamedTuple):
     standard: Callable[[str], bool]
 
 
+# Looked up: it takes a library's operators out of torch's table, which ends with the process. There
+# are hundreds, and each copies pages of the launcher's.
+_SPARED = {("torch.library", "_del_library")}
+_finalizers: list[Any] = []
+
+
+def spare_finalizers() -> None:
+    """In the launcher: of what `weakref.finalize` does at the end of a trial, what nobody sees."""
+    weakref = sys.modules.get("weakref")
+    for info in getattr(getattr(weakref, "finalize", None), "_registry", {}).values():
+        func = info.func
+        if (getattr(func, "__module__", ""), getattr(func, "__name__", "")) in _SPARED:
+            info.atexit = False
+            _finalizers.append(info)
+
+
 def finish(before: Before) -> None:
     """After the script's last line: what `Py_FinalizeEx` does that can be seen from outside, in
     its order, then the end of the process. Returns, for the interpreter to end as ever, where
@@ -34,6 +50,8 @@ def finish(before: Before) -> None:
     atexit._run_exitfuncs()
     modules = [m for n, m in list(sys.modules.items()) if n not in before.modules and m is not None]
     if sys.gettrace() or sys.getprofile() or _needs_more(modules, before):
+        for info in _finalizers:
+            info.func(*info.args, **(info.kwargs or {}))
         return
     try:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):

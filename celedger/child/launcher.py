@@ -58,6 +58,7 @@ def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
             starting.preload(name)
         except BaseException as error:  # a module may call sys.exit
             return {"unfit": f"{name} cannot be imported: {type(error).__name__}: {error}"}
+    starting.preload_later()
     sys.meta_path.remove(watch)
     if sys.path != path:
         return {"unfit": "importing changed sys.path"}
@@ -165,6 +166,7 @@ def main() -> None:
     ending = load(os.path.join(FOLDER, "ending.py"))
     importing = load(os.path.join(FOLDER, "importing.py"))
     supervisor = load(sys.argv[2])
+    supervisor.recorder()
     channel = socket.socket(fileno=int(sys.argv[1]))
     if importing.VARIABLE in os.environ:  # this one is recorded, and serves nobody
         importing.install(os.environ[importing.VARIABLE])
@@ -173,6 +175,7 @@ def main() -> None:
     if "unfit" not in said:
         problem = _unfit(starting, before)
         said = {"unfit": problem} if problem else said
+    ending.spare_finalizers()
     channel.send(json.dumps(said).encode())
     trial = _serve(channel, starting, supervisor)
     if trial is None:

@@ -129,6 +129,13 @@ def preload(entry: str) -> None:
     _prepared.groups.append(group)
 
 
+def preload_later() -> None:
+    """What a preloaded module imports when the process ends."""
+    if "torch._dynamo.utils" in sys.modules:
+        with contextlib.suppress(ImportError):
+            preload("tabulate")
+
+
 def _tops(modules: dict[str, ModuleType]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 

@@ -56,6 +56,7 @@ def _module(name: str) -> Any:
 
 
 _calls = _module("calls")
+_sources = _module("sources")
 
 
 def folded(paths: set[bytes]) -> set[bytes]:
@@ -145,7 +146,7 @@ class Record:
         self._blind = {row[column]: name for name, row in _calls.BLIND.items()}
         # Paths, and what they named: of the tree, and beside it.
         self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
-        self._sources = _module("sources").Sources(self._inside, _calls.OPENING)
+        self._sources = _sources.Sources(self._inside, _calls.OPENING)
         self._kept: list[bytes] = []  # of the path that is followed
         self._strayed: list[bytes] = []  # and what of it is beside the tree
         self._lasting = True  # it means the same whenever it is named

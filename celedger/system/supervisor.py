@@ -26,6 +26,7 @@ import time
 TYPE_CHECKING = False  # as mypy knows it: importing `typing` would cost as much as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 LINUX = sys.platform == "linux"
 
@@ -139,11 +140,17 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-def _watch(tree: str, beside: str) -> object:
-    """What records all that the command will read of `tree`, and opens beside it; see reads.py."""
-    folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
-    return loader("celedger_reads", folder + "/reads.py").load_module().Watch(tree, beside)
+_loaded: list[Any] = []
+
+
+def recorder() -> Any:
+    """The module reads.py. A launcher asks for it before it forks, so that none of its supervisors
+    has to compile it."""
+    if not _loaded:
+        folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+        loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
+        _loaded.append(loader("celedger_reads", folder + "/reads.py").load_module())
+    return _loaded[0]
 
 
 def main(
@@ -195,14 +202,15 @@ def supervise(
         pass
 
     me = os.getpid()
-    watch = _watch(tree, beside) if reads else None
+    # What records all that the command will read of `tree`, and opens beside it.
+    watch = recorder().Watch(tree, beside) if reads else None
     started = time.monotonic()
     command = os.fork()
     if command == 0:
-        become(libc, me, watch.begin if watch else lambda: None)  # type: ignore[attr-defined]
+        become(libc, me, watch.begin if watch else lambda: None)
         return
     if watch is not None:
-        _thread.start_new_thread(watch.serve, ())  # type: ignore[attr-defined]
+        _thread.start_new_thread(watch.serve, ())
     try:
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
@@ -227,10 +235,11 @@ def supervise(
         max_rss *= 1024
     if watch is not None and not _abandoned:
         try:
-            watch.record.write(reads)  # type: ignore[attr-defined]
+            watch.record.write(reads)
         except OSError:  # a full disk: nothing is known then
             pass
     report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
+    os.close(status)  # now: to give back a launcher's memory takes a while
     os._exit(0)
 
 

@@ -40,7 +40,7 @@ _NAMED = 1000  # paths that each trial names anew: about fifty milliseconds
 # files, those of the standard library and of the machine.
 _QUIET = frozenset({
     "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
-    "networkx", "jinja2", "markupsafe", "tqdm", "pynvml", "_virtualenv",
+    "networkx", "jinja2", "markupsafe", "tqdm", "pynvml", "tabulate", "wcwidth", "_virtualenv",
     "_distutils_hack",
 })  # fmt: skip
 _QUIET_STARTS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})

@@ -89,6 +89,13 @@ def variables(
     }
 
 
+# What nearly every training imports of it.
+_OFTEN = (
+    "sitecustomize.py", "celedger/__init__.py", "celedger/child/__init__.py",
+    "celedger/child/torch.py",
+)  # fmt: skip
+
+
 def child_copy(cache: Path) -> Path:
     """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
     `importing.py`) and nothing else of celedger. It is named by its content, so an upgrade of
@@ -108,6 +115,8 @@ def child_copy(cache: Path) -> Path:
 
 
 def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
+    import py_compile  # it imports much, and is needed once
+
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         prefix=".draft-", dir=home.parent, ignore_cleanup_errors=True
@@ -118,6 +127,9 @@ def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         shutil.copyfile(package / "child" / "importing.py", new / "sitecustomize.py")
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        for name in _OFTEN:  # no trial writes byte-code itself
+            py_compile.compile(str(new / name), invalidation_mode=mode, quiet=2)
         try:
             new.rename(home)
         except OSError:
