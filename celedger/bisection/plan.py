@@ -63,7 +63,13 @@ def plan(
     classes = {task.name: classify(bench, history, good, task) for task in tasks}
     left = min(found.left for found in classes.values())
     least = math.log2(left) + _CONFIRMING
-    trials, known, name, stored = least + len(ends), False, "", 0
+    trials, known, name = least + len(ends), False, ""
+    here = {good.sha, *(commit.sha for commit in commits)}
+    stored = sum(
+        record.trial.commit in here
+        for task in tasks
+        for record in bench.ledger.trials(recipe=task.recipe)
+    )
     timed = [seconds(task) for task in tasks]
     if symptom is not None:
         of_task = classes[symptom.task.name]

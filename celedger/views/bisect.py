@@ -199,9 +199,11 @@ def plans_text(plans: Sequence[Plan]) -> str:
 
 
 def _plan_text(plan: Plan) -> str:
+    others = f": the others cannot differ, {_NO_DIFFERENCE}" * (plan.classes < plan.commits)
+    held = count(plan.stored, "trial")
     lines = [
-        f"{count(plan.commits, 'commit')} in the range, {plan.stored} trials of it in the ledger",
-        f"{plan.classes} left that could have done it: the others cannot differ, {_NO_DIFFERENCE}",
+        f"{count(plan.commits, 'commit')} in the range, {held} of it in the ledger",
+        f"{plan.classes} left that could have done it{others}",
         f"the ends still need {count(plan.ends, 'trial')}",
     ]
     if plan.symptom:
