@@ -20,6 +20,7 @@ import os
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -115,11 +116,44 @@ _COPYING = frozenset({
 
 
 def at_code(text: bytes, python: tuple[int, int] = (0, 0)) -> bool:
-    if python >= _WITH_LINES and _NAMESPACES.search(text) is not None:
+    if python >= _WITH_LINES and _at_namespaces(text):
         return True
     if b"logging" in text and _RECORDS.search(text) is not None:
         return True
     return _CODE.search(text) is not None or _has_modules(text)
+
+
+def _at_namespaces(text: bytes) -> bool:
+    """Whether the namespace of a class may be asked for: not by `vars(args)` of what was parsed
+    from the command line, as half of all scripts have it."""
+    found = len(_NAMESPACES.findall(text))
+    if not found or b"parse_" not in text:
+        return bool(found)
+    tree = _parsed(text) if len(text) <= _PARSED else None
+    if tree is None:
+        return True
+    parsed = set[str]()
+    bound = Counter[str]()  # all that binds a name
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(
+                [ast.Name(name)], ast.Call(ast.Attribute(_, "parse_args"))
+            ) | ast.Assign(
+                [ast.Tuple([ast.Name(name), _])], ast.Call(ast.Attribute(_, "parse_known_args"))
+            ):
+                parsed.add(name)
+                bound[name] -= 1  # the name itself comes by, too
+            case ast.Name(ctx=ast.Load()) | ast.keyword():
+                continue
+        words = {getattr(node, field, None) for field in ("id", "arg", "name", "asname", "rest")}
+        bound.update(word for word in words if isinstance(word, str))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Name("vars"), [ast.Name(name)], []):
+                found -= name in parsed and not bound[name] and not bound["*"]
+            case ast.Call(ast.Name("vars"), [ast.Call(ast.Attribute(_, "parse_args"))], []):
+                found -= 1
+    return found > 0
 
 
 def _has_modules(text: bytes) -> bool:

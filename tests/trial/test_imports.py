@@ -246,6 +246,21 @@ def test_words_that_get_at_code() -> None:
     ):  # fmt: skip
         assert looking.at_code(text, (3, 13)), text
         assert not looking.at_code(text, (3, 12)), text
+    parsed = b"def main():\n    args = p.parse_args()\n    args.lr = 1\n"
+    parsed += b"    dump(vars(args), args=args)\n"
+    for text in (
+        parsed, parsed.replace(b"args =", b"args, _ =").replace(b"parse_", b"parse_known_"),
+        b"f(**vars(p.parse_args()))",
+    ):  # fmt: skip
+        assert not looking.at_code(text, (3, 13)), text
+    for text in (
+        parsed + b"def show(args):\n    vars(args)\n", parsed + b"import model as args\n",
+        parsed + b"class args: pass\n", parsed + b"from model import *\n",
+        parsed + b"for args in classes: pass\n",
+        parsed + b"# vars(C)", parsed.replace(b"vars(args)", b"vars(other)"), parsed + b"(",
+        parsed + b"match x:\n    case [*args]: pass\n", parsed + b"dump(args.__dict__)\n",
+    ):  # fmt: skip
+        assert looking.at_code(text, (3, 13)), text
     assert looking.at_docs(b"import pkg\nprint(pkg.__doc__)", pinned=True)
     assert looking.at_docs(b"exec('__doc__', vars(pkg))", pinned=True)
     assert looking.at_docs(b"python -m unittest -v", pinned=True)
