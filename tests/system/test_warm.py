@@ -463,3 +463,34 @@ def test_another_environment_or_another_installation_gets_another_launcher(place
     launcher.stamps = ((str(place.tree), 0, 0), *launcher.stamps)
     assert place.run("", argv=argv, env={"OMP_NUM_THREADS": "3"}).warm
     assert not launcher.alive()
+
+
+FINALIZERS = """\
+import importlib.util, os, sys, types, weakref
+spec = importlib.util.spec_from_file_location("ending", sys.argv[1])
+ending = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ending)
+library = types.ModuleType("torch.library")
+exec("def _del_library(*_): print('taken apart', flush=True)", vars(library))
+class Kept: pass
+one, other = Kept(), Kept()
+weakref.finalize(one, library._del_library, 1)
+weakref.finalize(other, print, "mine", flush=True)
+ending.spare_finalizers()
+before = ending.Before(set(sys.modules), set(range(9)), lambda file: True)
+if sys.argv[2:]:
+    sys.modules["late"] = types.ModuleType("late")
+    exec("class Ends:\\n    def __del__(self): pass", vars(sys.modules["late"]))
+ending.finish(before)
+"""
+
+
+@pytest.mark.parametrize(("words", "said"), [((), "mine\n"), (("more",), "mine\ntaken apart\n")])
+def test_of_what_torch_does_at_the_end_nobody_sees_the_rest(
+    words: tuple[str, ...], said: str
+) -> None:
+    ending = LAUNCHER.with_name("ending.py")
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZERS, str(ending), *words], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
