@@ -177,11 +177,11 @@ class Workbench:
         self, commit: Commit, task: Task, place: Place, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit, built: `ok`, or the outcome and the reason."""
-        checkout = self.checkout
-        self._suite_copy().restore()
+        checkout, suite = self.checkout, self._suite_copy()
         key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
-        if self._built != key or not checkout.restore():
+        if self._built != key or not suite.settled or not checkout.restore():
             self._built = None
+            suite.lay()
             try:
                 checkout.move_to(commit.sha)
             except RepositoryError as error:  # a filter that fails, an object that is missing
@@ -199,6 +199,7 @@ class Workbench:
                     return kind, reason
             else:
                 checkout.seal()
+            suite.settle()
             self._built = key
         return OutcomeKind.OK, ""
 

@@ -19,8 +19,9 @@ class SuiteCopy:
         self.path = path
         self._snapshot = snapshot
         self._as_laid: dict[Path, Key] = {}
+        self._settled: dict[Path, Key] = {}
 
-    def restore(self) -> None:
+    def lay(self) -> None:
         """Make it what the snapshot is, and nothing else. Raises MachineError where it cannot be
         written."""
         if self._as_laid and self._keys() == self._as_laid:
@@ -31,6 +32,15 @@ class SuiteCopy:
         except OSError as error:
             raise MachineError(f"{self.path} cannot be written: {error.strerror}") from error
         self._as_laid = self._keys()
+
+    def settle(self) -> None:
+        """Remember what is there: a build may have written something, too."""
+        self._settled = self._keys()
+
+    @property
+    def settled(self) -> bool:
+        """Whether that is what is there now."""
+        return bool(self._settled) and self._keys() == self._settled
 
     def _keys(self) -> dict[Path, Key]:
         found = {}

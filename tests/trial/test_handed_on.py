@@ -48,6 +48,17 @@ def test_what_a_training_writes_beside_its_script_is_gone_at_the_next(
     assert values(project) == [(3.0, False)]
 
 
+def test_what_a_build_writes_beside_the_script_is_its_commits(tmp_path: Path) -> None:
+    suite = SUITE.replace(
+        'name = "tiny"\n', 'name = "tiny"\nbuild = ["cp model.py {suite}/made.py"]\n'
+    )
+    script = LOG + "from made import LEVEL\nlog(epoch=0, val_loss=LEVEL)\n"
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    project.history([0.0, 1.0, 2.0])
+    assert project.run("run", "HEAD~2..HEAD").status == 0
+    assert values(project) == [(2.0, False)] * 2
+
+
 @linux
 def test_other_variables_of_the_user_are_another_training_and_a_terminal_is_not(
     tmp_path: Path,
