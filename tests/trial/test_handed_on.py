@@ -67,7 +67,7 @@ def test_other_variables_of_the_user_are_another_training_and_a_terminal_is_not(
     project = make_project(tmp_path / "p", ONE_SEED, {"fit.py": script})
     project.commit("one", {"README": "1"})
     path = f"/usr/lib/git-core:{os.environ['PATH']}"  # as in a hook
-    env = {"WIDTH": "1", "TERM": "xterm", "PATH": path}
+    env = {"WIDTH": "1", "TERM": "xterm", "PATH": path, "GITHEAD_1f": "topic"}
     assert project.run("run", "HEAD", env=env).status == 0
     project.commit("two", {"README": "2"})
     project.run("run", "HEAD", env={"WIDTH": "1", "TERM": "dumb", "SSH_TTY": "/dev/pts/1"})
