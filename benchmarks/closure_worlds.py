@@ -29,6 +29,21 @@ ADDED = (
     "pkg/sub/mod/__init__.py", "pkg/core.so", "extra.py", "helper.py", "hashlib.py", "README.txt",
     "pkg/__init__.pyc", "pkg/sub/setup.cfg", "docs/deep/er/file.txt", "inspect.py", "Data/train.csv",
 )  # fmt: skip
+# New files that nobody reads, beside those that are imported.
+UNUSED = (
+    "LICENSE", "train_old.py", "scripts/one.py", "scripts/two.sh", "pkg/aside.py", "pkg/notes.txt",
+    "pkg/sub/aside.py", "space/aside.py", "vendor/aside.txt", ".gitignore", "pkg/extra/__init__.py",
+    "Json.py", "tools/aside.py", "accelerate.py", "jsons/a.txt",
+)  # fmt: skip
+# And new ones that may come before what is imported, or are found at last.
+SHADOWS = (
+    "json.py", "json/__init__.py", "struct.py", "typing.py", "encodings.py", "hashlib.so", "pkg.py",
+    "pkg.abi3.so", "pkg/core/__init__.py", "pkg/core/x.txt", "pkg/late.so", "pkg/late.pyc",
+    "pkg/sub.py", "pkg/sub/mod.abi3.so", "pkg/sub/mod/__init__.pyc", "pkg/__init__.so", "accel.py",
+    "accel/x.py", "accel.pyc", "space.py", "space/__init__.py", "space/part.abi3.so",
+    "space/part/__init__.py", "sitecustomize.py", "usercustomize.py", "sitecustomize/__init__.py",
+    "new-1.dist-info/entry_points.txt", "vendor/extra.so", "vendor/more/deep/__init__.py",
+)  # fmt: skip
 RESERVED = ".gitattributes"
 FOILED = 0.5  # so many mutations are of what the training does
 # Flags of Python that have to do with what closures see, by what they are here called.
@@ -130,7 +145,7 @@ def mutate(tree: Tree, rng: random.Random, foils: Sequence[str] = ()) -> tuple[s
         "edit", "edit", "edit", "comment", "blank", "delete", "add", "add", "add",
         "case", "mode", "to-link", "retarget", "submodule", "to-folder", "move", "attributes",
         "swap", "folder-link", "swap-links",
-        *["words"] * 6, *["quiet"] * 24,
+        *["words"] * 6, *["quiet"] * 24, *["unused"] * 4, *["shadow"] * 4,
     ])  # fmt: skip
     match kind:
         case "quiet":
@@ -153,6 +168,10 @@ def mutate(tree: Tree, rng: random.Random, foils: Sequence[str] = ()) -> tuple[s
             del new[path]
         case "add":
             add(new, rng.choice(ADDED), b"FAST = MINE = X = Y = Z = VALUE = 1\n")
+        case "unused":
+            add(new, rng.choice(UNUSED), b"FAST = MINE = X = Y = Z = VALUE = 1\n")
+        case "shadow":
+            add(new, rng.choice(SHADOWS), b"FAST = MINE = X = Y = Z = VALUE = 1\n")
         case "case":
             del new[path]
             folder, _, name = path.rpartition("/")

@@ -137,7 +137,8 @@ def world(
         objects = Objects(opened)
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
         first = tree_of[shas[0]]
-        footprint = Footprint(tuple(sorted(observed.paths)))
+        sought = observed.sought(objects, first)
+        footprint = Footprint(tuple(sorted(observed.paths)), sought=sought)
         files = Contents(objects, footprint).of(tree_of.values())
         code = code_of(
             footprint, observed.imports, objects, first, task, suite, [ours],

@@ -321,13 +321,14 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a trial named of its commit's tree: paths relative to it as git has them ("" is the
-    tree itself), of files and folders, there or not. `inputs` are the patterns of what its build
-    depends on. `code`: of these, sources that were only imported, each with its functions that
-    were entered (None: not known), by a `python` of that version; `docs`: docstrings count."""
+    """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
+    there or not. `inputs` are the patterns of what its build depends on. `sought`: folders at which
+    else only the import system looked, for modules of these names. `code`: sources that were only
+    imported, with what was entered (None: not known), by a `python`; `docs`: docstrings count."""
 
     paths: tuple[bytes, ...]
     inputs: tuple[str, ...] = ()
+    sought: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
     code: tuple[tuple[bytes, tuple[str, ...] | None], ...] = ()
     docs: bool = True
     python: tuple[int, int] = (0, 0)

@@ -1,6 +1,7 @@
 """Tells the recorder (`system/reads.py`) which reads of the commit's sources are Python's own
 imports, and on Python 3.12 and later which of their code was entered. Whatever reads a source
-otherwise, in any process, is then known for a reader of its text.
+otherwise, in any process, is then known for a reader of its text. Tells, too, which folders the
+import system looks at, and for which modules (`system/looks.py`).
 
 It comes to every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and to a
 warm trial from `starting.py`. Standard library only, Python 3.8 and later, Linux.
@@ -15,12 +16,16 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType
-from typing import Any
+
+TYPE_CHECKING = False  # what is imported here was sought in the tree, and in vain on some machines
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 VARIABLE = "CELEDGER_SOURCES"  # the checkout; unset where nobody records
 SAYS = "/.celedger-says/"
 MOST = 3500  # bytes of a message: one that is no path (PATH_MAX) would not be heard
+_CODE = type((lambda: None).__code__)
 _TOOL = 4  # of sys.monitoring: none that its manual gives to debuggers, coverage and the like
 # Who names one of these takes code for data: it may be carried out without being entered, as audit
 # hooks are. Flags and free names are not here: a function that was not entered keeps them
@@ -36,6 +41,13 @@ _READERS = frozenset({
 _TRACING = frozenset({"setprofile", "settrace"})  # `threading` does so for whoever asked it to
 _SIGNATURE = frozenset({"co_varnames"})  # of these `inspect` takes only the arguments
 _BYTES = frozenset({"marshal", "_marshal"})
+_NEWEST = (3, 14)  # whose finders were read; a newer one may tell more of what it lists
+_FILES = (".py", ".pyc", ".so")  # what ends so is hardly ever a folder
+# What `site` seeks by itself (the last on Debian), and what stands for its lines of code in .pth
+# files: these import one module, that is there.
+_STARTS = frozenset({"sitecustomize", "usercustomize", "apport_python_hook"})
+_QUIET_STARTS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
+_PRELOADED = ("LD_PRELOAD", "LD_AUDIT")  # code that runs before Python's
 
 
 def say(verb: str, text: str = "", stat: Any = os.stat) -> None:
@@ -63,6 +75,24 @@ def install(tree: str) -> None:
     version = "%d.%d.%d" % (sys.version_info[0], sys.version_info[1], monitored)
     if not sys.flags.optimize:
         _mark_imports(inside, version)
+    if sys.version_info[:2] <= _NEWEST:
+        _mark_looks(inside)
+
+
+def seek(names: Iterable[str], folder: str, verb: str = "seek") -> None:
+    """Says that modules of these names are sought in a folder, given by its absolute path."""
+    words: list[str] = []
+    size = least = 4 * len(folder)  # bytes of UTF-8, at most
+    for name in names:
+        if "/" in name:  # no entry has such a name
+            continue
+        if words and size + 4 * len(name) > MOST:
+            say(verb, "/".join(words) + "/" + folder)
+            words, size = [], least
+        words.append(name)
+        size += 4 * len(name) + 1
+    if words:
+        say(verb, "/".join(words) + "/" + folder)
 
 
 def _mark_imports(inside: str, version: str) -> None:
@@ -79,11 +109,98 @@ def _mark_imports(inside: str, version: str) -> None:
         finally:
             say("end")
 
-    # Importing takes its own frames, which it knows by their file, out of tracebacks.
-    get_code.__code__ = get_code.__code__.replace(co_filename=original.__code__.co_filename)
-    get_code.__qualname__, get_code.__module__ = original.__qualname__, original.__module__
-    get_code.__doc__ = original.__doc__
-    machinery.SourceLoader.get_code = get_code
+    machinery.SourceLoader.get_code = _disguised(get_code, original)
+
+
+def _disguised(function: Any, original: Any) -> Any:
+    """As if it were the original: importing takes its own frames, which it knows by their file, out
+    of tracebacks."""
+    function.__code__ = function.__code__.replace(co_filename=original.__code__.co_filename)
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(function, name, getattr(original, name))
+    return function
+
+
+def _mark_looks(inside: str) -> None:
+    """Says of a folder of the tree that the next call of this thread, if it names just that, is
+    the import system's, and what it seeks there."""
+    machinery: Any = sys.modules["_frozen_importlib_external"]
+    finder, sought = machinery.FileFinder, set()
+    marked: list[bool] = []
+    state, fill, find = machinery._path_stat, finder._fill_cache, finder.find_spec
+    distributions = machinery.PathFinder.find_distributions
+
+    def look(path: Any) -> None:
+        if type(path) is str and (path + "/").startswith(inside):
+            say("look", path)
+
+    def _path_stat(path: Any) -> Any:
+        if type(path) is str and not path.endswith(_FILES):
+            look(path)
+        return state(path)
+
+    def _fill_cache(self: Any) -> None:
+        # A finder of another kind may take more from a listing, or match other names.
+        if type(self) is finder and all(suffix[:1] == "." for suffix, _ in self._loaders):
+            look(self.path)
+        fill(self)
+
+    def find_spec(self: Any, fullname: str, target: Any = None) -> Any:
+        path, name = self.path, fullname.rpartition(".")[2]
+        if type(path) is str and (path + "/").startswith(inside) and (path, name) not in sought:
+            seek((name,), path)
+            sought.add((path, name))
+        return find(self, fullname, target)
+
+    def find_distributions(*args: Any, **kwargs: Any) -> Any:
+        if not marked and "importlib.metadata" in sys.modules:
+            marked.append(True)
+            _mark_metadata(look)
+        return distributions(*args, **kwargs)
+
+    machinery._path_stat = _disguised(_path_stat, state)
+    finder._fill_cache = _disguised(_fill_cache, fill)
+    finder.find_spec = _disguised(find_spec, find)
+    hidden = _disguised(find_distributions, distributions)
+    machinery.PathFinder.find_distributions = staticmethod(hidden)
+    _mark_realpath(inside)
+
+
+def _mark_metadata(look: Callable[[Any], None]) -> None:
+    """Of what it lists `importlib.metadata` takes but the installed packages."""
+    path: Any = getattr(sys.modules.get("importlib.metadata"), "FastPath", None)
+    if path is None or not isinstance(vars(path).get("mtime"), property):  # before Python 3.10
+        return
+    list_, state = path.children, path.mtime.fget
+
+    def children(self: Any) -> Any:
+        look(self.root)
+        return list_(self)
+
+    def mtime(self: Any) -> Any:
+        look(self.root)
+        return state(self)
+
+    path.children, path.mtime = _disguised(children, list_), property(_disguised(mtime, state))
+
+
+def _mark_realpath(inside: str) -> None:
+    """It asks of each folder on a path whether that is a link, and tells nothing else."""
+    module: Any = sys.modules["posixpath"]
+    original = module.realpath
+
+    def realpath(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        path = os.fspath(filename)
+        if type(path) is not str or (path[:1] == "/" and not (path + "/").startswith(inside)):
+            return original(path, *args, **kwargs)
+        say("resolve")
+        try:
+            return original(path, *args, **kwargs)
+        finally:
+            say("resolved")
+
+    realpath.__wrapped__ = original  # type: ignore[attr-defined]
+    module.realpath = _disguised(realpath, original)
 
 
 def _monitor(inside: str) -> bool:
@@ -111,11 +228,11 @@ def _monitor(inside: str) -> bool:
     return True
 
 
-def _reads_code(code: CodeType) -> bool:
+def _reads_code(code: Any) -> bool:
     names = code.co_names
     found = _READERS.intersection(names)
     if found:  # what defines a function of that name reads nothing by it
-        found = found.difference(c.co_name for c in code.co_consts if isinstance(c, CodeType))
+        found = found.difference(c.co_name for c in code.co_consts if isinstance(c, _CODE))
     if not found:  # else code with another name, which nobody could tell
         return "replace" in names and any(
             str(word).startswith("co_")
@@ -138,6 +255,7 @@ def _as_sitecustomize() -> None:
     has none this raises ImportError, as `site` expects."""
     tree = os.environ.get(VARIABLE)
     if tree:
+        _say_start(tree)
         install(tree)
     path = [os.path.abspath(entry) for entry in sys.path if entry]
     own = os.path.dirname(os.path.abspath(__file__))
@@ -149,6 +267,37 @@ def _as_sitecustomize() -> None:
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     sys.modules[__name__] = module
     spec.loader.exec_module(module)
+
+
+def _say_start(tree: str) -> None:
+    """What importing sought in the tree before this was imported. Nothing, where it may have been
+    something else that looked there: then all that was named until now counts."""
+    inside = tree.rstrip("/") + "/"
+    own = [entry for entry in sys.path if (entry + "/").startswith(inside)]
+    flags = sys.flags
+    if (
+        not own or flags.no_site or flags.ignore_environment or sys.version_info[:2] > _NEWEST
+        or not os.environ.keys().isdisjoint(_PRELOADED) or any(map(_has_code, sys.path))
+    ):  # fmt: skip
+        return
+    names = sorted(_STARTS.union(name.partition(".")[0] for name in sys.modules))
+    for entry in own:
+        seek(names, entry, "start")
+
+
+def _has_code(folder: str) -> bool:
+    """Whether `site` found a line of code there that was not looked up."""
+    if not folder.endswith("-packages"):
+        return False
+    try:
+        for name in os.listdir(folder):
+            if name.endswith(".pth") and name not in _QUIET_STARTS:
+                with open(os.path.join(folder, name), "rb") as file:
+                    if b"import" in file.read():
+                        return True
+    except OSError:
+        return True
+    return False
 
 
 if __name__ == "sitecustomize":

@@ -100,6 +100,7 @@ class _Prepared:
         self.pages: list[tuple[int, int]] = []  # address, length: file pages importing read
         self.output = b""  # what importing printed
         self.path: list[str] = []
+        self.recorded: Any = None  # in a trial that is: `importing`
 
 
 _prepared = _Prepared()
@@ -256,6 +257,9 @@ def shadows(folder: str) -> bool:
     """Whether a folder on sys.path, put before all others, could have had a say in what was
     imported early: a module, an extension or package of such a name, an installed package that
     is one or that plugs itself into others. In doubt, True."""
+    if _prepared.recorded:
+        _prepared.recorded.seek(_prepared.regular | _prepared.portions, folder)
+        _prepared.recorded.say("look", folder)
     try:
         with os.scandir(folder or ".") as found:
             entries = list(found)
@@ -350,6 +354,8 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     first = os.getcwd() if by_name else os.path.dirname(os.path.realpath(argv[1]))
     paths = order["late"].get("PYTHONPATH", "").split(os.pathsep)
     roots = [os.path.abspath(path) for path in paths if path]
+    if importing.VARIABLE in os.environ:
+        _prepared.recorded = importing
     if any(map(shadows, [first, *roots])):
         trial.leave()
     sys.path[:] = [first, *dict.fromkeys([*roots, *_prepared.path])]
@@ -367,7 +373,7 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     if sys.version_info < (3, 14):
         main.__dict__["__annotations__"] = {}  # noqa: RUF063
     sys.modules["__main__"] = main
-    if importing.VARIABLE in os.environ:
+    if _prepared.recorded:
         importing.install(os.environ[importing.VARIABLE])
         _name(order["named"], importing)
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from celedger.ledger.write import Writer
@@ -24,9 +24,12 @@ o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
 """
 
 
+_MARK = b"//"
+
+
 class Closures(Writer):
     def record_closure(self, ulid: str, footprint: Footprint, content: str) -> None:
-        paths = b"\0".join(footprint.paths)
+        paths = b"\0".join((*footprint.paths, *_marks(footprint)))
         inputs = json.dumps(footprint.inputs)
         code = _packed(footprint)
         text = b"\n\0".join((paths, inputs.encode(), *([code.encode()] if code else ())))
@@ -72,8 +75,10 @@ class Closures(Writer):
             "SELECT paths, inputs, code FROM footprints WHERE id = ?", (number,)
         )
         # "" alone, the tree itself, packs like nothing at all.
+        words = zlib.decompress(paths).split(b"\0")
+        plain = tuple(word for word in words if _MARK not in word)
         return Footprint(
-            tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)), **_unpacked(code)
+            plain, tuple(json.loads(inputs)), _sought(words[len(plain) :]), **_unpacked(code)
         )
 
     def derive_trial(
@@ -105,6 +110,23 @@ class Closures(Writer):
                 "AND task = (SELECT task FROM trials WHERE id = ?)",
                 (new, old, json.dumps(list(without)), old),
             )
+
+
+def _marks(footprint: Footprint) -> Iterator[bytes]:
+    """What was sought, in words that no path can be: FOLDER/// and FOLDER//NAME."""
+    for folder, names in footprint.sought:
+        yield folder + _MARK + b"/"
+        yield from (folder + _MARK + name for name in names)
+
+
+def _sought(marks: Iterable[bytes]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
+    found: dict[bytes, list[bytes]] = {}
+    for mark in marks:
+        folder, _, name = mark.partition(_MARK)
+        names = found.setdefault(folder, [])
+        if name != b"/":
+            names.append(name)
+    return tuple((folder, tuple(names)) for folder, names in found.items())
 
 
 def _packed(footprint: Footprint) -> str:

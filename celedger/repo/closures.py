@@ -1,9 +1,9 @@
 """What lay where a trial looked, as one hash: footprints held against trees.
 
 Equal hashes mean that everything a trial named (files with their modes, links, folders with their
-listings, what was not there) is the same, so that it cannot tell the two trees apart. Trees are
-read in bulk, a level of folders at a time, and what two commits share is hashed once. Knows
-nothing of trials.
+listings, or what of these a module could come from, what was not there) is the same, so that it
+cannot tell the two trees apart. Trees are read in bulk, a level of folders at a time, and what two
+commits share is hashed once. Knows nothing of trials.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -26,6 +26,8 @@ _BATCH = 1000  # trees read by one git command: bounds what is held of its answe
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 TREE, SUBMODULE = b"40000", b"160000"
 _FILES = (b"100644", b"100755")
+# What tells of an installed package, to whom it may concern.
+_DISTRIBUTIONS = (b".dist-info", b"egg-info", b".egg", b".egg-link")
 _GLOB = re.compile(rb"[*?\[\\]")
 # Git reads brackets and backslashes otherwise than `fnmatch`: these may match anything.
 _OF_GIT = re.compile(rb"[\[\\]")
@@ -40,9 +42,11 @@ Entry = tuple[bytes, str]  # mode, as in a tree object, and hash
 
 @dataclass
 class _Node:
-    """A folder or file of a footprint. `named`: a trial named it, and not only what is below."""
+    """A folder or file of a footprint. `named`: a trial named it, and not only what is below.
+    `sought`: modules that it sought in a folder of which else it asked nothing."""
 
     named: bool = False
+    sought: frozenset[bytes] | None = None
     whole: bool = False  # all that is below counts
     code: bool = False  # a source of which its form counts
     entered: frozenset[str] | None = None
@@ -58,9 +62,10 @@ class _Node:
 
 
 def _touches(node: _Node, path: bytes, listed: bool) -> bool:
-    """Whether a change at a path can be met; `listed`: of a folder's listing, too."""
+    """Whether a change at a path can be met; `listed`: of a folder's listing, too, or whether it is
+    there at all."""
     for part in path.split(b"/"):
-        if node.whole or (listed and node.named):
+        if node.whole or (listed and (node.named or node.sought is not None)):
             return True
         if any(fnmatchcase(part, glob) for glob in node.globs):
             return True
@@ -98,6 +103,8 @@ def _plant(footprint: Footprint) -> _Node:
             node = node.children.setdefault(part, _Node())
         else:
             node.whole = True
+    for folder, names in footprint.sought:
+        root.at(folder).sought = frozenset(names)
     for path, entered in footprint.code:
         node = root.at(path)
         node.code = True
@@ -121,7 +128,8 @@ class Contents:
         self._objects = objects
         self._root = self._planted(footprint)
         text = b"\0".join((*footprint.paths, b""))
-        self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
+        rest = repr((footprint.inputs, footprint.sought)).encode()
+        self._name = hashlib.sha256(text + rest).digest()
         self._found: dict[tuple[int, str], _Found] = {}
         self._hashes = self._memory()
         self._as: dict[str, str] = {}  # trees, and one that has the same here
@@ -267,7 +275,8 @@ class Objects:
         """The one node that stands for all equal to this."""
         node.children = {name: self.shared(child) for name, child in node.children.items()}
         below = tuple(sorted((name, id(child)) for name, child in node.children.items()))
-        return self._nodes.setdefault((node.named, node.whole, *node.globs, below), node)
+        own = (node.named, node.sought, node.whole, *node.globs)
+        return self._nodes.setdefault((own, below), node)
 
     def trees(self, commits: Iterable[str]) -> dict[str, str]:
         """The trees (hashes) of those commits that this repository still has."""
@@ -400,6 +409,13 @@ def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
     }
     entries |= globbed
     listing = b""
-    if node.named:
-        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in rows])).digest()
+    if node.named or node.sought is not None:
+        shown = rows if node.named else [row for row in rows if _imports(node.sought, row[1])]
+        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in shown])).digest()
     return _Found(entries, frozenset(globbed), listing)
+
+
+def _imports(sought: Collection[bytes] | None, name: bytes) -> bool:
+    """Whether a module that is sought could come from an entry of this name, or a distribution."""
+    stem = name.partition(b".")[0]
+    return (sought is not None and stem in sought) or name.lower().endswith(_DISTRIBUTIONS)

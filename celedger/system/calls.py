@@ -76,6 +76,9 @@ TAKING = frozenset((*OPENING, *RENAMING, "link", "linkat", "truncate", "uselib")
 # take a path.
 NEWEST = 469
 
+_NOFOLLOW = {"newfstatat": 3, "statx": 2}  # the argument that has the flag
+_SYMLINK_NOFOLLOW = 0x100
+
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
 _NEW_LISTENER, _SPEC_ALLOW, _WAIT_KILLABLE = 1 << 3, 1 << 2, 1 << 5
 _ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
@@ -84,6 +87,12 @@ CONTINUE = 1
 NOTIFICATION = struct.Struct("<QIIiIQ6Q")
 _PR_SET_NO_NEW_PRIVS = 38
 _LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
+
+
+def follows(call: str, arguments: tuple[int, ...]) -> bool:
+    """Whether a call is about what a link leads to."""
+    at = _NOFOLLOW.get(call)
+    return call != "lstat" and (at is None or not arguments[at] & _SYMLINK_NOFOLLOW)
 
 
 class _Program(ctypes.Structure):

@@ -10,7 +10,8 @@ not its strings, so a call costs a switch to this thread and back (benchmarks/cl
 
 Where the record may be incomplete it says so, in `unknown`, and is worth nothing.
 
-Which sources were only imported is for sources.py to tell, who is shown every path that is named.
+Which sources were only imported is for sources.py to tell, and which folders were only searched for
+modules for looks.py; both are shown every path that is named.
 """
 
 # Pathlib would cost the supervisor an import, and paths here are bytes.
@@ -56,7 +57,7 @@ def _module(name: str) -> Any:
 
 
 _calls = _module("calls")
-_sources = _module("sources")
+_sources, _looks = _module("sources"), _module("looks")
 
 
 def folded(paths: set[bytes]) -> set[bytes]:
@@ -130,7 +131,6 @@ class Record:
     `opened` and those that were only `looked` at, absolute (of very many see `folded`)."""
 
     def __init__(self, tree: str, beside: str = "") -> None:
-        self.paths: set[bytes] = set()
         self.opened: set[bytes] = set()
         self.looked: set[bytes] = set()
         self.unknown = ""
@@ -147,6 +147,7 @@ class Record:
         # Paths, and what they named: of the tree, and beside it.
         self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         self._sources = _sources.Sources(self._inside, _calls.OPENING)
+        self._looks = _looks.Looks(self._inside)
         self._kept: list[bytes] = []  # of the path that is followed
         self._strayed: list[bytes] = []  # and what of it is beside the tree
         self._lasting = True  # it means the same whenever it is named
@@ -165,17 +166,21 @@ class Record:
         call's paths are noted."""
         self._busy.acquire()
         found = self._sources.found()
+        self._looks.close()
+        paths, sought = self._looks.paths, self._looks.sought
+        found["folders"] = {path: sorted(sought.get(path, ())) for path in self._looks.folders}
+        found["named"] = len(paths)
         found["opened"] = sorted(folded(self.opened))
         found["looked"] = sorted(folded(self.looked - self.opened))
         if len(found["foreign"]) > MANY:  # nobody searches so many: sources count whole
             found["foreign"], found["text"] = [], sorted({*found["text"], *found["imported"]})
-        if len(self.paths) > MOST:
+        if len(paths) + sum(map(len, sought.values())) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
         with open(path, "wb") as file:
             file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")
             if not self.unknown:
                 file.write(ascii(found).encode() + b"\n")
-                file.write(b"\0".join(sorted(self.paths)))
+                file.write(b"\0".join(sorted(paths)))
             file.write(b"\0\0")
 
     def serve(self, fd: int) -> None:
@@ -207,7 +212,8 @@ class Record:
                     self._hear(path, row[1])
                     continue
                 call = self._names[row[3]]
-                kept, strayed = self._note(path, row[1])
+                kept, strayed = self._lead(path, row[1])
+                self._looks.take(path, kept, row[1], call, _calls.follows(call, row[6:]))
                 if strayed:
                     (self.opened if call in _calls.TAKING else self.looked).update(strayed)
                 if call in _calls.RENAMING:
@@ -257,7 +263,7 @@ class Record:
             if how is not None and len(how) >= 24 and how[16] & _IN_ROOT:
                 self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
-            self._sources.forget(pid)
+            self._looks.begin(self._sources.forget(pid))
             for path in list(paths):
                 paths += self._interpreters(path, pid)
         return paths
@@ -342,13 +348,16 @@ class Record:
         return found
 
     def _hear(self, path: bytes, thread: int) -> None:
-        begun = self._sources.hear(path, thread)
+        verb, _, text = path[len(self._sources.SAYS) :].partition(b"/")
+        if self._looks.hear(verb, text, thread):
+            return
+        begun = self._sources.hear(verb, text, thread)
         # One that is reached by a link has another name for its code.
-        if begun and self._note(begun, thread)[0] != (begun[len(self._inside) :],):
+        if begun and self._lead(begun, thread)[0] != (begun[len(self._inside) :],):
             self._sources.doubt(thread)
 
-    def _note(self, path: bytes, pid: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Note where a path leads, and every link on the way: what of it is in the tree, and what
+    def _lead(self, path: bytes, pid: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """Where a path leads, and every link on the way: what of it is in the tree, and what
         beside it."""
         known = self._seen.get(path)
         if known is None:
@@ -376,7 +385,7 @@ class Record:
                 if len(found) > MOST:
                     self.unknown = self.unknown or f"it moves more than {MOST} paths"
                     return ()
-        self.paths.update(found)
+        self._looks.paths.update(found)
         return tuple(found)
 
     def _fails(self, error: OSError) -> None:
@@ -425,14 +434,12 @@ class Record:
 
     def _keep(self, path: bytes) -> None:
         if path == self._tree:
-            self.paths.add(b"")
             self._kept.append(b"")
         elif path.startswith(self._inside):
             inside = path[len(self._inside) :]
             if inside.startswith(b".git/"):
                 self.unknown = self.unknown or "it reads .git, which differs from commit to commit"
             elif inside != b".git":
-                self.paths.add(inside)
                 self._kept.append(inside)
         elif (path + b"/").startswith(self._beside):
             self._strayed.append(path)

@@ -34,4 +34,8 @@ def take(file: Path) -> Told:
     if unknown:
         return Told(os.fsdecode(unknown))
     found, _, rest = rest.partition(b"\n")
-    return Told("", ast.literal_eval(found.decode()), tuple(rest.split(b"\0")))
+    told = ast.literal_eval(found.decode())
+    # Nothing between two separators is the tree itself; a command that names nothing at all has
+    # named its current folder to start in.
+    only_looked = not rest and told["folders"] and not told["named"]
+    return Told("", told, () if only_looked else tuple(rest.split(b"\0")))

@@ -72,9 +72,8 @@ class Sources:
             "data": sorted(self._data),
         }
 
-    def hear(self, message: bytes, thread: int) -> bytes:
+    def hear(self, verb: bytes, text: bytes, thread: int) -> bytes:
         """What `child/importing.py` says. The path, where it begins to import a source."""
-        verb, _, text = message[len(SAYS) :].partition(b"/")
         if verb == b"begin":
             version, _, path = text.partition(b"/")
             path = os.path.normpath(b"/" + path)  # where a link goes another way, nobody opens it
@@ -100,8 +99,9 @@ class Sources:
         self._imported.pop(self._importing[thread][len(self._inside) :], None)
         self._importing[thread] = b"/"  # no path: all that it reads now counts whole
 
-    def forget(self, thread: int) -> None:
-        """A thread that executes something is its process's only one from then on."""
+    def forget(self, thread: int) -> tuple[int, int]:
+        """A thread that executes something is its process's only one from then on, by the number of
+        the second of these."""
         group = thread
         try:
             with open(f"/proc/{thread}/status", "rb") as file:
@@ -111,6 +111,7 @@ class Sources:
         for number in (thread, group):
             self._pythons.discard(number)
             self._importing.pop(number, None)
+        return thread, group
 
     def weigh(self, path: bytes, kept: tuple[bytes, ...], thread: int, call: str) -> None:
         """Take in that a call names a path, which leads to `kept` in the tree: which sources are

@@ -19,14 +19,14 @@ from celedger.errors import RepositoryError
 from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Checkout, Repository, filters
-from celedger.repo.closures import Contents, Forms, Objects
+from celedger.repo.closures import TREE, Contents, Forms, Objects
 from celedger.system.record import take
 from celedger.trial import journal, outside, protocol
-from celedger.trial.imports import Imports, code_of
+from celedger.trial.imports import Imports, code_of, lists_by_finders
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "7:"
+RULES = "8:"
 
 
 @dataclass
@@ -34,6 +34,8 @@ class Observed:
     """What the commands of one trial named, together. `unknown` says why that is not known."""
 
     paths: set[bytes] = field(default_factory=set)
+    # Of which only the import system asked, with names of modules: see system/looks.py.
+    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
     unknown: str = ""
     began: bool = False
     imports: Imports = field(default_factory=Imports)
@@ -51,9 +53,17 @@ class Observed:
         self.imports.add(told.found)
         self.opened.update(told.found["opened"])
         self.looked.update(told.found["looked"])
-        # Nothing between two separators is the tree itself; a trial that names nothing at all
-        # has named its current folder to start in.
         self.paths.update(told.paths)
+        for folder, names in told.found["folders"].items():
+            self.folders.setdefault(folder, set()).update(names)
+
+    def sought(self, objects: Objects, tree: str) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
+        """Folders of the tree at which the commands ran, as a footprint has them. What was looked
+        at and is none joins the paths."""
+        there = objects.at(tree, self.folders)
+        lie = {f for f in self.folders if not f or there.get(f, (b"",))[0] == TREE}
+        self.paths |= self.folders.keys() - lie
+        return tuple((f, tuple(sorted(self.folders[f]))) for f in sorted(lie - self.paths))
 
 
 class Closures:
@@ -103,12 +113,17 @@ class Closures:
                     self._objects, commit.tree, self._kept(ulid), python, observed.since,
                 )  # fmt: skip
             file, unknown = found.file, unknown or found.unknown
-            paths = {*observed.paths, *found.paths}
+            observed.paths |= found.paths
+            sought = observed.sought(self._objects, commit.tree)
+            paths = observed.paths
+            if lists_by_finders(paths, self._objects, commit.tree, task, suite):
+                paths.update(folder for folder, _ in sought)
+                sought = ()
             if not unknown:
                 unknown = self._filtered(commit, task, paths)
             if not unknown:
                 inputs = task.inputs if task.build else ()
-                footprint = Footprint(tuple(sorted(paths)), inputs=inputs)
+                footprint = Footprint(tuple(sorted(paths)), inputs, sought)
                 content = self._of(footprint, [commit], task)[commit.sha]
                 if checkout.manner != self._manner:
                     unknown = "how git writes files was changed meanwhile"

@@ -110,6 +110,21 @@ def code_of(
     return replace(footprint, code=tuple(code), docs=docs, python=(major, minor))
 
 
+def lists_by_finders(
+    paths: Iterable[bytes], objects: Objects, tree: str, task: Task, suite: Path
+) -> bool:
+    """Whether one of these files of a tree, its suite or commands may take listings from Python's
+    import system. Raises RepositoryError where an object is missing."""
+    files = objects.files(tree, paths).values()
+    small = dict.fromkeys(sha for _, sha, size in files if size <= looking.MOST)
+    texts = (
+        "\n".join(_strings(task.definition())).encode(errors="surrogateescape"),
+        *looking.texts(_files(suite)),
+        *(text for _, text in objects.read(small)),
+    )
+    return any(text is not None and looking.at_finders(text) for text in texts)
+
+
 def _looks(
     footprint: Footprint,
     imports: Imports,

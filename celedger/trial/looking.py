@@ -101,6 +101,11 @@ _EXECUTES = re.compile(
 )
 # Calls of `gc` that show nothing where their value is dropped, as many trainings make them.
 _GC = re.compile(rb"\bgc\b")
+# Ways to what Python's import system keeps of the folders that it listed.
+_FINDERS = re.compile(
+    rb"_path_cache|_fill_cache|_path_stat|path_importer_cache|path_hook|FileFinder|FastPath"
+    rb"|get_importer|iter_importers"
+)
 _SILENT = frozenset({"collect", "disable", "enable", "freeze", "unfreeze", "set_threshold"})
 _PARSED = 1 << 20  # bytes of a source that is parsed for it; a larger one counts as one that shows
 _REWRITTEN = re.compile(rb"\b(?:ident|filter|working-tree-encoding)\b")  # in .gitattributes
@@ -322,6 +327,11 @@ def _parsed(text: bytes) -> ast.Module | None:
             return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
+
+
+def at_finders(text: bytes) -> bool:
+    """Whether it may list a folder by way of Python's import system."""
+    return _FINDERS.search(text) is not None
 
 
 def rewritten(attributes: bytes) -> bool:
