@@ -278,6 +278,7 @@ def _say_start(tree: str) -> None:
     if (
         not own or flags.no_site or flags.ignore_environment or sys.version_info[:2] > _NEWEST
         or not os.environ.keys().isdisjoint(_PRELOADED) or any(map(_has_code, sys.path))
+        or any("." in option for option in sys.warnoptions)  # a category that was imported
     ):  # fmt: skip
         return
     names = sorted(_STARTS.union(name.partition(".")[0] for name in sys.modules))

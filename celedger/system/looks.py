@@ -33,6 +33,7 @@ class Looks:
         # of this what that one says to have searched.
         self._starting: dict[int, set[bytes]] = {}
         self._started: dict[int, set[bytes]] = {}
+        self._images: dict[int, list[bytes]] = {}  # of the threads that are about to execute
 
     def take(
         self, path: bytes, kept: tuple[bytes, ...], thread: int, call: str, follows: bool
@@ -83,6 +84,7 @@ class Looks:
             self._next.pop(thread, None)
             self._resolving.discard(thread)
         self._starting[threads[-1]] = set()
+        self._images[threads[-1]] = _image(threads[0])
 
     def _settle(self, thread: int) -> None:
         """A Python says that it is one: did nothing but its import system look at the tree?"""
@@ -93,7 +95,9 @@ class Looks:
             executed = os.path.basename(os.readlink(f"/proc/{thread}/exe"))  # noqa: PTH115, PTH119
         except OSError:
             executed = ""
-        looks = named <= searched and executed.startswith("python")
+        before, now = self._images.pop(thread, []), _image(thread)
+        fresh = bool(before and now) and before != now  # else the call may have failed
+        looks = fresh and named <= searched and executed.startswith("python")
         (self.folders if looks else self.paths).update(named)
 
     def close(self) -> None:
@@ -109,3 +113,15 @@ class Looks:
         if path + b"/" == self._inside:
             return b""
         return path[len(self._inside) :] if path.startswith(self._inside) else None
+
+
+def _image(thread: int) -> list[bytes]:
+    """What tells the programme that a thread carries out from the one before: the addresses of its
+    arguments and variables (proc(5): arg_start to env_end), which Linux chooses anew. Nothing where
+    that is not known."""
+    try:
+        with open(f"/proc/{thread}/stat", "rb") as file:  # noqa: PTH123
+            found = file.read().rpartition(b")")[2].split()[45:49]
+    except OSError:
+        return []
+    return found if any(word != b"0" for word in found) else []

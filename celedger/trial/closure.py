@@ -116,7 +116,10 @@ class Closures:
             observed.paths |= found.paths
             sought = observed.sought(self._objects, commit.tree)
             paths = observed.paths
-            if lists_by_finders(paths, self._objects, commit.tree, task, suite):
+            ours = (self._child, journal.own_folder(self._ledger))
+            if sought and lists_by_finders(
+                paths, observed.imports, self._objects, commit.tree, task, suite, ours
+            ):
                 paths.update(folder for folder, _ in sought)
                 sought = ()
             if not unknown:
@@ -130,8 +133,7 @@ class Closures:
                 if (made := _made(checkout, paths)) is not None:
                     footprint = code_of(
                         footprint, observed.imports, self._objects, commit.tree, task,
-                        suite, (self._child, journal.own_folder(self._ledger)),
-                        self._attributes, made,
+                        suite, ours, self._attributes, made,
                     )  # fmt: skip
         except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
             unknown = unknown or str(error) or type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -111,18 +111,41 @@ def code_of(
 
 
 def lists_by_finders(
-    paths: Iterable[bytes], objects: Objects, tree: str, task: Task, suite: Path
+    paths: Collection[bytes],
+    imports: Imports,
+    objects: Objects,
+    tree: str,
+    task: Task,
+    suite: Path,
+    ours: Sequence[Path],
 ) -> bool:
-    """Whether one of these files of a tree, its suite or commands may take listings from Python's
-    import system. Raises RepositoryError where an object is missing."""
-    files = objects.files(tree, paths).values()
-    small = dict.fromkeys(sha for _, sha, size in files if size <= looking.MOST)
+    """Whether something that a trial read may take listings from Python's import system: one of
+    these files of a tree, its suite, commands, what else is searched. Raises RepositoryError where
+    an object is missing."""
+    files = objects.files(tree, paths)
+    outside = _outside(imports.foreign, suite, ours)
+    if outside is None or not (imports.imported.keys() | imports.text) <= files.keys():
+        return True
+    words = list(_strings(task.definition()))
+    small = dict.fromkeys(sha for _, sha, size in files.values() if size <= looking.MOST)
     texts = (
-        "\n".join(_strings(task.definition())).encode(errors="surrogateescape"),
-        *looking.texts(_files(suite)),
+        "\n".join(words).encode(errors="surrogateescape"),
+        *looking.texts((*_scripts(words), *_files(suite), *outside)),
         *(text for _, text in objects.read(small)),
     )
-    return any(text is not None and looking.at_finders(text) for text in texts)
+    return any(text is None or looking.at_finders(text) for text in texts)
+
+
+def _outside(names: Iterable[bytes], suite: Path, ours: Sequence[Path]) -> list[Path] | None:
+    """Of files outside of the tree those that may say what is done; None where nobody searches so
+    many, or so much."""
+    folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
+    found = [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
+    if len(found) > _MANY:
+        return None
+    found = [path for path in found if not is_data(path)]
+    much = sum(path.stat().st_size for path in found if path.is_file()) > _MUCH
+    return None if much else found
 
 
 def _looks(
@@ -140,14 +163,9 @@ def _looks(
     itself is."""
     docs, scopes, executes = not looking.copying(imports.packages), False, False
     folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
-    outside, data = (
-        [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
-        for names in (imports.foreign, imports.data)
-    )
-    if len(outside) > _MANY:
-        return None
-    outside = [path for path in outside if not is_data(path)]
-    if sum(path.stat().st_size for path in outside if path.is_file()) > _MUCH:
+    data = [Path(n) for n in map(os.fsdecode, imports.data) if not n.startswith(folders)]
+    outside = _outside(imports.foreign, suite, ours)
+    if outside is None:
         return None
     if not (imports.imported.keys() | imports.text) <= files.keys():
         return None  # a source that the commit does not have, such as a build's: nobody searches it

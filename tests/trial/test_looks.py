@@ -193,6 +193,14 @@ def test_who_asks_no_more_than_an_import_does_not_list(
     assert looked.counts("pkg.so") == ("pkg.core" in code)
 
 
+# A call that fails begins no programme; another interpreter in the same thread is none.
+FAILED = """\
+try: os.execv("/none", ["x"])
+except OSError: os.listdir(TREE)
+try: import _interpreters as other
+except ImportError: import _xxsubinterpreters as other
+other.create()
+"""
 HOOK = """\
 import os, sys
 from importlib.machinery import FileFinder, SourceFileLoader
@@ -216,7 +224,7 @@ except ImportError: pass
         CHILD.format("'-S', '-c', ''"), CHILD.format("'-Sc', 'import site; site.main()'"),
         "os.system('cd docs; cd ..; PYTHONPATH=$TREE/docs/.. ' + sys.executable + ' -c pass')",
         "os.environ['LD_PRELOAD'] = ''; os.system(sys.executable + ' -c pass')",
-        "os.statvfs(TREE)",
+        "os.statvfs(TREE)", "os.system(sys.executable + ' -W error::plug.W -c pass')", FAILED,
         HOOK.format("class F(FileFinder): pass\nsys.path_hooks[:0] = [lambda p: F(p)]"),
         HOOK.format(
             "sys.path_hooks.insert(0, FileFinder.path_hook((SourceFileLoader, ['_v2.py'])))"
@@ -280,4 +288,18 @@ def test_who_may_ask_a_finder_for_its_listing_trains_anew(tmp_path: Path) -> Non
     script = SCRIPT.replace("log(", "import sys; sys.path_importer_cache; log(")
     project = small(tmp_path, script, sys.executable)
     project.run("run", "HEAD")
+    assert trained(project) == 2
+
+
+def test_a_helper_of_nobodys_may_ask_finders_what_they_listed(tmp_path: Path) -> None:
+    helper = "import sys\ndef names(tree): return sys.path_importer_cache[tree]._path_cache\n"
+    (tmp_path / "helper.py").write_text(helper)
+    script = f"import os, sys\nfrom celedger.child import log\nsys.path.append({str(tmp_path)!r})\n"
+    script += "try: import none\nexcept ImportError: import helper\n"
+    script += "log(epoch=0, val_loss=len(helper.names(os.getcwd())))\n"
+    suite = SUITE.replace("seeds = [0, 1]", "")
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    for name in ("one.py", "two.py"):
+        project.commit(name, {name: ""})
+        assert project.run("run", "HEAD").status == 0
     assert trained(project) == 2
