@@ -26,6 +26,7 @@ VARIABLE = "CELEDGER_SOURCES"  # the checkout; unset where nobody records
 SAYS = "/.celedger-says/"
 MOST = 3500  # bytes of a message: one that is no path (PATH_MAX) would not be heard
 _CODE = type((lambda: None).__code__)
+_CALL: Any = type(len)
 _TOOL = 4  # of sys.monitoring: none that its manual gives to debuggers, coverage and the like
 # Who names one of these takes code for data: it may be carried out without being entered, as audit
 # hooks are. Flags and free names are not here: a function that was not entered keeps them
@@ -116,7 +117,7 @@ def _disguised(function: Any, original: Any) -> Any:
     """As if it were the original: importing takes its own frames, which it knows by their file, out
     of tracebacks."""
     function.__code__ = function.__code__.replace(co_filename=original.__code__.co_filename)
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__kwdefaults__"):
         setattr(function, name, getattr(original, name))
     return function
 
@@ -174,14 +175,22 @@ def _mark_metadata(look: Callable[[Any], None]) -> None:
     list_, state = path.children, path.mtime.fget
 
     def children(self: Any) -> Any:
-        look(self.root)
+        if _is_plain():
+            look(self.root)
         return list_(self)
 
     def mtime(self: Any) -> Any:
-        look(self.root)
+        if _is_plain():
+            look(self.root)
         return state(self)
 
     path.children, path.mtime = _disguised(children, list_), property(_disguised(mtime, state))
+
+
+def _is_plain() -> bool:
+    """Whether nobody has put something of his own, which may keep what it hears, in the place of
+    the calls by which `os.path` and `importlib.metadata` look."""
+    return all(type(call) is _CALL for call in (os.listdir, os.stat, os.lstat, os.readlink))
 
 
 def _mark_realpath(inside: str) -> None:
@@ -191,7 +200,8 @@ def _mark_realpath(inside: str) -> None:
 
     def realpath(filename: Any, *args: Any, **kwargs: Any) -> Any:
         path = os.fspath(filename)
-        if type(path) is not str or (path[:1] == "/" and not (path + "/").startswith(inside)):
+        elsewhere = path[:1] == "/" and not (path + "/").startswith(inside)
+        if type(path) is not str or elsewhere or not _is_plain():
             return original(path, *args, **kwargs)
         say("resolve")
         try:
@@ -279,6 +289,7 @@ def _say_start(tree: str) -> None:
         not own or flags.no_site or flags.ignore_environment or sys.version_info[:2] > _NEWEST
         or not os.environ.keys().isdisjoint(_PRELOADED) or any(map(_has_code, sys.path))
         or any("." in option for option in sys.warnoptions)  # a category that was imported
+        or any(entry.endswith("-packages") for entry in own)  # `site` listed it for .pth files
     ):  # fmt: skip
         return
     names = sorted(_STARTS.union(name.partition(".")[0] for name in sys.modules))

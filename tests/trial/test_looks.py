@@ -224,6 +224,7 @@ except ImportError: pass
         CHILD.format("'-S', '-c', ''"), CHILD.format("'-Sc', 'import site; site.main()'"),
         "os.system('cd docs; cd ..; PYTHONPATH=$TREE/docs/.. ' + sys.executable + ' -c pass')",
         "os.environ['LD_PRELOAD'] = ''; os.system(sys.executable + ' -c pass')",
+        "os.lstat, old = lambda *a, **k: old(*a, **k), os.lstat; os.path.realpath(TREE)",
         "os.statvfs(TREE)", "os.system(sys.executable + ' -W error::plug.W -c pass')", FAILED,
         HOOK.format("class F(FileFinder): pass\nsys.path_hooks[:0] = [lambda p: F(p)]"),
         HOOK.format(
