@@ -35,7 +35,9 @@ Capture = Callable[..., tuple[int, str, str]]
 # the code: its version moves with the commits. One found by a path inside the repository that
 # is no installation (an egg-info of `setup.py develop`) is, too.
 _PROBE = r"""
-import json, os, platform, re, sys
+import sys
+sys.path = [entry for entry in sys.path if entry]  # the current folder may have a json.py
+import json, os, platform, re
 from importlib.metadata import distributions
 from urllib.parse import unquote
 root = os.path.realpath(sys.argv[1])

@@ -146,3 +146,12 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
         path = subprocess.check_output(["sh", "-c", f"command -v {program}"], text=True).strip()
         with pytest.raises(MachineError, match=program):
             describe(path, device=CPU, threads=1, repo_root=tmp_path)
+
+
+def test_modules_in_the_current_folder_do_not_answer_for_an_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("json", "email", "urllib", "platform"):
+        (tmp_path / f"{name}.py").write_text("1 / 0\n")
+    assert describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path).details["packages"]
