@@ -53,7 +53,9 @@ def _module(name: str) -> Any:
     """A module in this folder, loaded by its path as this one was."""
     loader: Any = sys.modules["_frozen_importlib_external"]
     file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
-    return loader.SourceFileLoader(f"celedger_{name}", file).load_module()
+    module = loader.SourceFileLoader(f"celedger_{name}", file).load_module()
+    del sys.modules[module.__name__]  # what a launcher has there, its trials have too
+    return module
 
 
 _calls = _module("calls")

@@ -20,7 +20,7 @@ import celedger
 from celedger.errors import SuiteError
 from celedger.system import process, tree
 from celedger.system.process import End, Exit
-from celedger.system.warm import Launchers, startable
+from celedger.system.warm import Launchers, _Launcher, startable
 
 LAUNCHER = Path(celedger.__file__).parent / "child" / "launcher.py"
 CHANNEL = 77  # the same number each time
@@ -162,6 +162,17 @@ def test_a_module_by_name_runs_like_a_script(place: Place) -> None:
             said.append(seen)
         assert said[0] == said[1]
         assert said[0]["path"][0] == str(place.tree)
+
+
+def test_nothing_of_the_recorder_is_met_or_taken_for_a_preloaded_package(place: Place) -> None:
+    held = _Launcher(LAUNCHER, sys.executable, PRELOAD, place.env())
+    try:
+        assert held.imported(None)
+        assert held.packages - {"_distutils_hack"} == {"numpy"}
+    finally:
+        held.close()
+    code = "import sys; print([name for name in sys.modules if name.startswith('celedger')])"
+    assert place.both(code) == "[]\n"
 
 
 def test_nothing_leaks_from_one_trial_into_the_next(place: Place) -> None:
