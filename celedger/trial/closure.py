@@ -117,8 +117,12 @@ class Closures:
             sought = observed.sought(self._objects, commit.tree)
             paths = observed.paths
             ours = (self._child, journal.own_folder(self._ledger))
-            if sought and lists_by_finders(
-                paths, observed.imports, self._objects, commit.tree, task, suite, ours
+            if (
+                sought
+                and not unknown
+                and lists_by_finders(
+                    paths, observed.imports, self._objects, commit.tree, task, suite, ours
+                )
             ):
                 paths.update(folder for folder, _ in sought)
                 sought = ()

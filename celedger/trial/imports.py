@@ -126,21 +126,28 @@ def lists_by_finders(
     outside = _outside(imports.foreign, suite, ours)
     if outside is None or not (imports.imported.keys() | imports.text) <= files.keys():
         return True
-    words = list(_strings(task.definition()))
     small = dict.fromkeys(sha for _, sha, size in files.values() if size <= looking.MOST)
-    texts = (
-        "\n".join(words).encode(errors="surrogateescape"),
-        *looking.texts((*_scripts(words), *_files(suite), *outside)),
-        *(text for _, text in objects.read(small)),
-    )
+    texts = (*_given(task, suite, outside), *(text for _, text in objects.read(small)))
     return any(text is None or looking.at_finders(text) for text in texts)
+
+
+def _given(task: Task, suite: Path, outside: Iterable[Path]) -> Iterable[bytes | None]:
+    """The texts that no commit has: of the commands, what they name, the suite and what else."""
+    words = list(_strings(task.definition()))
+    yield "\n".join(words).encode(errors="surrogateescape")
+    yield from looking.texts((*_scripts(words), *_files(suite), *outside))
+
+
+def _apart(names: Iterable[bytes], suite: Path, ours: Sequence[Path]) -> list[Path]:
+    """Those of these files outside of the tree that are neither the suite's nor our own."""
+    folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
+    return [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
 
 
 def _outside(names: Iterable[bytes], suite: Path, ours: Sequence[Path]) -> list[Path] | None:
     """Of files outside of the tree those that may say what is done; None where nobody searches so
     many, or so much."""
-    folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
-    found = [Path(name) for name in map(os.fsdecode, names) if not name.startswith(folders)]
+    found = _apart(names, suite, ours)
     if len(found) > _MANY:
         return None
     found = [path for path in found if not is_data(path)]
@@ -162,22 +169,13 @@ def _looks(
     """Whether docstrings are looked at, and names from within other functions; None where code
     itself is."""
     docs, scopes, executes = not looking.copying(imports.packages), False, False
-    folders = tuple(f"{folder}/" for folder in map(str, (suite, *ours)))
-    data = [Path(n) for n in map(os.fsdecode, imports.data) if not n.startswith(folders)]
+    data = _apart(imports.data, suite, ours)
     outside = _outside(imports.foreign, suite, ours)
     if outside is None:
         return None
     if not (imports.imported.keys() | imports.text) <= files.keys():
         return None  # a source that the commit does not have, such as a build's: nobody searches it
-    words = list(_strings(task.definition()))
-    searched = [
-        "\n".join(words).encode(errors="surrogateescape"),
-        *looking.texts(_scripts(words)),
-        *looking.texts(_files(suite)),
-        *looking.texts(outside),
-        *looking.texts(made),
-    ]
-    for text in searched:
+    for text in (*_given(task, suite, outside), *looking.texts(made)):
         if text is None or looking.at_code(text, python):
             return None
         docs = docs or looking.at_docs(text, pinned=True)

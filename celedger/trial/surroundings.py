@@ -39,10 +39,14 @@ _SESSION = re.compile(
 )
 
 
+def _inherited(base: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
+
+
 def fingerprint(base: Mapping[str, str]) -> str:
     """Tells the variables that trials inherit of a user from others (16 hex digits)."""
-    kept = {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
-    kept = {k: v for k, v in kept.items() if not _SESSION.fullmatch(k) and k not in _GIVEN}
+    own = _inherited(base).items()
+    kept = {k: v for k, v in own if not _SESSION.fullmatch(k) and k not in _GIVEN}
     # A hook is run with the folder of git's own programmes in front.
     folders = kept.pop("PATH", "").split(os.pathsep)
     path = [folder for folder in folders if Path(folder).name != "git-core"]
@@ -60,13 +64,12 @@ def variables(
     extra: Mapping[str, str],
 ) -> dict[str, str]:
     """The environment of a trial or build. `base` is already without git's variables."""
-    kept = {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
     roots = [str(tree / root) for root in task.pythonpath]
     # The tree lies with other copies of celedger's own, such as the suite's, in a folder of the
     # user's .git. A ceiling stops a search only below it, so each has one above it.
     ceilings = list(tree.parents)[:3]
     return {
-        **kept,
+        **_inherited(base),
         # The folder that the shell of the user was in is the user's work tree.
         "PWD": str(tree),
         "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
