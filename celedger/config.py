@@ -16,6 +16,8 @@ from pathlib import Path
 from celedger.errors import ConfigError
 from celedger.model import Bytes, parse_size
 
+FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
+SUITES = "suites"  # the folder of the suites, unless configured
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
@@ -59,8 +61,8 @@ def load(
     unknown = set(flags) - set(_RULES)
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    suites = next((place / "suites" for place in places if (place / "suites").is_dir()), None)
-    defaults = {"ledger": repo_root / "ledger.db", "suites": suites or places[0] / "suites"}
+    suites = next((place / SUITES for place in places if (place / SUITES).is_dir()), None)
+    defaults = {"ledger": repo_root / "ledger.db", "suites": suites or places[0] / SUITES}
     return Config(**{**defaults, **settings})  # type: ignore[arg-type]  # checked by _RULES
 
 
@@ -71,8 +73,7 @@ def source(*folders: Path) -> Path | None:
 
 def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """The file that configures celedger here, and what it says; None where there is none."""
-    own = folder / "celedger.toml"
-    shared = folder / "pyproject.toml"
+    own, shared = (folder / name for name in FILES)
     if own.is_file():
         file, table = own, _read(own)
     elif shared.is_file() and _mentioned(shared):

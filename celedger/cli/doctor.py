@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli.session import find, note
+from celedger.cli.session import note, settled
 from celedger.errors import Status
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def doctor(
     from celedger import suite as suites
     from celedger.cli.session import reading
     from celedger.errors import CeledgerError, UsageError
+    from celedger.repo import Repository
     from celedger.service import hooks, keeping
     from celedger.system import environment, gpu
     from celedger.views.format import size as shown
@@ -49,7 +50,8 @@ def doctor(
     if older_than is not None and not prune:
         raise UsageError("--older-than says what --prune may remove", "add --prune")
     print(f"celedger {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    repository, settings = find(context.obj)
+    repository = Repository.open(context.obj.repository)
+    settings, _ = context.with_resource(settled(repository, context.obj))
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
     worst = Status.GOOD

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,38 +49,75 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def find(options: Options, **flags: object) -> tuple[Repository, Config]:
-    from celedger import config
+def find(options: Options) -> tuple[Repository, Config]:
+    """Return the repository, and the settings of what is checked out."""
     from celedger.repo import Repository
 
     repository = Repository.open(options.repository)
-    settings = config.load(
-        repository.root, os.environ, worktree=repository.worktree, ledger=options.ledger, **flags
-    )
-    return repository, settings
+    return repository, _load(repository, options, repository.worktree)
+
+
+def _load(repository: Repository, options: Options, tree: Path, **flags: object) -> Config:
+    from celedger import config
+
+    root = repository.root
+    return config.load(root, os.environ, worktree=tree, ledger=options.ledger, **flags)
+
+
+@contextmanager
+def settled(
+    repository: Repository, options: Options, **flags: object
+) -> Iterator[tuple[Config, str]]:
+    """Yield the settings in force and, during a `git bisect`, the hash of the commit where it
+    started: settings and suites are then those of that commit, whatever is checked out."""
+    import tempfile
+
+    from celedger.config import FILES, SUITES
+    from celedger.repo import bisecting
+
+    start = bisecting.start_of(repository)
+    if not start:
+        yield _load(repository, options, repository.worktree, **flags), ""
+        return
+    with tempfile.TemporaryDirectory(prefix="celedger-bisect-") as folder:
+        tree = Path(folder).resolve()
+        bisecting.lay(repository, start, [*FILES, SUITES], tree)
+        settings = _load(repository, options, tree, **flags)
+        for home in (repository.worktree, tree):
+            if settings.suites.is_relative_to(home):
+                suites = settings.suites.relative_to(home)
+                bisecting.lay(repository, start, [str(suites)], tree)
+                settings = replace(settings, suites=tree / suites)
+        yield settings, start
 
 
 @contextmanager
 def reading(options: Options) -> Iterator[Session]:
     """A session that only reads. The ledger must exist."""
     from celedger.ledger import Ledger
+    from celedger.repo import Repository
 
-    repository, settings = find(options)
-    _take_in_leftovers(settings.ledger)
-    with Ledger.open(settings.ledger, readonly=True) as ledger:
-        yield Session(repository, settings, ledger)
+    repository = Repository.open(options.repository)
+    with settled(repository, options) as (settings, _):
+        _take_in_leftovers(settings.ledger)
+        with Ledger.open(settings.ledger, readonly=True) as ledger:
+            yield Session(repository, settings, ledger)
 
 
 @contextmanager
 def writing(options: Options, **flags: object) -> Iterator[Session]:
     """A session that appends. The ledger is made where there is none, and kept out of git."""
     from celedger.ledger import Ledger
+    from celedger.repo import Repository
 
-    repository, settings = find(options, **flags)
-    keep_out_of_git(repository, settings.ledger)
-    with Ledger.open(settings.ledger, create=True) as ledger:
-        _report_leftovers(ledger)
-        yield Session(repository, settings, ledger)
+    repository = Repository.open(options.repository)
+    with settled(repository, options, **flags) as (settings, start):
+        if start:
+            note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
+        keep_out_of_git(repository, settings.ledger)
+        with Ledger.open(settings.ledger, create=True) as ledger:
+            _report_leftovers(ledger)
+            yield Session(repository, settings, ledger)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import Options, find, note, reading, writing
+from celedger.cli.session import Options, note, reading, settled, writing
 from celedger.errors import Status
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
@@ -25,7 +24,6 @@ def worker(
     ] = False,
 ) -> int:
     """Run every queued job, then end. One worker at a time; the hook starts it by itself."""
-    from celedger import config
     from celedger.cli.progress import Progress
     from celedger.config import Config
     from celedger.repo import Repository
@@ -36,9 +34,9 @@ def worker(
     command: Options = context.obj
 
     def configure(place: Repository) -> Config:
-        return config.load(place.root, os.environ, worktree=place.worktree, ledger=command.ledger)
+        return stack.enter_context(settled(place, command))[0]
 
-    with writing(command) as session, Progress() as progress:
+    with writing(command) as session, Progress() as progress, ExitStack() as stack:
         # The main work tree: a linked one may be removed while a job runs.
         repository = Repository.open(session.repository.root)
         log = repository.state_dir / "worker.log"
@@ -72,11 +70,14 @@ def queue(
     json: options.Json = False,
 ) -> int:
     """Show the jobs that wait, the one that runs, and the last ones."""
+    from celedger.repo import Repository
     from celedger.service.worker import at_work, queue_folder
     from celedger.views import export
     from celedger.views.queue import Queue, queue_json, queue_text
 
-    repository, settings = find(context.obj)
+    command: Options = context.obj
+    repository = Repository.open(command.repository)
+    settings, _ = context.with_resource(settled(repository, command))
     notes = len(list(queue_folder(repository).glob("*.moved")))
     jobs = []
     if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it

@@ -30,11 +30,13 @@ _EMPTY_TREE = {
 @dataclass(frozen=True, slots=True)
 class Repository:
     """`root` is the main work tree's root, or where a bare repository lies; `worktree` the root of
-    the work tree we are in (the main one when inside `.git`, the bare repository itself)."""
+    the work tree we are in (the main one when inside `.git`, the bare repository itself), and
+    `git_dir` where git keeps what is that work tree's own: HEAD, the index, a bisect."""
 
     root: Path
     worktree: Path
     common_dir: Path
+    git_dir: Path
 
     @classmethod
     def open(cls, path: Path) -> Repository:
@@ -51,10 +53,10 @@ class Repository:
         top = ask(path, "rev-parse", "--show-toplevel")  # fails in a bare repository
         worktree = top.path.resolve() if top.status == 0 else None
         if worktree is not None and git_dir == common_dir:
-            return cls(worktree, worktree, common_dir)
+            return cls(worktree, worktree, common_dir, git_dir)
         root = _main_worktree(common_dir)
         beside = root if (root / ".git").exists() else common_dir
-        return cls(root, worktree or beside, common_dir)
+        return cls(root, worktree or beside, common_dir, git_dir)
 
     @property
     def state_dir(self) -> Path:

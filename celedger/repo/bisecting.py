@@ -1,0 +1,57 @@
+"""A `git bisect` that is under way in the user's work tree: where it started, and what the work
+tree held there. Reads git's state and writes nowhere but into the folder that it is given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from celedger.repo.plumbing import ask, tell
+from celedger.repo.repository import Repository
+
+
+def start_of(repository: Repository) -> str:
+    """Return the commit (a hash) at which the `git bisect` of this work tree started.
+
+    "" where none is under way: a HEAD on a branch has left the bisect, or was never moved by it.
+    """
+    git_dir = repository.git_dir
+    try:
+        name = (git_dir / "BISECT_START").read_text().strip()
+        if (git_dir / "HEAD").read_text().startswith("ref:"):
+            return ""
+    except OSError:
+        return ""
+    # git writes down a branch by its short name, anything else by its hash.
+    for revision in (f"refs/heads/{name}", name):
+        commit = ask(repository.worktree, "rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
+        if commit.status == 0:
+            return commit.text
+    return ""
+
+
+def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path) -> None:
+    """Write files and folders of the tree (`names`) below `folder`, as the work tree would have
+    them at this commit: git takes changes and untracked files of the user's along.
+
+    Raises RepositoryError where git cannot write them.
+    """
+    where, paths = repository.worktree, [f":(top,literal){name}" for name in names]
+    env = {"GIT_INDEX_FILE": str(folder / ".index")}
+    tell(where, "read-tree", commit, env=env)  # all of it: attributes lie anywhere above
+    tracked = tell(where, "ls-files", "-z", "--", *paths, env=env).out
+    tell(
+        where, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
+        stdin=tracked, env=env,
+    )  # fmt: skip
+    own = tell(where, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
+    own += tell(where, "ls-files", "-z", "--others", "--", *paths).out
+    for name in map(os.fsdecode, own.split(b"\0")[:-1]):
+        target = folder / name
+        target.unlink(missing_ok=True)
+        if os.path.lexists(where / name):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # a folder at the start
+                target.symlink_to(where / name)
