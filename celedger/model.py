@@ -218,7 +218,7 @@ class OutcomeKind(StrEnum):
     OOM = "oom"
     KILLED = "killed"
     INTERRUPTED = "interrupted"
-    UNTESTABLE = "untestable"  # its build failed
+    UNTESTABLE = "untestable"  # its build failed, or the interpreter lacks a module
     MISSING = "missing"  # it ended well but without a declared metric
 
     @property

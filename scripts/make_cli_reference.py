@@ -28,8 +28,8 @@ to stderr. Every reading verb has `--json`, whose documents carry a `schema` num
 | 141 | nobody reads stdout any more |
 
 So `git bisect run celedger check` is right, and a fault of celedger's own aborts it instead of
-blaming a commit. During a `git bisect` settings and suites are those of the commit where it started,
-with your changes and untracked files: a commit that is older than the suite is judged by it too.
+blaming a commit. During a `git bisect` settings and suites are those of the commit where it
+started, with your changes and untracked files: commits older than the suite are judged by it too.
 
 ## Settings
 

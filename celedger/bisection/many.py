@@ -23,6 +23,7 @@ from celedger.bisection.report import Report, conclude
 from celedger.bisection.search import Limits, Step, build_seconds
 from celedger.bisection.symptom import Symptom
 from celedger.bisection.track import Track
+from celedger.errors import RepositoryError
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, TrialRecord
 from celedger.repo import History
@@ -31,6 +32,10 @@ from celedger.stats.lineage import GOOD
 from celedger.trial import events
 from celedger.trial.runner import Bench
 from celedger.trial.seeds import next_seed
+
+# Commits that git cannot check out and that a search steps around: of more it is the clone that is
+# broken, or without a network.
+UNREACHABLE = 3
 
 
 def search(
@@ -90,11 +95,22 @@ def search(
                 bench, commit, task, [_sha(good, commits, p) for p in like], whole=found.whole
             )
             placed = Placed(len(commits) - 1, tuple((reader.position(r), r) for r in records))
-            record = bench.run(
-                commit, task, seed,
-                derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
-                until=_until(bench, found, placed, seed),
-            )  # fmt: skip
+            try:
+                record = bench.run(
+                    commit, task, seed,
+                    derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
+                    until=_until(bench, found, placed, seed),
+                )  # fmt: skip
+            except RepositoryError as error:
+                # This clone cannot check it out. That is not kept: asked again, it is tried again.
+                reader.unreachable.add(at)
+                if at in (GOOD, len(commits) - 1) or len(reader.unreachable) > UNREACHABLE:
+                    raise
+                pace(events.Unreachable(commit, str(error)))
+                for track in tracks:
+                    track.reader.unreachable.add(at)
+                    track.hear(records, classes, pace)
+                continue
             spent.append(record)
             records.append(record)
             classes = classify(bench, history, good, task)

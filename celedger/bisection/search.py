@@ -74,6 +74,8 @@ class Reader:
         self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
         self._bits = Bits(bench.ledger, symptom)
         self.classes = classes
+        # Positions that git cannot check out now: of no trial, and forgotten with this command.
+        self.unreachable: set[int] = set()
 
     def stored(self) -> list[TrialRecord]:
         """The trials that the ledger already holds: of the range, and of commits elsewhere that
@@ -133,7 +135,8 @@ class Reader:
             once = 1 if spoilt or record.outcome.kind is OutcomeKind.KILLED else MAX_KILLED
             mute[position] = mute.get(position, 0) + once
         heard = {reading.position for reading in readings}
-        untestable = frozenset(p for p, n in mute.items() if n >= MAX_KILLED and p not in heard)
+        silent = {p for p, n in mute.items() if n >= MAX_KILLED} | self.unreachable
+        untestable = frozenset(silent - heard)
         sides: dict[int, str] = {}
         if self._symptom.bits_decide:
             placed = [(self.position(r), r) for r in records]

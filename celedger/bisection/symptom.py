@@ -31,6 +31,8 @@ from celedger.trial.seeds import trials_of
 CHOOSING = 3
 _ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
 
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
@@ -155,7 +157,7 @@ def find_symptom(
     if silent:
         raise CannotJudge(
             f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
-            "see `celedger show` for why, and try again",
+            f"`celedger show {good.sha[:10]}` or `celedger show {bad.sha[:10]}` says why",
         )
     changed = "better" if improved else "worse"
     same = [f"{item.symptom.task.name} {item.symptom.name}" for item in asked]
@@ -183,25 +185,40 @@ def _crash(
     task: Task, good: Commit, bad: Commit, at_good: list[TrialRecord], at_bad: list[TrialRecord]
 ) -> Symptom | None:
     """The symptom where every trial of BAD crashes and GOOD's do not."""
-    for end, records in ((good, at_good), (bad, at_bad)):
-        broken = [r for r in records if r.outcome and r.outcome.kind is OutcomeKind.UNTESTABLE]
-        if broken and not any(r.ok for r in records):
-            assert broken[-1].outcome is not None
-            raise CannotJudge(
-                f"{task.name} cannot be built at {end.sha[:10]}: {broken[-1].outcome.message}",
-                "choose another end",
-            )
-    if at_good and not any(r.ok for r in at_good):
-        outcome = next((r.outcome for r in at_good if r.outcome), None)
+    broken_good, broken_bad = _broken(at_good), _broken(at_bad)
+    if broken_good and broken_bad and _alike(broken_good, broken_bad):
         raise CannotJudge(
-            f"{task.name} does not run at the good end {good.sha[:10]} either"
-            + (f": {outcome.message}" if outcome else ""),
+            f"{task.name} fails in the same way at both ends: {_why(broken_bad)}",
+            "no commit between them can be the cause: see "
+            f"`celedger show {broken_good.trial.commit[:10]}`",
+        )
+    for end, broken in ((good, broken_good), (bad, broken_bad)):
+        if broken and not signature(broken):
+            raise CannotJudge(
+                f"{task.name} cannot be tested at {end.sha[:10]}: {_why(broken)}",
+                "or choose another end",
+            )
+    if broken_good:
+        raise CannotJudge(
+            f"{task.name} does not run at the good end {good.sha[:10]}: {_why(broken_good)}",
             "choose an older good end",
         )
-    crashes = [signature(r) for r in at_bad if signature(r)]
-    if crashes and not any(r.ok for r in at_bad):
-        return Symptom(task, None, crashes[-1])
-    return None
+    return Symptom(task, None, signature(broken_bad)) if broken_bad else None
+
+
+def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the last trial of an end that fails, None for one of which a trial ran well."""
+    return records[-1] if records and not any(r.ok for r in records) else None
+
+
+def _alike(one: TrialRecord, other: TrialRecord) -> bool:
+    """Whether two trials failed for the same reason; addresses and other numbers do not count."""
+    first, second = (_NUMBER.sub("", _why(record)) for record in (one, other))
+    return signature(one) == signature(other) and first == second
+
+
+def _why(record: TrialRecord) -> str:
+    return record.outcome.message if record.outcome else ""
 
 
 def _question(

@@ -123,6 +123,8 @@ class Progress:
                     "work tree, not of the commit: what it measures depends on what you have "
                     f"checked out ({_advice(root, file)})"
                 )
+            case events.Unreachable(commit, problem):
+                self.say(f"celedger: {commit.sha[:SHORT]} is stepped around: {problem}")
             case events.Finished(commit, record, seconds):
                 self._done += 1
                 self._spent.append(seconds)

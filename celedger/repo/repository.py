@@ -186,6 +186,15 @@ class Repository:
             found[os.fsdecode(name)] = f"{mode} {blob}"
         return found
 
+    def has_module(self, name: str, sha: str) -> bool:
+        """Whether a commit (a hash), or one of any branch or tag, has or had a source of a Python
+        module of this name, in whatever folder."""
+        sources = (f":(top,glob)**/{name}.py*", f":(top,glob)**/{name}/**/*.py*")
+        return bool(tell(
+            self.worktree, "log", "--format=%H", "--max-count=1", "--full-history",
+            sha, "--branches", "--remotes", "--tags", "--", *sources,
+        ).out)  # fmt: skip
+
     def blob(self, sha: str, name: str) -> bytes:
         """The content of a file of a commit, as git stores it. Raises RepositoryError."""
         return tell(self.worktree, "cat-file", "blob", f"{sha}:{name}").out

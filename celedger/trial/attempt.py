@@ -130,6 +130,8 @@ class Attempt:
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
                 reason = explain(end, self.log)
+                if lack := bench.lacks(self.commit, task, reason):
+                    kind, reason = OutcomeKind.UNTESTABLE, lack
                 if (bench.tree / ".gitmodules").exists() and not task.build:
                     reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
                 if len(lines) > 1:

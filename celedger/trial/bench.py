@@ -16,7 +16,7 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self
 
-from celedger.errors import CannotJudge, RepositoryError
+from celedger.errors import CannotJudge
 from celedger.ledger import Ledger
 from celedger.model import (
     Commit,
@@ -33,7 +33,7 @@ from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import closure, events
 from celedger.trial.builds import Builds
-from celedger.trial.ending import disk_is_full
+from celedger.trial.ending import absent_module
 from celedger.trial.suitecopy import SuiteCopy
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
@@ -176,18 +176,17 @@ class Workbench:
     def prepare(
         self, commit: Commit, task: Task, place: Place, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
-        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason."""
+        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason.
+
+        Raises RepositoryError where git cannot write the commit (a filter that fails, an object
+        that is missing): that is this clone's fault, and no outcome of the commit's.
+        """
         checkout, suite = self.checkout, self._suite_copy()
         key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
         if self._built != key or not suite.settled or not checkout.restore():
             self._built = None
             suite.lay()
-            try:
-                checkout.move_to(commit.sha)
-            except RepositoryError as error:  # a filter that fails, an object that is missing
-                if disk_is_full(self.ledger.folder):
-                    raise
-                return OutcomeKind.UNTESTABLE, str(error)
+            checkout.move_to(commit.sha)
             if task.build:
                 kind, reason = self.builds.provide(
                     commit, task, checkout, python=place.python,
@@ -202,6 +201,22 @@ class Workbench:
             suite.settle()
             self._built = key
         return OutcomeKind.OK, ""
+
+    def lacks(self, commit: Commit, task: Task, reason: str) -> str:
+        """Say which module the interpreter lacks, where a command ended for that `reason`; "" where
+        the failure may be the commit's.
+
+        A module that any commit of the repository has, or had, is the code's; so is one that the
+        commit's own requirements do not name.
+        """
+        name = absent_module(reason)
+        own = task.venv and self._held_at in ("", commit.sha)
+        if not name or own or self.checkouts.repository.has_module(name, commit.sha):
+            return ""
+        if task.venv:
+            return f"the requirements of {self._held_at[:10]}, with which all run, bring no {name}"
+        python = self.interpreters[task.name]
+        return f"this interpreter has no {name}: set `python =` in suite.toml, not {python}"
 
     @property
     def checkout(self) -> Checkout:

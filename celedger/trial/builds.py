@@ -135,11 +135,12 @@ class Builds:
             reason = f"build `{' '.join(line)}`: {explain(end, log)}"
             if kind is OutcomeKind.KILLED:
                 return kind, reason
-            if _NO_ROOM not in tail(log):
-                self._failed[name] = reason
-                # Time and memory are the machine's as well as the commit's.
-                if key is not None and kind is OutcomeKind.FAILED:
-                    self._remember(key, commit, reason, now)
+            if _NO_ROOM in tail(log):
+                raise MachineError(f"no room on a disk for the {reason}", "free some room")
+            self._failed[name] = reason
+            # Time and memory are the machine's as well as the commit's.
+            if key is not None and kind is OutcomeKind.FAILED:
+                self._remember(key, commit, reason, now)
             return OutcomeKind.UNTESTABLE, reason
         checkout.seal()
         if key is not None:

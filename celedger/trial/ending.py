@@ -15,6 +15,8 @@ from celedger.system import process
 # A disk with less room than this cannot take another epoch: its failures are the machine's.
 DISK_FULL = 64 * 1024  # bytes
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
+# Of the whole name: one with a dot was looked for in a package that is there.
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 _TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
 
@@ -46,6 +48,12 @@ def explain(end: process.Exit, log: Path) -> str:
     if end.end is process.End.EXITED and words:
         return f"{end.message}: {words[-1][:200]}"
     return end.message
+
+
+def absent_module(reason: str) -> str:
+    """Return the top-level module that a command (`explain`) ended for lack of, "" for none."""
+    absent = _NO_MODULE.search(reason)
+    return absent[1] if absent else ""
 
 
 def _plain(line: str) -> str:

@@ -57,6 +57,14 @@ class Strayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Git cannot check this commit out; whoever searches goes on without it."""
+
+    commit: Commit
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     commit: Commit
     record: TrialRecord
@@ -71,7 +79,9 @@ class Derived:
     record: TrialRecord
 
 
-Event = Waiting | Building | Installing | Started | Epoch | Strayed | Finished | Derived
+Event = (
+    Waiting | Building | Installing | Started | Epoch | Strayed | Unreachable | Finished | Derived
+)
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]
 """Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""
