@@ -82,18 +82,20 @@ def search(
         expected(max(ahead))
     listen, bench.listen = bench.listen, pace
     try:
-        while len(spent) < budget:
+        while True:
             built = frozenset(map(reader.position, records))
-            found = _next(tracks, choice.Cost(seconds, build_seconds(records), built))
+            cost = choice.Cost(seconds, build_seconds(records), built)
+            found = (_next(tracks, cost) if len(spent) < budget else None) or _own(tracks, records)
             if found is None:
                 break
             wanting = found.wanting
-            at = classes.at(found.position)
+            at = classes.at(found.position) if found.seed is None else found.position
             commit = good if at == GOOD else commits[at]
             like = set[int]() if found.whole else set.union(*(t.fellows(at) for t in wanting))
-            seed = next_seed(
-                bench, commit, task, [_sha(good, commits, p) for p in like], whole=found.whole
-            )
+            seed = found.seed
+            if seed is None:
+                shas = [_sha(good, commits, p) for p in like]
+                seed = next_seed(bench, commit, task, shas, whole=found.whole)
             placed = Placed(len(commits) - 1, tuple((reader.position(r), r) for r in records))
             try:
                 record = bench.run(
@@ -111,6 +113,8 @@ def search(
                     track.reader.unreachable.add(at)
                     track.hear(records, classes, pace)
                 continue
+            if found.seed is not None and record.derived:
+                continue  # it is the trial that spoke for the commit, by another name
             spent.append(record)
             records.append(record)
             classes = classify(bench, history, good, task)
@@ -126,6 +130,7 @@ def search(
         conclude(
             bench.ledger, history, good, track.symptom, track.question, track.evidence,
             track.posterior, spent=spent, free=stored, steps=tuple(track.steps),
+            named=track.named(records), reader=track.reader,
             ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
         )
         for track, stored in zip(tracks, free, strict=True)
@@ -135,12 +140,23 @@ def search(
 @dataclass(frozen=True, slots=True)
 class _Next:
     """The next trial, and the metrics that it is for. `rungs`: after how many of its points each
-    of them has told enough; none where some metric wants the whole trial."""
+    of them has told enough; none where some metric wants the whole trial. `seed`: of a trial of
+    that very commit; None where any of its class tells as much."""
 
     position: int
     whole: bool
     wanting: Sequence[Track]
     rungs: Mapping[str, int] = field(default_factory=dict)
+    seed: int | None = None
+
+
+def _own(tracks: Sequence[Track], records: list[TrialRecord]) -> _Next | None:
+    """A trial of a commit that is named, or of its parent, where only their classes had one: the
+    report is about them, and what it prints reads their trials."""
+    for track in tracks:
+        if lacking := track.unrun(records):
+            return _Next(lacking[0], True, [track], seed=lacking[1])
+    return None
 
 
 def _next(tracks: Sequence[Track], cost: choice.Cost) -> _Next | None:

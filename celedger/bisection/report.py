@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from celedger.bisection.others import Other, others
+from celedger.bisection.search import Reader
 from celedger.bisection.symptom import Symptom
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
@@ -56,6 +57,8 @@ class Report:
     untestable: tuple[int, ...]
     steps: tuple[tuple[int, tuple[float, ...]], ...]
     others: tuple[Other, ...]  # what else changed in the range, as far as these trials show
+    compared: tuple[str, ...]  # the named commit, and before it its nearest measured parent
+    ran: str  # the commit that ran for the named one: itself, or one that it is derived from
 
     @property
     def named(self) -> bool:
@@ -98,6 +101,8 @@ def conclude(
     *,
     spent: Sequence[TrialRecord],
     free: int,
+    named: tuple[int, ...],
+    reader: Reader,
     steps: tuple[tuple[int, tuple[float, ...]], ...],
     ulid: str,
     now: float,
@@ -158,6 +163,8 @@ def conclude(
         untestable=tuple(sorted(evidence.untestable)),
         steps=steps,
         others=others(question, evidence, effect, posterior.leader, (good, *commits), sign),
+        compared=tuple(line[position + 1] for position in named),
+        ran=reader.ran(named[-1]) if named else "",
     )
     said = [b for b in ledger.bisects() if _same(b, report)]
     if said and not spent:

@@ -94,6 +94,36 @@ class Reader:
         at = self.places[record.trial.commit] if elsewhere is None else elsewhere
         return self.classes.at(at)
 
+    def rows(self, position: int) -> list[TrialRecord]:
+        """Return the whole trials of that very commit, those derived from others too."""
+        rows = self._ledger.trials(
+            commit=self.shas[position], recipe=self._symptom.task.recipe,
+            environment=self._environment,
+        )  # fmt: skip
+        return [row for row in rows if not row.early_stopped]
+
+    def ran(self, position: int) -> str:
+        """Return the commit (a hash) that ran for this one: itself, unless all that it has is
+        derived."""
+        rows = self.rows(position)
+        evidence = (
+            None
+            if any(not row.derived for row in rows)
+            else (next((self._ledger.trial(row.derived) for row in rows), None))
+        )
+        return evidence.trial.commit if evidence else self.shas[position]
+
+    def measured_parent(self, records: Sequence[TrialRecord], position: int) -> int:
+        """Return the nearest ancestor of a candidate for which a trial speaks."""
+        heard = {self.position(r) for r in records if self._symptom.reads(r) is not None}
+        ahead = list(self._history.parents[position]) or [GOOD]
+        for at in ahead:  # grows: the nearest first
+            if at == GOOD or self.classes.at(at) in heard:
+                return at
+            parents = self._history.parents[at] or (GOOD,)
+            ahead += [parent for parent in parents if parent not in ahead]
+        return GOOD
+
     def ask(
         self, records: list[TrialRecord], classes: Classes, limits: Limits
     ) -> tuple[firstbad.Question, firstbad.Evidence]:

@@ -62,6 +62,24 @@ class Track:
             self._partial = partial.Partial(self._alike, rungs, memory)
         self.view = partial.view(self.question, self.evidence, self._partial)
 
+    def named(self, records: list[TrialRecord]) -> tuple[int, ...]:
+        """Return the commit that is named and, before it, its nearest measured parent."""
+        if self.posterior.state is not firstbad.State.FOUND:
+            return ()
+        return self.reader.measured_parent(records, self.posterior.leader), self.posterior.leader
+
+    def unrun(self, records: list[TrialRecord]) -> tuple[int, int] | None:
+        """Return which of these two has no trial of its own, and the seed of one that spoke for
+        it; None where both have."""
+        for position in self.named(records):
+            if position not in self.reader.unreachable and not self.reader.rows(position):
+                at = self.reader.classes.at(position)
+                spoke = (r for r in records if self.reader.position(r) == at)
+                return position, next(
+                    r.trial.seed for r in spoke if self.symptom.reads(r) is not None
+                )
+        return None
+
     def pick(self, cost: choice.Cost) -> partial.Pick | None:
         """The next trial for this metric; None when it is answered, or no trial would tell."""
         return partial.pick(self.question, self.evidence, self._partial, self.view, cost)

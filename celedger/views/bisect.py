@@ -23,7 +23,7 @@ def report_text(report: Report, metric: Metric | None) -> str:
     if report.status == "found":
         culprit = report.culprits[0]
         lines += [f"first {report.kind} commit of {what}: {culprit.sha}", *person_lines(culprit)]
-        lines += _effect(report, metric)
+        lines += [*stand_in(report), *_effect(report, metric)]
         lines.append(f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})")
     elif report.status == "set":
         lines.append(
@@ -84,6 +84,14 @@ def person_lines(commit: Commit) -> list[str]:
     ]
 
 
+def stand_in(report: Report) -> list[str]:
+    """Say which commit ran in place of the one that is named, where that one did not."""
+    if report.ran == report.culprits[0].sha:
+        return []
+    why = f"they differ in nothing that {report.task} reads"
+    return [f"  not run     {short(report.ran)} ran in its place: {why}"]
+
+
 def _effect(report: Report, metric: Metric | None) -> list[str]:
     if not report.metric:
         return [f"  crash       {report.crash}"]
@@ -130,22 +138,16 @@ def _reproduce(report: Report) -> list[str]:
     what += f" --metric {shlex.quote(report.metric)}" if report.metric else ""
     what += " --find improved" if report.improved else ""
     lines = [f"celedger bisect {report.good.sha[:12]}..{report.bad.sha[:12]}{what}"]
-    if report.status == "found" and report.culprits[0].parents:
-        lines.append(diff_of(report, report.culprits[0]))
+    if report.named:
+        lines.append(diff_of(report))
         lines.append(f"git show {report.culprits[0].sha[:12]}")
     return lines
 
 
-def diff_of(report: Report, culprit: Commit) -> str:
-    """The command that shows what a commit changed, by its nearest neighbours with a value: the
-    commit itself has none where another of its class was measured."""
-    at = next((i for i, commit in enumerate(report.commits) if commit.sha == culprit.sha), 0)
-    seen = {position for position, _ in report.readings}
-    before = max((position for position in seen if position < at), default=-1)
-    after = min((position for position in seen if position >= at), default=-1)
-    one = report.good if before < 0 else report.commits[before]
-    other = report.bad if after < 0 else report.commits[after]
-    return f"celedger diff {one.sha[:12]}..{other.sha[:12]}"
+def diff_of(report: Report) -> str:
+    """The command that shows what the named commit changed."""
+    parent, commit = report.compared
+    return f"celedger diff {parent[:12]}..{commit[:12]}"
 
 
 def report_json(report: Report) -> dict[str, export.Json]:

@@ -15,7 +15,7 @@ from celedger.bisection.report import record
 from celedger.errors import CeledgerError
 from celedger.model import Commit, Metric
 from celedger.views import export, picture
-from celedger.views.bisect import diff_of, effect_text, person_lines, search_of, sure
+from celedger.views.bisect import diff_of, effect_text, person_lines, search_of, stand_in, sure
 from celedger.views.format import count, duration, plain, short
 from celedger.views.posterior import (
     Search,
@@ -41,8 +41,10 @@ def answer_text(answer: Answer, known: Mapping[str, Metric], width: int = 100) -
     rows += [(name, "-", plain(str(error)), "") for name, error in answer.refused]
     columns = (_COLUMNS[0], Column(f"first {first.kind} commit"), *_COLUMNS[2:])
     lines += table(columns, rows, width=max(width, 200), indent=2).splitlines()
+    by_metric = {report.metric: report for report in answer.reports}
     for commit, metrics in culprits(answer):
         lines += ["", f"{commit.sha}  {', '.join(metrics)}", *person_lines(commit)]
+        lines += stand_in(by_metric[metrics[0]])
     spent = f"{count(first.trials, 'trial')}, {count(first.epochs, 'epoch')}"
     spent += f", {first.stopped} stopped early" if first.stopped else ""
     tried = max(report.tried for report in answer.reports)
@@ -129,7 +131,5 @@ def _reproduce(answer: Answer) -> list[str]:
     what += " --find improved" if first.improved else ""
     lines = [f"celedger bisect {first.good.sha[:12]}..{first.bad.sha[:12]}{what}"]
     by_metric = {report.metric: report for report in answer.reports}
-    for commit, metrics in culprits(answer):
-        if commit.parents:
-            lines.append(diff_of(by_metric[metrics[0]], commit))
+    lines += [diff_of(by_metric[metrics[0]]) for _, metrics in culprits(answer)]
     return lines
