@@ -6,6 +6,7 @@ to type. The CLI prints both on one line of stderr; nothing below the CLI prints
 
 from __future__ import annotations
 
+import shlex
 from enum import IntEnum
 
 
@@ -19,6 +20,13 @@ class Status(IntEnum):
     USAGE = 129
     INTERRUPTED = 130
     CLOSED_PIPE = 141
+
+
+def command(verb: str, *words: str, **options: str | None) -> str:
+    """Return a command for a person to type, in backquotes and quoted for a shell: its words, then
+    the options that have a value."""
+    given = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    return f"`{shlex.join(['celedger', verb, *words, *given])}`"
 
 
 class CeledgerError(Exception):

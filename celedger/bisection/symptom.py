@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from celedger import drift
 from celedger.drift import usable
-from celedger.errors import CannotJudge, UsageError
+from celedger.errors import CannotJudge, UsageError, command
 from celedger.ledger import Ledger
 from celedger.model import (
     Commit,
@@ -157,7 +157,7 @@ def find_symptom(
     if silent:
         raise CannotJudge(
             f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
-            f"`celedger show {good.sha[:10]}` or `celedger show {bad.sha[:10]}` says why",
+            f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
         )
     changed = "better" if improved else "worse"
     same = [f"{item.symptom.task.name} {item.symptom.name}" for item in asked]
@@ -190,7 +190,7 @@ def _crash(
         raise CannotJudge(
             f"{task.name} fails in the same way at both ends: {_why(broken_bad)}",
             "no commit between them can be the cause: see "
-            f"`celedger show {broken_good.trial.commit[:10]}`",
+            f"{command('show', broken_good.trial.commit[:12])}",
         )
     for end, broken in ((good, broken_good), (bad, broken_bad)):
         if broken and not signature(broken):

@@ -96,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
+    context = None
     try:
         # Not `app(...)`: typer ends the process itself on a closed pipe and on Ctrl-C.
         with _COMMAND.make_context("celedger", list(arguments)) as context:
@@ -103,7 +104,8 @@ def _guarded(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except CeledgerError as error:
-        complain(str(error))
+        options = context.obj if context is not None else None
+        complain(options.retyped(str(error)) if isinstance(options, Options) else str(error))
         return error.status
     except KeyboardInterrupt:
         complain("interrupted; what was measured is in the ledger, the same command goes on")

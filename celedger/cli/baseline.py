@@ -68,7 +68,7 @@ def _declare(
     from random import SystemRandom
 
     from celedger import suite as suites
-    from celedger.errors import UsageError
+    from celedger.errors import UsageError, command
     from celedger.ledger import ulid
     from celedger.model import BaselineAct, BaselineRecord
     from celedger.trial.workplace import choose_tasks
@@ -90,7 +90,8 @@ def _declare(
         session.ledger.record_commits([commit])
         session.ledger.record_baseline(record)
         if act == "pin" and not session.ledger.trials(commit=commit.sha, suite=chosen.name):
-            note(f"celedger: {revision} is not measured yet: type `celedger run {revision}`")
+            typed = command("run", revision, suite=suite)
+            note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))
     what = " ".join(filter(None, (chosen.name, task, metric)))
     print(f"{'pinned' if act == 'pin' else 'accepted'} {commit.sha} for {what}")
     return Status.GOOD

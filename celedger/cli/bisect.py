@@ -10,7 +10,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
-from celedger.cli.session import note, writing
+from celedger.cli.session import Options, note, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from celedger.bisection import Step, Symptom
     from celedger.cli.progress import Progress
+
+
+_CONFIDENCE = 0.95
 
 
 class Find(StrEnum):
@@ -42,7 +45,7 @@ def bisect(
     ] = Find.REGRESSED,
     confidence: Annotated[
         float, typer.Option(min=0.5, max=0.9999, help="How sure to be before naming a commit.")
-    ] = 0.95,
+    ] = _CONFIDENCE,
     budget: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +78,7 @@ def bisect(
     from celedger.model import Why
     from celedger.trial.workplace import choose_tasks, set_bench
     from celedger.views import export
-    from celedger.views.bisect import plans_text, report_json, report_text, search_of
+    from celedger.views.bisect import Typed, plans_text, report_json, report_text, search_of
     from celedger.views.bisects import answer_json, answer_text, posteriors_figure, searches_of
     from celedger.views.picture import check_suffix
     from celedger.views.posterior import posterior_figure
@@ -88,7 +91,8 @@ def bisect(
     old, dots, new = commits.partition("..")
     if not dots or not old or new.startswith("."):
         raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
-    with writing(context.obj, suite=suite, device=device) as session:
+    command: Options = context.obj
+    with writing(command, suite=suite, device=device) as session:
         repository, ledger = session.repository, session.ledger
         good = repository.resolve(old)
         history = repository.history(old, new or "HEAD", first_parent=first_parent)
@@ -126,6 +130,15 @@ def bisect(
                     seen=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
         known = {m.name: m for m in ledger.metrics()}
+        typed = Typed(
+            command.typed("celedger"), command.typed("git"),
+            (
+                "--suite", session.config.suite or chosen.folder.name,
+                *(["--first-parent"] if first_parent else []),
+                *(["--confidence", str(confidence)] if confidence != _CONFIDENCE else []),
+                *(["--device", device] if device is not None else []),
+            ),
+        )  # fmt: skip
         several = len(answer.reports) + len(answer.refused) > 1
         report = answer.reports[0]
         picture = output or ledger.folder / ".celedger" / "plots" / f"bisect-{report.id}.png"
@@ -135,9 +148,9 @@ def bisect(
                 said |= explained_json(session, chosen, answer.reports)
             print(export.dumps(said), flush=True)
         elif several:
-            print(answer_text(answer, known, options.width()), flush=True)
+            print(answer_text(answer, known, typed, options.width()), flush=True)
         else:
-            print(report_text(report, known.get(report.metric)), flush=True)
+            print(report_text(report, known.get(report.metric), typed), flush=True)
         if explain and not json:
             for text in explained(session, chosen, answer.reports):
                 print(f"\n{text}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,5 +45,5 @@ def demo(
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
-        note(f"look around: cd {folder} && celedger log")
+        note(f"look around: cd {shlex.quote(str(folder))} && celedger log")
     return Status.GOOD if all(f.honest for f in findings) else Status.CANNOT_JUDGE

@@ -100,7 +100,7 @@ def doctor(
     else:
         spare = sum(item.size for part in parts for item in part.spare)
         if spare:
-            print(f"to free     {shown(spare)} by `celedger doctor --prune`")
+            print(context.obj.retyped(f"to free     {shown(spare)} by `celedger doctor --prune`"))
     return worst
 
 

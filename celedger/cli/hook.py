@@ -32,7 +32,7 @@ def install(context: typer.Context) -> int:
         return Status.GOOD
     for hook in done:
         print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
-    note("celedger: after the next merge, see `celedger queue` and `celedger log`")
+    note(options.retyped("celedger: after the next merge, see `celedger queue` and `celedger log`"))
     return Status.GOOD
 
 

@@ -58,8 +58,9 @@ def init(
         print(f"written  {path}")
     keep_out_of_git(repository, settings.ledger)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
-    print(f"\nNext: edit {folder / 'suite.toml'}, then type `celedger run HEAD`.")
+    run = options.retyped("`celedger run HEAD`")
+    print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")
     if configured and settings.suite not in (None, suite):
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
-    print("To train after every merge by itself: `celedger hook install`.")
+    print(options.retyped("To train after every merge by itself: `celedger hook install`."))
     return Status.GOOD

@@ -61,6 +61,7 @@ def measured(session: Session, revision: str) -> list[Commit]:
     Where only branches were measured, all of them."""
     from celedger.cli.session import note
     from celedger.errors import CeledgerError
+    from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())
     repository = session.repository
@@ -79,6 +80,7 @@ def measured(session: Session, revision: str) -> list[Commit]:
         note(f"{aside} measured commit{'s' * (aside != 1)} of merged branches left aside")
     if not found:
         raise CeledgerError(
-            f"the ledger holds no trial of {revision}", f"type `celedger run {revision}`"
+            f"the ledger holds no trial of {revision}",
+            f"type {run_command(session.ledger, revision)}",
         )
     return found

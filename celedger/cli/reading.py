@@ -8,7 +8,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.session import reading
-from celedger.errors import Status, UsageError
+from celedger.errors import Status, UsageError, command
 
 
 def log(
@@ -110,7 +110,8 @@ def drift(
         found = courses(session.ledger, commits, suite=suite, task=task, metric=metric)
         if not found:
             raise UsageError(
-                "the ledger holds no such task or metric", "see `celedger show` for those it has"
+                "the ledger holds no such task or metric",
+                f"{command('show', commits[-1].sha[:12])} names those it has",
             )
         if json:
             print(export.dumps(courses_json(found)))

@@ -4,6 +4,7 @@ that order, with the errors a person can act on."""
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,19 @@ class Options:
 
     repository: Path
     ledger: Path | None
+
+    def typed(self, program: str) -> str:
+        """Return how `celedger` or `git` is to be typed, in the same folder, to mean the same."""
+        words = [program]
+        if self.repository != Path():
+            words += ["-C", str(self.repository)]
+        if self.ledger is not None and program == "celedger":
+            words += ["--ledger", str(self.ledger)]
+        return shlex.join(words)
+
+    def retyped(self, text: str) -> str:
+        """Return a text whose commands, in backquotes, mean this repository and ledger."""
+        return text.replace("`celedger ", f"`{self.typed('celedger')} ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,5 +87,5 @@ def queue(
     if json:
         print(export.dumps(queue_json(found)))
     else:
-        print(queue_text(found, now=time.time(), every=all_jobs))
+        print(command.retyped(queue_text(found, now=time.time(), every=all_jobs)))
     return Status.GOOD

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from celedger.errors import CannotJudge
+from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Task
 from celedger.trial.diagnostic import diagnose
 from celedger.trial.runner import Bench
@@ -66,5 +66,6 @@ def preflight(bench: Bench, commit: Commit, task: Task, seed: int, folder: Path)
         raise CannotJudge(f"{task.name} cannot train at {commit.sha[:10]}: {done.message}")
     raise CannotJudge(
         f"{task.name} does not train by celedger.child.torch.train, which preflight drives",
-        f"`celedger watch {task.name}` works with any torch training",
+        f"{command('watch', task.name, commit.sha[:12], suite=task.suite)} works with any torch "
+        "training",
     )

@@ -159,8 +159,8 @@ WATCHPOINTS = (
     # Five standard errors: of a million trainings that learn nothing, one falls that far by chance.
     Watchpoint(
         "loss-not-decreasing", 5.0, "fall of the loss, in standard errors",
-        "overfit one batch first (`celedger preflight`); raise or lower the learning rate tenfold;"
-        " look at the labels",
+        "overfit one batch first, as preflight does; raise or lower the learning rate tenfold; look"
+        " at the labels",
         watch_rules.not_decreasing, below=True,
     ),
 )  # fmt: skip

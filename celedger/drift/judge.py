@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from celedger.drift.baseline import HISTORY, Baselines, noise, usable
-from celedger.errors import Status
+from celedger.errors import Status, command
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
 from celedger.model import (
@@ -210,7 +210,8 @@ def _combined(
             recipe=case.task.recipe, environment=case.environment,
         )  # fmt: skip
         if verdict.kind in _CHANGED and case.metric.kind is Kind.SPEED and not case.turns:
-            note = "seems changed, but was not measured in turns with its baseline: celedger check"
+            check = command("check", commit.sha[:12], suite=case.task.suite, task=case.task.name)
+            note = f"seems changed, but was not measured in turns with its baseline: {check}"
             verdict = replace(verdict, kind=VerdictKind.UNDECIDED, note=note)
         if case.pinned:
             if verdict.kind is not VerdictKind.REGRESSED or verdicts[key].kind.bad:

@@ -160,12 +160,12 @@ def _must_be_a_file(path: Path) -> None:
             raise _no_file(path)
         size = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(f"there is no ledger at {path}", "make one: celedger run HEAD") from None
+        raise LedgerError(f"there is no ledger at {path}", "make one: `celedger run`") from None
     except OSError as error:
         raise LedgerError(f"{path} cannot be read: {error.strerror}") from error
     if not size:
         raise LedgerError(
-            f"{path} is empty, not a ledger", "delete it; celedger run HEAD makes a new one"
+            f"{path} is empty, not a ledger", "delete it; `celedger run HEAD` makes a new one"
         )
     if size < _SMALLEST_SQLITE:
         raise _not_sqlite(path)

@@ -10,6 +10,7 @@ import difflib
 import getpass
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -334,7 +335,7 @@ def _not_open(path: Path, error: str, reason: str) -> RepositoryError:
     if "dubious ownership" in error:
         return RepositoryError(
             f"git does not trust {path}: it belongs to another user",
-            f"git config --global --add safe.directory {path}",
+            f"git config --global --add safe.directory {shlex.quote(str(path))}",
         )
     if "not a git repository" in error:
         return RepositoryError(f"{path} is not in a git repository", "git init")

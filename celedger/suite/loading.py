@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,18 +63,28 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
             return config.suites / own[0]
         there = f"{config.suites} has {', '.join(own) or 'no suite'}"
         cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
-        raise SuiteError(cause, "--suite NAME" if own else "celedger init, or --suite NAME")
+        raise SuiteError(cause, "--suite NAME" if own else "`celedger init`, or --suite NAME")
     if "\0" not in name:
         if os.sep in name or name in (".", ".."):
             for folder in (Path(name).expanduser(), repo_root / name):
                 if (folder / FILE).is_file():
                     return folder.resolve()
             raise SuiteError(f"{name} is no suite: it has no {FILE}")
-        for home, there_are in ((config.suites, own), (shipped(), others)):
-            if name in there_are:
-                return home / name
+        folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
+        for named in (lambda folder: folder.name, _declared):
+            for folder in folders:
+                if named(folder) == name:
+                    return folder
     known = list(dict.fromkeys([*own, *others]))
     raise SuiteError(f"there is no suite {name!r}", table.closest(name, known) if known else "")
+
+
+def _declared(folder: Path) -> object:
+    """Return what a suite calls itself; None where its file says nothing that can be read."""
+    with suppress(SuiteError):
+        head = _parsed(folder / FILE).get("suite")
+        return head.get("name") if isinstance(head, dict) else None
+    return None
 
 
 def suites_in(home: Path) -> list[str]:
@@ -130,7 +141,8 @@ def _parsed(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise SuiteError(f"{file.parent} is no suite: it has no {FILE}", "celedger init") from error
+        cause = f"{file.parent} is no suite: it has no {FILE}"
+        raise SuiteError(cause, "`celedger init`") from error
     except OSError as error:
         raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -213,7 +213,7 @@ class Venvs:
             said = tail(log)
             if _NO_ROOM in said:
                 raise MachineError(
-                    f"the disk of {home.parent} is full", "free some room: celedger doctor --prune"
+                    f"the disk of {home.parent} is full", "`celedger doctor --prune` frees some"
                 )
             if kind is not OutcomeKind.OK:
                 killed = kind is OutcomeKind.KILLED

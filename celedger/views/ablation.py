@@ -158,7 +158,7 @@ def _batches(
             or (not _PART.search(batch.task) and (not tasks or _base(batch.task) in tasks))
         ]
     if not found:
-        raise CeledgerError("the ledger holds no such trials", "type `celedger run`")
+        raise CeledgerError("the ledger holds no such trials", "`celedger log` lists what is there")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from celedger.bisection import Plan, Report
 from celedger.bisection.report import record
@@ -16,7 +17,29 @@ from celedger.views.posterior import Search
 _SHOWN = 12  # members of a set that are listed
 
 
-def report_text(report: Report, metric: Metric | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """How commands are to be typed that a report prints; `options` are those of the bisect itself,
+    beyond its ends, task and metrics."""
+
+    celedger: str
+    git: str
+    options: tuple[str, ...]
+
+    def bisect(self, report: Report, metrics: Sequence[str]) -> str:
+        """Return the command that asks the same again."""
+        words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
+        words += ["--find", "improved"] if report.improved else []
+        ends = f"{report.good.sha[:12]}..{report.bad.sha[:12]}"
+        return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
+
+    def diff(self, report: Report) -> str:
+        """Return the command that shows what the named commit changed."""
+        parent, commit = report.compared
+        return f"{self.celedger} diff {parent[:12]}..{commit[:12]}"
+
+
+def report_text(report: Report, metric: Metric | None, typed: Typed) -> str:
     """The paste-ready answer."""
     what = f"{report.task} {report.metric}" if report.metric else f"{report.task} crash"
     lines: list[str] = []
@@ -61,7 +84,7 @@ def report_text(report: Report, metric: Metric | None) -> str:
         change = _change(other.effect, report, metric)
         ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
         lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
-    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(report))]
+    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(report, typed))]
     return "\n".join(lines)
 
 
@@ -133,21 +156,11 @@ def _members(report: Report) -> list[str]:
     return lines + ([f"          and {more} more"] if more > 0 else [])
 
 
-def _reproduce(report: Report) -> list[str]:
-    what = f" --suite {shlex.quote(report.suite)} --task {shlex.quote(report.task)}"
-    what += f" --metric {shlex.quote(report.metric)}" if report.metric else ""
-    what += " --find improved" if report.improved else ""
-    lines = [f"celedger bisect {report.good.sha[:12]}..{report.bad.sha[:12]}{what}"]
+def _reproduce(report: Report, typed: Typed) -> list[str]:
+    lines = [typed.bisect(report, [report.metric])]
     if report.named:
-        lines.append(diff_of(report))
-        lines.append(f"git show {report.culprits[0].sha[:12]}")
+        lines += [typed.diff(report), f"{typed.git} show {report.culprits[0].sha[:12]}"]
     return lines
-
-
-def diff_of(report: Report) -> str:
-    """The command that shows what the named commit changed."""
-    parent, commit = report.compared
-    return f"celedger diff {parent[:12]}..{commit[:12]}"
 
 
 def report_json(report: Report) -> dict[str, export.Json]:

@@ -3,7 +3,6 @@ moved, as text to paste, as JSON, and as one picture with a posterior for every 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from celedger.bisection.report import record
 from celedger.errors import CeledgerError
 from celedger.model import Commit, Metric
 from celedger.views import export, picture
-from celedger.views.bisect import diff_of, effect_text, person_lines, search_of, stand_in, sure
+from celedger.views.bisect import Typed, effect_text, person_lines, search_of, stand_in, sure
 from celedger.views.format import count, duration, plain, short
 from celedger.views.posterior import (
     Search,
@@ -32,7 +31,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def answer_text(answer: Answer, known: Mapping[str, Metric], width: int = 100) -> str:
+def answer_text(answer: Answer, known: Mapping[str, Metric], typed: Typed, width: int = 100) -> str:
     """The paste-ready answer: the table, then every culprit once."""
     first = answer.reports[0]
     ends = f"{short(first.good.sha)}..{short(first.bad.sha)}"
@@ -50,7 +49,7 @@ def answer_text(answer: Answer, known: Mapping[str, Metric], width: int = 100) -
     tried = max(report.tried for report in answer.reports)
     lines += ["", f"  measured    {count(tried, 'commit')} of them"]
     lines.append(f"  spent       {spent}, {duration(first.seconds)}, shared by all metrics")
-    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(answer))]
+    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(answer, typed))]
     return "\n".join(lines)
 
 
@@ -123,13 +122,9 @@ def _row(report: Report, metric: Metric | None) -> tuple[str, ...]:
     return (report.metric, f"undecided, maybe {leader}", said, sure(report.probability))
 
 
-def _reproduce(answer: Answer) -> list[str]:
+def _reproduce(answer: Answer, typed: Typed) -> list[str]:
     first = answer.reports[0]
     names = [report.metric for report in answer.reports] + [name for name, _ in answer.refused]
-    what = f" --suite {shlex.quote(first.suite)} --task {shlex.quote(first.task)}"
-    what += "".join(f" --metric {shlex.quote(name)}" for name in names)
-    what += " --find improved" if first.improved else ""
-    lines = [f"celedger bisect {first.good.sha[:12]}..{first.bad.sha[:12]}{what}"]
     by_metric = {report.metric: report for report in answer.reports}
-    lines += [diff_of(by_metric[metrics[0]]) for _, metrics in culprits(answer)]
-    return lines
+    diffs = [typed.diff(by_metric[metrics[0]]) for _, metrics in culprits(answer)]
+    return [typed.bisect(first, names), *diffs]

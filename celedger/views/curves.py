@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from celedger.errors import CeledgerError, UsageError
+from celedger.errors import CeledgerError, UsageError, command
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric
 from celedger.views import picture, samples
@@ -130,7 +130,7 @@ def _batch(ledger: Reader, sha: str, suite: str, task: str) -> tuple[Commit, Bat
     if commit is None or not made:
         raise CeledgerError(
             f"no trial of {suite}/{task} at {short(sha)} is in the ledger",
-            f"type `celedger run {short(sha)} --task {task}`",
+            f"type {command('run', sha[:12], suite=suite, task=task)}",
         )
     return commit, made[0]
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.errors import CeledgerError
+from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
 from celedger.model import Direction, Environment, Kind, Metric, SummaryRow, TaskRecord
 from celedger.stats import noise
@@ -65,7 +65,8 @@ def task_noise(ledger: Reader, suite: str, task: str) -> TaskNoise:
     made = samples.batches(ledger.trials(suite=suite, task=task))
     if not made:
         raise CeledgerError(
-            f"the ledger holds no trial of {suite}/{task}", f"type `celedger noise {task}`"
+            f"the ledger holds no trial of {suite}/{task}",
+            f"type {command('noise', task, suite=suite)}",
         )
     batch = made[0]
     places = samples.places(ledger)

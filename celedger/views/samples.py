@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.errors import CeledgerError, UsageError
+from celedger.errors import CeledgerError, UsageError, command
 from celedger.ledger.read import Reader
 from celedger.model import (
     Commit,
@@ -202,7 +202,7 @@ def measured(ledger: Reader, sha: str) -> tuple[Commit, list[Batch]]:
     made = batches(ledger.trials(commit=sha))
     if commit is None or not made:
         raise CeledgerError(
-            f"no trial of {short(sha)} is in the ledger", f"type `celedger run {short(sha)}`"
+            f"no trial of {short(sha)} is in the ledger", f"type {run_command(ledger, sha[:12])}"
         )
     return commit, made
 
@@ -219,6 +219,12 @@ def measured_commits(ledger: Reader) -> list[Commit]:
     if not found:
         raise nothing_yet()
     return found
+
+
+def run_command(ledger: Reader, revision: str) -> str:
+    """Return the command that measures a revision with the suite that ran here last."""
+    tasks = ledger.tasks()
+    return command("run", revision, suite=tasks[-1].suite if tasks else None)
 
 
 def nothing_yet() -> CeledgerError:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from celedger.errors import CeledgerError, UsageError
+from celedger.errors import CeledgerError, UsageError, command
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric
 from celedger.views import picture, samples
@@ -86,7 +86,7 @@ def panels(
         if commit is None or not made:
             raise CeledgerError(
                 f"no trial of {suite}/{task} at {short(sha)} is in the ledger",
-                f"type `celedger run {short(sha)} --task {task}`",
+                f"type {command('run', sha[:12], suite=suite, task=task)}",
             )
         recipe = made[0].recipe
         well = [r for r in made[0].records if r.ok]

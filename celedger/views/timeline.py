@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from celedger.drift import Step, courses
-from celedger.errors import CeledgerError
+from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, OutcomeKind, TrialRecord, VerdictKind
 from celedger.views import samples
@@ -111,7 +111,8 @@ def drift(
     records = [r for r in records if r.trial.commit in at]
     if not records:
         raise CeledgerError(
-            f"no trial of {title} at these commits is in the ledger", "type `celedger run A..B`"
+            f"no trial of {title} at these commits is in the ledger",
+            f"type {command('run', suite=suite, task=task)}",
         )
     recipe = max(records, key=lambda r: (r.trial.started, r.trial.ulid)).trial.recipe
     metric = samples.find_metric(ledger, recipe, metric_name)
@@ -131,7 +132,7 @@ def drift(
     if not values and not failed:
         raise CeledgerError(
             f"no trial of {title} measured {metric.name} at these commits",
-            f"type `celedger run --task {task}`, or plot another metric",
+            f"type {command('run', suite=suite, task=task)}, or plot another metric",
         )
     own = {position: environment for position, (_, environment) in sorted(last.items())}
     stretches = _stretches(own, values)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import PEOPLE, Done, Project, git
+from conftest import SCRIPT, SUITE, Done, Project, git, make_project
 
+SPEED = (
+    SUITE
+    + """\
+[metrics.seconds]
+direction = "lower"
+kind = "speed"
+"""
+)
+TIMED = SCRIPT.replace("import LEVEL", "import LEVEL, SECONDS").replace(
+    "(epoch=epoch, ", "(epoch=epoch, seconds=SECONDS + rng.gauss(0, 0.01), "
+)
+GRID = SUITE + "grid = { size = [2, 3] }\n"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="what a trial reads is seen on Linux")
 
 
@@ -22,16 +33,16 @@ def commands(text: str) -> list[str]:
 
 
 def type_all(project: Project, done: Done) -> dict[str, str]:
-    """Type every command of a report into a shell, in the repository; what each said."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    """Type every command of a report as a shell would, in the repository; what each said."""
     answers = {}
     for line in commands(done.out + "\n" + done.err):
-        run = subprocess.run(
-            line, shell=True, cwd=project.root, env={**os.environ, **PEOPLE, "PATH": path},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert run.returncode in (0, 1, 125), f"{line}\n{run.stdout}{run.stderr}"
-        answers[line] = run.stdout
+        program, *words = shlex.split(line)
+        if program == "git":
+            answers[line] = git(project.root, *words)
+            continue
+        typed = project.run(*words)
+        assert typed.status in (0, 1, 125), f"{line}\n{typed.out}{typed.err}"
+        answers[line] = typed.out
     return answers
 
 
@@ -64,14 +75,83 @@ def test_a_bisect_compares_the_culprit_with_its_parent_by_the_trials_that_stand_
     done = project.run("bisect", f"{shas['good']}..{shas['end']}", "--metric", "val_loss")
     assert done.status == 0, done.err
     assert f"first bad commit of fit val_loss: {shas['bad']}" in done.out
+    assert f"not run     {shas['mate'][:8]} ran in its place" in done.out
     said = type_all(project, done)
     (compared,) = [line for line in said if line.startswith("celedger diff")]
-    parent, culprit = (
-        git(project.root, "rev-parse", sha) for sha in compared.split()[-1].split("..")
-    )
-    # None of main, on which the commit was not yet.
-    assert parent == shas["parent"]
-    assert culprit == shas["bad"]
+    assert compared.split()[-1] == f"{shas['parent'][:12]}..{shas['bad'][:12]}"
     assert re.search(r"val_loss .*\+\d+\.\d %", said[compared])
-    if culprit != shas["bad"]:
-        assert f"not run     {culprit[:8]} ran in its place" in done.out
+    again = project.run("bisect", f"{shas['good']}..{shas['end']}", "--metric", "val_loss")
+    assert again.out.partition("  spent")[0] == done.out.partition("  spent")[0]
+
+
+@linux
+def test_a_crash_or_a_clock_runs_the_culprit_where_only_its_mates_ran(
+    merged: tuple[Project, dict[str, str]],
+) -> None:
+    project, _ = merged
+    (project.root / "suites" / "tiny" / "suite.toml").write_text(SPEED)
+    (project.root / "suites" / "tiny" / "fit.py").write_text(TIMED)
+    fast = project.commit("fast", {"model.py": "LEVEL, SECONDS = 1.0, 0.1\n"})
+    slow = project.commit("slower", {"model.py": "LEVEL, SECONDS = 1.0, 0.3\n"})
+    docs = project.commit("slower: docs", {"docs.md": "c\n"})
+    project.run("run", docs)
+    done = project.run("bisect", f"{fast}..{docs}", "--metric", "seconds")
+    assert done.status == 0, done.err
+    assert f"first bad commit of fit seconds: {slow}" in done.out
+    said = type_all(project, done)
+    assert re.search(r"seconds .*\+\d+", said[f"celedger diff {fast[:12]}..{slow[:12]}"])
+    broken = project.commit("broken", {"model.py": "raise ValueError('boom')\n"})
+    mate = project.commit("broken: docs", {"docs.md": "d\n"})
+    project.run("run", mate)
+    done = project.run("bisect", f"{fast}..{mate}")
+    assert f"first bad commit of fit crash: {broken}" in done.out
+    assert "not run" not in done.out
+    assert "failed" in type_all(project, done)[f"celedger diff {docs[:12]}..{broken[:12]}"]
+
+
+@linux
+def test_reports_of_several_metrics_and_of_other_options_print_what_works(
+    merged: tuple[Project, dict[str, str]],
+) -> None:
+    project, shas = merged
+    # A suite whose folder has another name, which is not the one that is configured.
+    (project.root / "suites" / "tiny").rename(project.root / "suites" / "my suite")
+    (project.root / "suites" / "second").mkdir()
+    (project.root / "suites" / "second" / "suite.toml").write_text(SPEED)
+    (project.root / "suites" / "second" / "fit.py").write_text(SCRIPT)
+    done = project.run(
+        "-C", ".", "--ledger", "my ledger.db", "bisect", f"{shas['good']}..{shas['end']}",
+        "--suite", "my suite", "--metric", "val_loss", "--first-parent", "--confidence", "0.9",
+    )  # fmt: skip
+    assert f"first bad commit of fit val_loss: {shas['merge']}" in done.out
+    said = type_all(project, done)
+    (again,) = [out for line, out in said.items() if " bisect " in line]
+    assert f"first bad commit of fit val_loss: {shas['merge']}" in again
+    # Under the name that it gives itself.
+    assert project.run("check", "--suite", "tiny", shas["good"]).status in (0, 125)
+    several = project.run(
+        "bisect", f"{shas['good']}..{shas['end']}", "--suite", "my suite",
+        "--metric", "val_loss", "--metric", "peak_rss",
+    )  # fmt: skip
+    said = type_all(project, several)
+    assert f"celedger diff {shas['parent'][:12]}..{shas['bad'][:12]}" in said
+
+
+def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "a project", GRID)
+    # Neither of two suites is the one that is meant when none is named.
+    (project.root / "suites" / "other").mkdir()
+    (project.root / "suites" / "other" / "suite.toml").write_text(SUITE)
+    (project.root / "suites" / "other" / "fit.py").write_text(SCRIPT)
+    good, end, bad = project.history([1.0, 1.1, 1.1])
+    assert project.run("run", end, "--suite", "tiny", "--seed", "0").status == 0
+    outside = Project(project.root.parent)
+    task = ("--task", "fit[size=2]")
+    for words, hint in (
+        (("show", good), f"celedger -C 'a project' run {good[:12]} --suite tiny"),
+        (("plot", "curves", bad, *task), f"run {bad[:12]} --suite tiny --task 'fit[size=2]'"),
+        (("bisect", f"{good}..{end}", "--suite", "tiny", *task, "--budget", "0"), "bisect"),
+    ):
+        done = outside.run("-C", "a project", *words)
+        answers = type_all(outside, done)
+        assert any(hint in line for line in answers), done
