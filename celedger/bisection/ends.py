@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from celedger.bisection.between import worse_between
+from celedger.bisection.classes import classify
 from celedger.bisection.many import search
 from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step
-from celedger.bisection.symptom import CHOOSING, Symptom, find_symptom, must_be_judged
-from celedger.errors import CannotJudge
+from celedger.bisection.search import Limits, Reader, Step
+from celedger.bisection.symptom import CHOOSING, NotWorse, Symptom, find_symptom, must_be_judged
+from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.trial.runner import Bench
@@ -130,7 +132,7 @@ def bisect_many(
         ran = measure_ends(bench, good, bad, tasks, names[0])
     finally:
         bench.listen = listen
-    symptoms, refused = _symptoms(bench, good, bad, tasks, names, improved=improved)
+    symptoms, refused = _symptoms(bench, history, good, tasks, names, limits, improved=improved)
     if not symptoms:
         raise refused[0][1]
     chosen(symptoms)
@@ -144,10 +146,11 @@ def bisect_many(
 
 def _symptoms(
     bench: Bench,
+    history: History,
     good: Commit,
-    bad: Commit,
     tasks: Sequence[Task],
     names: Sequence[str | None],
+    limits: Limits,
     *,
     improved: bool,
 ) -> tuple[list[Symptom], list[tuple[str, CannotJudge]]]:
@@ -159,7 +162,13 @@ def _symptoms(
             tasks = [symptoms[0].task]
         must_be_judged(tasks, name)
         try:
+            bad = history.commits[-1]
             symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
+        except NotWorse as error:
+            # A metric that nobody named is not accused by a clock that may have drifted.
+            asked = [s for s in error.symptoms if name is not None or s.bits_decide]
+            refused.append((name or "", _between(bench, history, good, asked, limits) or error))
+            continue
         except CannotJudge as error:
             refused.append((name or "", error))
             continue
@@ -167,3 +176,33 @@ def _symptoms(
             return [symptom], []
         symptoms.append(symptom)
     return symptoms, refused
+
+
+def _between(
+    bench: Bench, history: History, good: Commit, symptoms: Sequence[Symptom], limits: Limits
+) -> CannotJudge | None:
+    """Say that a commit between the ends is worse than both, where stored trials show one."""
+    # One budget over all metrics.
+    each = replace(limits, confidence=1 - (1 - limits.confidence) / max(len(symptoms), 1))
+    for symptom in symptoms:
+        task, metric = symptom.task, symptom.metric
+        assert metric is not None
+        try:
+            classes = classify(bench, history, good, task)
+        except CannotJudge:
+            continue  # nothing that the task reads differs
+        reader = Reader(bench, symptom, history, good, classes)
+        question, evidence = reader.ask(reader.stored(), classes, each)
+        between = worse_between(history, good, question, evidence, metric.direction.sign)
+        if between is not None:
+            sha, than = between.commit.sha, "better" if symptom.improved else "worse"
+            line = command(
+                "bisect", f"{good.sha[:12]}..{sha[:12]}", suite=task.suite, task=task.name,
+                metric=metric.name, find="improved" if symptom.improved else None,
+            )  # fmt: skip
+            return CannotJudge(
+                f"a commit between is {than} than both ends in {task.name} {metric.name}: {sha}, "
+                f"{between.value:.4g}; at the ends {between.good:.4g} and {between.bad:.4g}",
+                f"search up to it with {line}",
+            )
+    return None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from celedger.bisection.between import Between, worse_between
 from celedger.bisection.others import Other, others
 from celedger.bisection.search import Reader
 from celedger.bisection.symptom import Symptom
@@ -58,6 +59,7 @@ class Report:
     steps: tuple[tuple[int, tuple[float, ...]], ...]
     others: tuple[Other, ...]  # what else changed in the range, as far as these trials show
     compared: tuple[str, ...]  # the named commit, and before it its nearest measured parent
+    between: Between | None  # a commit that is worse than both ends, where none is named
     ran: str  # the commit that ran for the named one: itself, or one that it is derived from
 
     @property
@@ -77,6 +79,8 @@ class Report:
             return f"{what}: first {self.kind} commit {culprit.sha[:10]} {culprit.subject}"
         if self.status == "set":
             return f"{what}: one of {len(self.culprits)} commits that cannot be told apart"
+        if self.between is not None:
+            return f"{what}: {self.between.commit.sha[:10]}, between the ends, is worse than both"
         if self.status == "nothing-changed":
             return f"{what}: nothing changed in the range"
         return f"{what}: undecided among {len(self.culprits)} commits"
@@ -88,6 +92,10 @@ _STATUS = {
     firstbad.State.NOTHING_CHANGED: "nothing-changed",
     firstbad.State.SEARCHING: "undecided",
 }
+
+
+# Probability that nothing changed from which a commit that is worse than both ends is the answer.
+_ALIKE = 0.5
 
 
 def conclude(
@@ -126,6 +134,9 @@ def conclude(
         # The statistics then ask whether a commit is finite, and answer in rates.
         effect = low = high = math.nan
     nothing = status == "nothing-changed"
+    between = None
+    if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
+        between = worse_between(history, good, question, evidence, sign)
     report = Report(
         id=ulid,
         ended=now,
@@ -164,6 +175,7 @@ def conclude(
         steps=steps,
         others=others(question, evidence, effect, posterior.leader, (good, *commits), sign),
         compared=tuple(line[position + 1] for position in named),
+        between=between,
         ran=reader.ran(named[-1]) if named else "",
     )
     said = [b for b in ledger.bisects() if _same(b, report)]
@@ -191,6 +203,8 @@ def record(report: Report) -> BisectRecord:
     kept["posterior"] = [round(p, 6) for p in report.posterior]
     for other in kept["others"]:
         other["after"], other["by"] = other["after"]["sha"], other["by"]["sha"]
+    if report.between is not None:
+        kept["between"]["commit"] = report.between.commit.sha
     for name in ("good", "bad"):
         kept[name] = kept[name]["sha"]
     for name in ("commits", "culprits"):

@@ -77,6 +77,14 @@ class Symptom:
         return self.metric is not None and self.metric.kind in (Kind.QUALITY, Kind.COUNT)
 
 
+class NotWorse(CannotJudge):
+    """The ends ran, and BAD is worse in none of what was asked (`symptoms`)."""
+
+    def __init__(self, cause: str, hint: str, symptoms: tuple[Symptom, ...]) -> None:
+        super().__init__(cause, hint)
+        self.symptoms = symptoms
+
+
 def signature(record: TrialRecord) -> str:
     """How a trial crashed, coarse enough to survive a moved line: the outcome and the name of
     the exception, or the exit status where there is none. "" for one that did not crash."""
@@ -161,9 +169,10 @@ def find_symptom(
         )
     changed = "better" if improved else "worse"
     same = [f"{item.symptom.task.name} {item.symptom.name}" for item in asked]
-    raise CannotJudge(
+    raise NotWorse(
         f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
         "name the metric with --metric, or other ends",
+        tuple(item.symptom for item in asked),
     )
 
 

@@ -78,7 +78,14 @@ def bisect(
     from celedger.model import Why
     from celedger.trial.workplace import choose_tasks, set_bench
     from celedger.views import export
-    from celedger.views.bisect import Typed, plans_text, report_json, report_text, search_of
+    from celedger.views.bisect import (
+        Typed,
+        plans_json,
+        plans_text,
+        report_json,
+        report_text,
+        search_of,
+    )
     from celedger.views.bisects import answer_json, answer_text, posteriors_figure, searches_of
     from celedger.views.picture import check_suffix
     from celedger.views.posterior import posterior_figure
@@ -104,14 +111,15 @@ def bisect(
         ) as bench:  # fmt: skip
             if dry_run:
                 names: list[str | None] = [*(metric or ())] or [None]
-                print(plans_text([
+                plans = [
                     bisection.plan(
                         bench, history, good, tasks, name, limits,
                         improved=find is Find.IMPROVED,
                         seconds=lambda t: options.usual_seconds(ledger, t),
                     )
                     for name in dict.fromkeys(names)
-                ]))  # fmt: skip
+                ]  # fmt: skip
+                print(export.dumps(plans_json(plans)) if json else plans_text(plans))
                 return Status.GOOD
             if bench.requirements_differ(good.sha, history.commits[-1].sha, tasks):
                 note(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from celedger.bisection import Plan, Report
+from celedger.bisection.between import Between
 from celedger.bisection.report import record
 from celedger.model import Commit, Metric
 from celedger.views import export
@@ -26,11 +27,11 @@ class Typed:
     git: str
     options: tuple[str, ...]
 
-    def bisect(self, report: Report, metrics: Sequence[str]) -> str:
-        """Return the command that asks the same again."""
+    def bisect(self, report: Report, metrics: Sequence[str], bad: str = "") -> str:
+        """Return the command that asks the same again, or up to another commit than BAD."""
         words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
         words += ["--find", "improved"] if report.improved else []
-        ends = f"{report.good.sha[:12]}..{report.bad.sha[:12]}"
+        ends = f"{report.good.sha[:12]}..{(bad or report.bad.sha)[:12]}"
         return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
 
     def diff(self, report: Report) -> str:
@@ -54,6 +55,8 @@ def report_text(report: Report, metric: Metric | None, typed: Typed) -> str:
             "lies between cannot be tested"
         )
         lines += [*_members(report), *_effect(report, metric)]
+    elif report.between is not None:
+        lines += _between(report, report.between, metric)
     elif report.status == "nothing-changed":
         lines.append(
             f"nothing changed in {what} between {short(report.good.sha)} and "
@@ -84,8 +87,21 @@ def report_text(report: Report, metric: Metric | None, typed: Typed) -> str:
         change = _change(other.effect, report, metric)
         ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
         lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
-    lines += ["", "reproduce with", *(f"  {line}" for line in _reproduce(report, typed))]
+    what_for = "reproduce with" if report.between is None else "search up to it with"
+    lines += ["", what_for, *(f"  {line}" for line in _reproduce(report, typed))]
     return "\n".join(lines)
+
+
+def _between(report: Report, between: Between, metric: Metric | None) -> list[str]:
+    unit = metric.unit if metric is not None else ""
+    value, good, bad = (measure(v, unit=unit) for v in (between.value, between.good, between.bad))
+    than = "better" if report.improved else "worse"
+    what = f"{report.task} {report.metric}"
+    return [
+        f"a commit between is {than} than both ends in {what}: {between.commit.sha}",
+        *person_lines(between.commit),
+        f"  values      {report.metric} {value}; at the ends {good} and {bad}",
+    ]
 
 
 def _more(trials: float) -> str:
@@ -157,6 +173,8 @@ def _members(report: Report) -> list[str]:
 
 
 def _reproduce(report: Report, typed: Typed) -> list[str]:
+    if report.between is not None:
+        return [typed.bisect(report, [report.metric], report.between.commit.sha)]
     lines = [typed.bisect(report, [report.metric])]
     if report.named:
         lines += [typed.diff(report), f"{typed.git} show {report.culprits[0].sha[:12]}"]
@@ -201,6 +219,11 @@ def _bad_side(report: Report) -> tuple[bool, ...]:
 
 # What commits have changed that cannot differ.
 _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
+
+
+def plans_json(plans: Sequence[Plan]) -> dict[str, export.Json]:
+    """The same, a plan for each metric."""
+    return export.document(plans=[asdict(plan) for plan in plans])
 
 
 def plans_text(plans: Sequence[Plan]) -> str:

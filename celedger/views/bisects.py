@@ -116,6 +116,10 @@ def _row(report: Report, metric: Metric | None) -> tuple[str, ...]:
     if report.status == "set":
         what = f"one of {len(report.culprits)} that cannot be told apart"
         return (report.metric, what, said, sure(report.probability))
+    if report.between is not None:
+        than = "better" if report.improved else "worse"
+        what = f"{than} than both ends at {short(report.between.commit.sha)}"
+        return (report.metric, what, "", "")
     if report.status == "nothing-changed":
         return (report.metric, "nothing changed", "", sure(report.probability))
     leader = short(report.culprits[0].sha) if report.culprits else "-"
@@ -126,5 +130,10 @@ def _reproduce(answer: Answer, typed: Typed) -> list[str]:
     first = answer.reports[0]
     names = [report.metric for report in answer.reports] + [name for name, _ in answer.refused]
     by_metric = {report.metric: report for report in answer.reports}
+    up_to = [
+        typed.bisect(report, [report.metric], report.between.commit.sha)
+        for report in answer.reports
+        if report.between is not None
+    ]
     diffs = [typed.diff(by_metric[metrics[0]]) for _, metrics in culprits(answer)]
-    return [typed.bisect(first, names), *diffs]
+    return [typed.bisect(first, names), *up_to, *diffs]

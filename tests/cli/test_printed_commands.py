@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -155,3 +156,26 @@ def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
         done = outside.run("-C", "a project", *words)
         answers = type_all(outside, done)
         assert any(hint in line for line in answers), done
+
+
+def test_a_bad_end_that_is_good_again_names_the_commit_between_that_is_not(
+    project: Project,
+) -> None:
+    shas = project.history([1.0, 1.0, 1.5, 1.5, 1.0, 1.0])
+    ends = f"{shas[0]}..{shas[-1]}"
+    project.run("run", ends, "--seed", "0")
+    for words in ((), ("--metric", "val_loss")):
+        done = project.run("bisect", ends, *words)
+        assert done.status == 125
+        said = done.out + done.err
+        assert "nothing changed" not in said
+        worse = re.search(
+            r"a commit between is worse than both ends in fit val_loss: (\w{40})", said
+        )
+        assert worse is not None, said
+        assert worse[1] in shas[2:4]
+        assert "1.83" in said or "1.82" in said
+        (line,) = commands(said)
+        assert f"first bad commit of fit val_loss: {shas[2]}" in type_all(project, done)[line]
+    answer = json.loads(project.run("bisect", ends, "--metric", "val_loss", "--json").out)
+    assert answer["bisect"]["between"]["commit"] == worse[1]
