@@ -23,7 +23,7 @@ from typing import Self
 
 from celedger.errors import Interrupted, MachineError
 
-_NAMELESS = 20  # polls after which a holder that left no name is reported without one
+_NAMELESS = 20  # polls in a row after which a holder that left no name is reported without one
 
 
 class Lock:
@@ -155,16 +155,16 @@ class DeviceLock:
         """
         _make_shared_folder(self.path.parent)
         told: Holder | None = None
-        polls = 0
+        nameless = 0
 
         def wait() -> None:
-            nonlocal told, polls
+            nonlocal told, nameless
             if stop is not None and stop():
                 raise Interrupted("stopped while waiting for the device")
-            polls += 1
             holder = self.holder()
             # One that has just taken the lock may not have written its name yet.
-            if holder is None and polls >= _NAMELESS:
+            nameless = nameless + 1 if holder is None else 0
+            if nameless >= _NAMELESS:
                 holder = Holder(0, "another celedger", self._now(), "")
             if holder is not None and (told is None or holder.pid != told.pid):
                 told = holder

@@ -242,5 +242,7 @@ class Workbench:
 
 
 def _who(holder: lock.Holder) -> str:
+    if not holder.pid:
+        return holder.label
     since = time.strftime("%H:%M:%S", time.localtime(holder.since))
     return f"{holder.label} (process {holder.pid}, since {since})"

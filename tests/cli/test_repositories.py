@@ -3,6 +3,7 @@ tested, merges. Through the real program, with trainings of a tenth of a second.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from conftest import Project, git, make_project
@@ -139,6 +140,10 @@ def test_a_dry_run_runs_nothing_and_says_what_it_would_take(project: Project) ->
     assert done.status == 0, done.err
     assert "7 commits in the range" in done.out
     assert "3 trials" in done.out
+    words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--metric", "peak_rss")
+    answer = json.loads(project.run(*words, "--dry-run", "--json").out)
+    assert answer["schema"] == 1
+    assert [(plan["commits"], plan["ends"]) for plan in answer["plans"]] == [(7, 3), (7, 3)]
     assert project.run("log").status != 0
 
 

@@ -102,3 +102,15 @@ def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path)
         assert process.returncode == 0, err
     first = f"SELECT seed, count(*) FROM epoch_metrics WHERE epoch = 0 AND sha = '{shas[0]}'"
     assert (0, 1) in rows(project, first + " AND metric = 'val_loss' GROUP BY seed")
+
+
+def test_who_waits_for_a_holder_without_a_name_is_told_of_no_process(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    project.history([1.0])
+    device = lock.DeviceLock("cpu", folder=lock.default_folder(), label="")
+    with device.hold(lambda _: None):
+        device.path.write_text("")
+        waiting = start(project, "run", "HEAD", "--seed", "0")
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waiting for cpu: held by another celedger\n"
+    assert waiting.wait(timeout=120) == 0

@@ -93,6 +93,25 @@ def test_a_holder_that_wrote_rubbish_is_waited_for_without_a_name(tmp_path: Path
     assert [holder.pid for holder in waited] == [0]
 
 
+def test_a_name_that_is_missing_for_a_moment_at_every_change_of_holder_is_no_rude_holder(
+    tmp_path: Path,
+) -> None:
+    lock = DeviceLock("cpu", folder=tmp_path, label="")
+    known = '{"pid": 7, "label": "seven", "since": 0, "host": ""}'
+    looks, waited = 0, list[Holder]()
+    with try_flock(lock.path) as holder:  # type: ignore[union-attr]
+
+        def stop() -> bool:
+            nonlocal looks
+            looks += 1
+            holder.write("" if looks % 5 else known)
+            return looks > 100
+
+        with pytest.raises(Interrupted), lock.hold(waited.append, poll=0.0, stop=stop):
+            pass
+    assert [each.pid for each in waited] == [7]
+
+
 def test_other_devices_do_not_wait(tmp_path: Path) -> None:
     waited: list[Holder] = []
     with (
