@@ -82,10 +82,10 @@ def search(
         expected(max(ahead))
     listen, bench.listen = bench.listen, pace
     try:
-        while True:
+        while len(spent) < budget:
             built = frozenset(map(reader.position, records))
             cost = choice.Cost(seconds, build_seconds(records), built)
-            found = (_next(tracks, cost) if len(spent) < budget else None) or _own(tracks, records)
+            found = _next(tracks, cost) or _own(tracks, records)
             if found is None:
                 break
             wanting = found.wanting
@@ -130,7 +130,7 @@ def search(
         conclude(
             bench.ledger, history, good, track.symptom, track.question, track.evidence,
             track.posterior, spent=spent, free=stored, steps=tuple(track.steps),
-            named=track.named(records), reader=track.reader,
+            named=[track.reader.speaker(records, p) for p in track.named(records)],
             ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
         )
         for track, stored in zip(tracks, free, strict=True)

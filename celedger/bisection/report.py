@@ -10,7 +10,6 @@ import numpy as np
 
 from celedger.bisection.between import Between, worse_between
 from celedger.bisection.others import Other, others
-from celedger.bisection.search import Reader
 from celedger.bisection.symptom import Symptom
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
@@ -58,9 +57,9 @@ class Report:
     untestable: tuple[int, ...]
     steps: tuple[tuple[int, tuple[float, ...]], ...]
     others: tuple[Other, ...]  # what else changed in the range, as far as these trials show
-    compared: tuple[str, ...]  # the named commit, and before it its nearest measured parent
+    compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
     between: Between | None  # a commit that is worse than both ends, where none is named
-    ran: str  # the commit that ran for the named one: itself, or one that it is derived from
+    ran: str  # the commit that ran for the named one
 
     @property
     def named(self) -> bool:
@@ -109,8 +108,7 @@ def conclude(
     *,
     spent: Sequence[TrialRecord],
     free: int,
-    named: tuple[int, ...],
-    reader: Reader,
+    named: Sequence[tuple[str, str]],
     steps: tuple[tuple[int, tuple[float, ...]], ...],
     ulid: str,
     now: float,
@@ -174,9 +172,9 @@ def conclude(
         untestable=tuple(sorted(evidence.untestable)),
         steps=steps,
         others=others(question, evidence, effect, posterior.leader, (good, *commits), sign),
-        compared=tuple(line[position + 1] for position in named),
+        compared=tuple(told for told, _ in named),
         between=between,
-        ran=reader.ran(named[-1]) if named else "",
+        ran=named[-1][1] if named else "",
     )
     said = [b for b in ledger.bisects() if _same(b, report)]
     if said and not spent:

@@ -102,16 +102,16 @@ class Reader:
         )  # fmt: skip
         return [row for row in rows if not row.early_stopped]
 
-    def ran(self, position: int) -> str:
-        """Return the commit (a hash) that ran for this one: itself, unless all that it has is
-        derived."""
-        rows = self.rows(position)
-        evidence = (
-            None
-            if any(not row.derived for row in rows)
-            else (next((self._ledger.trial(row.derived) for row in rows), None))
-        )
-        return evidence.trial.commit if evidence else self.shas[position]
+    def speaker(self, records: Sequence[TrialRecord], position: int) -> tuple[str, str]:
+        """Return the commits (hashes) whose trials tell of this one, and that ran for it: itself,
+        unless all that it has is derived, or only others of its class have any."""
+        own, rows = self.shas[position], self.rows(position)
+        if any(not row.derived for row in rows):
+            return own, own
+        at = self.classes.at(position)
+        told = (r for r in records if self.position(r) == at and self._symptom.reads(r) is not None)
+        ran = next((r.trial.commit for r in told if not r.derived), own)
+        return own if rows else ran, ran
 
     def measured_parent(self, records: Sequence[TrialRecord], position: int) -> int:
         """Return the nearest ancestor of a candidate for which a trial speaks."""

@@ -216,7 +216,7 @@ class Workbench:
         if task.venv:
             return f"the requirements of {self._held_at[:10]}, with which all run, bring no {name}"
         python = self.interpreters[task.name]
-        return f"this interpreter has no {name}: set `python =` in suite.toml, not {python}"
+        return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
 
     @property
     def checkout(self) -> Checkout:

@@ -104,6 +104,11 @@ def test_a_crash_or_a_clock_runs_the_culprit_where_only_its_mates_ran(
     broken = project.commit("broken", {"model.py": "raise ValueError('boom')\n"})
     mate = project.commit("broken: docs", {"docs.md": "d\n"})
     project.run("run", mate)
+    # Where no more may be run, the commits that ran are compared.
+    kept = project.run("bisect", f"{docs}..{mate}", "--budget", "0")
+    assert f"first bad commit of fit crash: {broken}" in kept.out
+    assert f"not run     {mate[:8]} ran in its place" in kept.out
+    assert f"celedger diff {docs[:12]}..{mate[:12]}" in type_all(project, kept)
     done = project.run("bisect", f"{fast}..{mate}")
     assert f"first bad commit of fit crash: {broken}" in done.out
     assert "not run" not in done.out
