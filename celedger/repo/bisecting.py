@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from celedger.repo.filters import ONE_INDEX
 from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import Repository
 
@@ -17,12 +18,11 @@ def start_of(repository: Repository) -> str:
 
     "" where none is under way: a HEAD on a branch has left the bisect, or was never moved by it.
     """
-    git_dir = repository.git_dir
     try:
-        name = (git_dir / "BISECT_START").read_text().strip()
-        if (git_dir / "HEAD").read_text().startswith("ref:"):
-            return ""
+        name = (repository.git_dir / "BISECT_START").read_text().strip()
     except OSError:
+        return ""
+    if ask(repository.worktree, "symbolic-ref", "-q", "HEAD").status == 0:
         return ""
     # git writes down a branch by its short name, anything else by its hash.
     for revision in (f"refs/heads/{name}", name):
@@ -40,18 +40,19 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
     """
     where, paths = repository.worktree, [f":(top,literal){name}" for name in names]
     env = {"GIT_INDEX_FILE": str(folder / ".index")}
-    tell(where, "read-tree", commit, env=env)  # all of it: attributes lie anywhere above
-    tracked = tell(where, "ls-files", "-z", "--", *paths, env=env).out
+    # The whole tree: attributes may lie anywhere above.
+    tell(where, *ONE_INDEX, "read-tree", commit, env=env)
+    tracked = tell(where, *ONE_INDEX, "ls-files", "-z", "--", *paths, env=env).out
     tell(
-        where, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
+        where, *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
         stdin=tracked, env=env,
     )  # fmt: skip
     own = tell(where, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
     own += tell(where, "ls-files", "-z", "--others", "--", *paths).out
     for name in map(os.fsdecode, own.split(b"\0")[:-1]):
         target = folder / name
-        target.unlink(missing_ok=True)
-        if os.path.lexists(where / name):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # a folder at the start
+        with suppress(OSError):  # a folder at the start, or below a file of it: the commit's stays
+            target.unlink(missing_ok=True)
+            if os.path.lexists(where / name):
+                target.parent.mkdir(parents=True, exist_ok=True)
                 target.symlink_to(where / name)

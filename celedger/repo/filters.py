@@ -22,7 +22,7 @@ _WRITING = (
     r"^(filter\..*|lfs\.fetch(in|ex)clude|core\.(autocrlf|eol|symlinks|filemode|attributesfile))$"
 )
 # Whatever the user's own configuration says, the index that we make is one file.
-_PLAIN = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
+ONE_INDEX = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
 
 
 def configured(repository: Repository) -> frozenset[str]:
@@ -95,9 +95,9 @@ def applied(
     rows = (b"%s %s\t%s\0" % (mode, sha.encode(), path) for path, (mode, sha, _) in above.items())
     with tempfile.TemporaryDirectory() as folder:
         env = {"GIT_INDEX_FILE": f"{folder}/index"}  # of the files of attributes alone
-        tell(where, *_PLAIN, "update-index", "-z", "--index-info", env=env, stdin=b"".join(rows))
+        tell(where, *ONE_INDEX, "update-index", "-z", "--index-info", env=env, stdin=b"".join(rows))
         said = tell(
-            where, *_PLAIN, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
+            where, *ONE_INDEX, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
             stdin=b"".join(path + b"\0" for path in paths if path),
         ).out  # fmt: skip
     return names & set(map(os.fsdecode, said.split(b"\0")[2::3]))
