@@ -172,7 +172,7 @@ def conclude(
         untestable=tuple(sorted(evidence.untestable)),
         steps=steps,
         others=others(question, evidence, effect, posterior.leader, (good, *commits), sign),
-        compared=tuple(told for told, _ in named),
+        compared=tuple(commit for commit, _ in named),
         between=between,
         ran=named[-1][1] if named else "",
     )

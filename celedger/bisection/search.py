@@ -109,8 +109,16 @@ class Reader:
         if any(not row.derived for row in rows):
             return own, own
         at = self.classes.at(position)
-        told = (r for r in records if self.position(r) == at and self._symptom.reads(r) is not None)
-        ran = next((r.trial.commit for r in told if not r.derived), own)
+        ran = next(
+            (
+                record.trial.commit
+                for record in records
+                if self.position(record) == at
+                and self._symptom.reads(record) is not None
+                and not record.derived
+            ),
+            own,
+        )
         return own if rows else ran, ran
 
     def measured_parent(self, records: Sequence[TrialRecord], position: int) -> int:
