@@ -1,9 +1,11 @@
-"""kill -9 at random moments of the training, of `celedger run` and of `celedger worker`, and
-what is left afterwards: `python benchmarks/kills.py --times 30 --seed 1`.
+"""kill -9 at random moments of each kind of process (KINDS), and what is left afterwards:
+`python benchmarks/kills.py --times 30 --seed 1`.
 
-The training writes each epoch to a witness file of its own after `log` has returned; the ledger
-must hold all of them after the next command. Ends with 1, and says why, when an epoch is missing,
-a trial stays open, a process, journal or lock is left, or the next command does not go on.
+A training writes each epoch to a witness file of its own after `log` has returned; the ledger
+must hold all of them after the next command. A process that reports also has a file of its own
+open under the number in CELEDGER_FD. Ends with 1, and says why, when an epoch is missing, that
+file holds anything else, a trial stays open, a process, journal or lock is left, or the next
+command does not go on.
 """
 
 from __future__ import annotations
@@ -19,29 +21,70 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SUITE = """\
+[suite]
+preload = {preload}
 [metrics.loss]
 direction = "lower"
 [[task]]
 name = "fit"
-command = "{python} {suite}/fit.py"
+command = "{command}"
 seeds = [0, 1]
 """
-TRAINING = """\
-import os, time
+# What reports: 25 epochs, each witnessed once its report returned.
+REPORTER = """\
+import os, sys, time
 from celedger.child import log
-witness = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-if os.fork() == 0:
-    time.sleep(600)  # a child that outlives its parent, if nobody ends it
+rank = os.environ.get("RANK", "0")
+folder, number = os.environ["WITNESS"], int(os.environ["CELEDGER_FD"])
+own = os.open(folder + "/own", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+if os.environ.get("PARENT") != str(os.getpid()):
+    os.dup2(own, number)
+    own = number
+witness = os.open(folder + "/witness", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
 for epoch in range(25):
     time.sleep(0.02)
-    log(epoch=epoch, loss=1.0 / (epoch + 1))
-    os.write(witness, f"{os.environ['CELEDGER_TRIAL']} {epoch}\\n".encode())
+    log(epoch=epoch, **{"loss" if rank == "0" else f"loss{rank}": 1.0 / (epoch + 1)})
+    line = f"{os.environ['CELEDGER_TRIAL']} {epoch} {rank}\\n"
+    os.write(witness, line.encode())
+    os.write(own, b"own\\n")
 """
+PARENT = """\
+import os, runpy, sys, time
+os.environ["PARENT"] = str(os.getpid())
+if os.fork() == 0:
+    time.sleep(600)  # a child that outlives its parent, if nobody ends it
+runpy.run_path(os.path.dirname(__file__) + "/report.py")
+"""
+CALLER = """\
+import os, subprocess, sys
+sys.exit(subprocess.call([sys.executable, os.path.dirname(__file__) + "/report.py"]))
+"""
+TORCHRUN = "{python} -m torch.distributed.run --standalone --nproc-per-node 2 {suite}/report.py"
+ACCELERATE = (
+    "{python} -m accelerate.commands.launch --cpu --num_processes 1 --num_machines 1 "
+    "--mixed_precision no --dynamo_backend no {suite}/report.py"
+)
+PLAIN, CALLED = "{python} {suite}/fit.py", "{python} {suite}/call.py"
+
+# Kind of kill: the task's command, what a launcher imports for it, and who may be killed.
+KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "trial": (PLAIN, "[]", ("process",)),
+    "run": (PLAIN, "[]", ("run",)),
+    "worker": (PLAIN, "[]", ("worker",)),
+    "launcher": (PLAIN, '["numpy"]', ("launcher", "process")),
+    "child": (CALLED, "[]", ("process", "run", "worker")),
+    "supervisor": (CALLED, "[]", ("supervisor",)),
+    "both": (CALLED, "[]", ("supervisor run", "run supervisor")),
+    "torchrun": (TORCHRUN, "[]", ("process", "supervisor", "supervisor run", "run")),
+    "accelerate": (ACCELERATE, "[]", ("process", "supervisor", "supervisor run", "run")),
+}  # fmt: skip
 
 
 @dataclass
@@ -49,20 +92,28 @@ class Ring:
     """A repository, and what went wrong in it."""
 
     root: Path
+    kind: str
     rng: random.Random
     wrong: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    foreign: int = 0
     phases: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.witness = self.root.with_name("witness")
+        self.own = self.root.with_name("own")
         self.repo = self.root
         folder = self.repo / "suites" / "tiny"
         folder.mkdir(parents=True)
-        (folder / "suite.toml").write_text(SUITE)
-        (folder / "fit.py").write_text(TRAINING)
+        command, preload, _ = KINDS[self.kind]
+        suite = SUITE.replace("{command}", command).replace("{preload}", preload)
+        (folder / "suite.toml").write_text(suite)
+        (folder / "fit.py").write_text(PARENT)
+        (folder / "call.py").write_text(CALLER)
+        (folder / "report.py").write_text(REPORTER)
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "CELEDGER_"))},
-            "WITNESS": str(self.witness),
+            "WITNESS": str(self.root.parent),
             "CELEDGER_LOCK_DIR": str(self.root.with_name("locks")),
             "HOME": str(self.root.parent),
             "GIT_CONFIG_NOSYSTEM": "1",
@@ -116,22 +167,27 @@ class Ring:
 
     def examine(self, what: str) -> None:
         """After a kill and one more command."""
-        held = {
-            f"{u} {e}"
-            for u, e in self.sql("SELECT ulid, epoch FROM points p JOIN trials t ON t.id = p.trial")
+        recorded = {
+            f"{ulid} {epoch} {name.removeprefix('loss') or 0}"
+            for ulid, epoch, name in self.sql(
+                "SELECT ulid, epoch, name FROM points p JOIN trials t ON t.id = p.trial "
+                "JOIN metrics m ON m.id = p.metric WHERE name LIKE 'loss%'"
+            )
         }
-        told = set(self.witness.read_text().splitlines()) if self.witness.exists() else set()
-        if told - held:
-            lost = min(told - held)
-            ulid = lost.split()[0]
-            kept = sorted(int(e) for u, e in map(str.split, held) if u == ulid)
+        witnessed = set(self.witness.read_text().splitlines()) if self.witness.exists() else set()
+        if lost := sorted(witnessed - recorded - self.lost):
+            self.lost.update(lost)
+            ulid = lost[0].split()[0]
             end = self.sql(
                 "SELECT kind, message FROM outcomes JOIN trials ON trials.id = trial "
                 f"WHERE ulid = '{ulid}'"
             )
-            self.wrong.append(
-                f"{what}: {len(told - held)} epochs are lost: {lost}; kept {kept}; {end}"
-            )
+            self.wrong.append(f"{what}: {len(lost)} epochs are lost: {', '.join(lost)}; {end}")
+        lines = self.own.read_bytes().splitlines() if self.own.exists() else []
+        if foreign := len(lines) - lines.count(b"own"):
+            self.own.unlink()
+            self.foreign += foreign
+            self.wrong.append(f"{what}: {foreign} lines in the training's own file")
         still = self.sql(
             "SELECT ulid FROM trials LEFT JOIN outcomes ON trial = trials.id WHERE trial IS NULL"
         )
@@ -155,38 +211,61 @@ class Ring:
         if stray:
             self.wrong.append(f"{what}: processes are left: {stray}")
 
-    def strike(self, kind: str, usual: float) -> None:
+    def strike(self, usual: float) -> None:
         """Start, kill, go on, look."""
-        if kind == "worker":
+        victims = self.rng.choice(KINDS[self.kind][2]).split()
+        if "worker" in victims:
             self.queue()
             process = self.start("worker")
         else:
             process = self.start("run", "HEAD", "--force")
-        trials = len(self.sql("SELECT 1 FROM trials"))
-        if kind == "trial" or self.rng.random() < 0.5:  # into the training, or anywhere
+        trials, size = len(self.sql("SELECT 1 FROM trials")), self.reported()
+        if self.rng.random() < 0.7:  # while it reports, or anywhere
             deadline = time.monotonic() + usual * 3
-            while not list(trial_processes(self.root)) and time.monotonic() < deadline:
+            while self.reported() == size and time.monotonic() < deadline:
                 time.sleep(0.005)
             time.sleep(self.rng.uniform(0, 0.5))
         else:
             time.sleep(self.rng.uniform(0, usual * 1.1))
-        found = list(trial_processes(self.root)) if kind == "trial" else [process.pid]
-        pid = self.rng.choice(found) if found else 0
-        busy = bool(list(trial_processes(self.root)))
+        busy = bool(trial_processes(self.root))
         began = len(self.sql("SELECT 1 FROM trials")) > trials
         self.phases["training" if busy else "around trials" if began else "before a trial"] += 1
-        if pid:
+        for victim in victims:
+            pids = [process.pid] if victim in ("run", "worker") else self.find(victim)
             try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                os.kill(self.rng.choice(pids), signal.SIGKILL)
+            except (ProcessLookupError, IndexError):
                 self.phases["too late"] += 1
+        if len(victims) > 1:
+            time.sleep(self.rng.uniform(0, 0.5))  # those that nobody ends yet may report
         process.communicate(timeout=60)
-        self.run("worker" if kind == "worker" else self.rng.choice(["log", "run"]))
-        self.examine(f"{kind} killed")
+        self.run("worker" if "worker" in victims else self.rng.choice(["log", "run"]))
+        self.examine(f"{' and '.join(victims)} killed")
+
+    def reported(self) -> int:
+        return self.witness.stat().st_size if self.witness.exists() else 0
+
+    def find(self, victim: str) -> list[int]:
+        """The processes of a trial, its supervisor among them; that alone; or the launcher."""
+        tokens = trial_processes(self.root)
+        launchers = {pid for pid, token in tokens.items() if not token.strip(b"0")}
+        inside = tokens.keys() - launchers
+        if victim == "launcher":
+            return sorted(launchers)
+        return sorted(p for p in inside if victim == "process" or parent(p) not in inside)
 
 
-def trial_processes(root: Path) -> Iterator[int]:
-    """Those that carry CELEDGER_TRIAL and belong to this ring, supervisors included."""
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def trial_processes(root: Path) -> dict[int, bytes]:
+    """Those that carry CELEDGER_TRIAL, and its value, and belong to this ring, supervisors and
+    launchers included."""
+    pids = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -194,33 +273,37 @@ def trial_processes(root: Path) -> Iterator[int]:
             except OSError:
                 continue
             if b"CELEDGER_TRIAL=" in environ and os.fsencode(root.parent) in environ:
-                yield int(folder.name)
+                token = environ.partition(b"CELEDGER_TRIAL=")[2].partition(b"\0")[0]
+                pids[int(folder.name)] = token
+    return pids
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("kinds", nargs="*", default=["trial", "run", "worker"])
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=[*KINDS])
     options = parser.parse_args()
     status = 0
     for kind in options.kinds:
         with tempfile.TemporaryDirectory(prefix="celedger-kills-") as folder:
-            ring = Ring(Path(folder) / "repo", random.Random(f"{options.seed} {kind}"))
+            ring = Ring(Path(folder) / "repo", kind, random.Random(f"{options.seed} {kind}"))
             ring.run("run")
             usual = ring.run("run", "--force")
             began = time.monotonic()
             for _ in range(options.times):
-                ring.strike(kind, usual)
+                ring.strike(usual)
             ring.run("run", "HEAD")
             ring.examine("at the end")
             kinds = dict(ring.sql("SELECT kind, count(*) FROM outcomes GROUP BY kind"))
-            told = len(ring.witness.read_text().splitlines())
+            witnessed = len(ring.witness.read_text().splitlines())
             slots = len(list((ring.repo / ".git" / "celedger" / "checkouts").glob("*.lock")))
             print(
-                f"{kind:7s} killed {options.times} times in {time.monotonic() - began:.0f} s "
-                f"(a command takes {usual:.1f} s): {len(ring.wrong)} faults; {told} epochs "
-                f"witnessed; outcomes {kinds}; checkouts {slots}; when {dict(ring.phases)}"
+                f"{kind:10s} killed {options.times} times in {time.monotonic() - began:.0f} s "
+                f"(a command takes {usual:.1f} s): {len(ring.wrong)} faults; {witnessed} epochs "
+                f"witnessed, {len(ring.lost)} lost, {ring.foreign} lines in the training's file; "
+                f"outcomes {kinds}; checkouts {slots}; when {dict(ring.phases)}",
+                flush=True,
             )
             for line in ring.wrong:
                 print(f"    {line.strip()}")

@@ -16,6 +16,7 @@ MOST_STEPS = 32768  # values a line; the longest number, -1.2345678901234567e-10
 
 _torn = False  # a full disk cut our last line: the next one must not continue it
 _reopened: dict[str, int] = {}  # path of the journal -> a descriptor opened here, see `_journal`
+_REFUSED = "celedger's journal did not take this report"
 
 
 def wants_steps() -> bool:
@@ -31,10 +32,11 @@ def log(epoch: int | None = None, *, steps: object = None, **values: object) -> 
 
     Values are numbers or anything with `.item()` or `float()` (numpy and torch scalars); NaN and
     infinity are kept. Once this returns the report outlives any kill of this process. It may be
-    called from threads and forked children. Without celedger around it does nothing.
+    called from threads, forked children and processes that the training starts. Without celedger
+    around it does nothing.
 
-    Raises OSError when the journal cannot take the line (disk full), TypeError for a value that
-    is no number, ValueError for a line past 1 MiB.
+    Raises OSError when the journal cannot take the line (disk full, supervisor killed), TypeError
+    for a value that is no number, ValueError for a line past 1 MiB.
     """
     fd = _journal()
     if fd is None:
@@ -101,41 +103,49 @@ _encode = json.JSONEncoder(default=_number, check_circular=False).encode  # made
 
 
 def _journal() -> int | None:
-    """The journal's descriptor, or None where there is no celedger or it was closed.
+    """Return a descriptor of the journal, or None without celedger around.
 
-    Processes that close what they inherit (multiprocessing's spawn, torchrun) may meet another
-    file under the same number, so where `CELEDGER_JOURNAL` tells the path, the descriptor must be
-    that file and is opened anew if it is not.
+    A process that closes what it inherits (subprocess, multiprocessing's spawn, torchrun) may have
+    another file under the number in `CELEDGER_FD`, and later under that of a descriptor opened
+    here. So each is verified before each report, by the inode in `CELEDGER_INODE`. Without that
+    variable somebody else than celedger set `CELEDGER_FD`, and means what is open there.
+
+    Raises OSError where no descriptor can be verified. Once the supervisor is killed that is so at
+    every call: the kernel refuses each recorded one (seccomp_unotify(2)).
     """
-    name = os.environ.get("CELEDGER_FD")
-    if not name:
+    number = os.environ.get("CELEDGER_FD")
+    if not number:
         return None
-    path = os.environ.get("CELEDGER_JOURNAL")
+    inode = os.environ.get("CELEDGER_INODE")
+    if not inode:
+        return int(number)
+    path = os.environ["CELEDGER_JOURNAL"]
     try:
-        fd = int(name)
-        found = os.fstat(fd)
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", errno.EBADF) != errno.EBADF:
-            # The supervisor was killed and the kernel refuses this call (seccomp_unotify(2)): this
-            # process is next, and writing is not refused.
-            return fd
-        return _reopen(path) if path else None
-    if path:
-        try:
-            if not os.path.samestat(found, os.stat(path)):  # noqa: PTH116 (pathlib costs an import)
-                return _reopen(path)
-        except OSError:
-            pass  # the path means nothing here (a container): the descriptor is what there is
+        for fd in (_reopened.get(path), int(number)):
+            if fd is not None and _is_open(fd, inode):
+                return fd
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND)  # never created here
+        if not _is_open(fd, inode):
+            os.close(fd)
+            raise OSError(errno.ESTALE, f"{path} is another file by now")
+    except OSError as error:
+        words = error.strerror
+        if error.errno == errno.ENOSYS:
+            words = "the supervisor of this trial was killed"
+        raise OSError(error.errno, f"{_REFUSED}: {words}") from error
+    _reopened[path] = fd
     return fd
 
 
-def _reopen(path: str) -> int | None:
-    if path not in _reopened:
-        try:
-            _reopened[path] = os.open(path, os.O_WRONLY | os.O_APPEND)  # never created here
-        except OSError:
-            return None
-    return _reopened[path]
+def _is_open(fd: int, inode: str) -> bool:
+    """Return True if the descriptor is open on this file, `DEVICE:INODE`."""
+    try:
+        state = os.fstat(fd)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return False
+        raise
+    return f"{state.st_dev}:{state.st_ino}" == inode
 
 
 def _append(fd: int, line: bytes) -> None:
@@ -153,8 +163,4 @@ def _append(fd: int, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _torn = False
     except OSError as error:
-        if error.errno == errno.EBADF:
-            return
-        raise OSError(
-            error.errno, f"celedger's journal did not take this report: {error.strerror}"
-        ) from error
+        raise OSError(error.errno, f"{_REFUSED}: {error.strerror}") from error

@@ -25,12 +25,12 @@ from celedger.system import lock, process
 from celedger.system.telemetry import Sampler
 from celedger.trial import closure, events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
-from celedger.trial.ending import classify, disk_is_full, explain, tail
+from celedger.trial.ending import classify, disk_is_full, explain, refusal
 from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Place
 
-_NOT_TAKEN = "celedger's journal did not take this report"  # what `celedger.child.log` raises
-_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_SOURCES")  # a build must not report
+# A build must not report.
+_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE", "CELEDGER_SOURCES")
 
 # Seconds between two looks at a training: the usual ones, and where an epoch may end it.
 TICK, WATCHING = 0.05, 0.01
@@ -94,6 +94,7 @@ class Attempt:
             "CELEDGER_SEED": str(self.trial.seed),
             "CELEDGER_FD": str(self.channel),
             "CELEDGER_JOURNAL": str(self.journal_path),
+            "CELEDGER_INODE": journal.inode(self.channel),
             "CELEDGER_SOURCES": str(bench.tree),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
@@ -223,11 +224,12 @@ class Attempt:
         failed = outcome.kind in (
             OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
         )  # fmt: skip
-        if failed and (disk_is_full(ledger.folder) or _NOT_TAKEN in tail(self.log)):
+        problem = "the disk is full" if disk_is_full(ledger.folder) else refusal(self.log)
+        if failed and problem:
             raise LedgerError(
-                f"the disk of {ledger.folder} is full; the trial stopped and is not held "
-                "against the commit",
-                "free some room, then run the same command again",
+                f"a report could not be written in {self.journal_path.parent}: {problem}; the "
+                "trial stopped and is not held against the commit",
+                "free some room if the disk is full, then run the same command again",
             )
         found: dict[str, float] = {}
         if Mark.EARLY_STOPPED not in outcome.marks:

@@ -18,6 +18,7 @@ _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std:
 # Of the whole name: one with a dot was looked for in a package that is there.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
 
 
@@ -71,6 +72,13 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def refusal(log: Path) -> str:
+    """Return why the journal did not take the last reports, in the words of the training's log;
+    empty where it took them."""
+    reasons = _REFUSAL.findall(tail(log))
+    return reasons[-1] if reasons else ""
 
 
 def answers(record: TrialRecord, task: Task) -> bool:

@@ -36,6 +36,12 @@ def path(ledger: Ledger, ulid: str) -> Path:
     return folder(ledger) / f"{ulid}.jsonl"
 
 
+def inode(fd: int) -> str:
+    """Return what a training verifies a descriptor of its journal by (`celedger.child`)."""
+    state = os.fstat(fd)
+    return f"{state.st_dev}:{state.st_ino}"
+
+
 def log_path(ledger: Ledger, ulid: str) -> Path:
     return own_folder(ledger) / "logs" / f"{ulid}.log"
 

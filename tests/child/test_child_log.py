@@ -21,6 +21,7 @@ import celedger
 import celedger.child
 from celedger.child import log
 from celedger.system.process import SUPERVISOR
+from celedger.trial.journal import inode
 
 ROOT = Path(celedger.__file__).parents[1]
 
@@ -31,9 +32,17 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.set_inheritable(fd, True)
     monkeypatch.setenv("CELEDGER_FD", str(fd))
-    monkeypatch.delenv("CELEDGER_JOURNAL", raising=False)
+    monkeypatch.delenv("CELEDGER_INODE", raising=False)
     yield path
     os.close(fd)
+
+
+@pytest.fixture
+def verified(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The journal as a trial has it: by its path and inode, too."""
+    monkeypatch.setenv("CELEDGER_JOURNAL", str(journal))
+    monkeypatch.setenv("CELEDGER_INODE", inode(int(os.environ["CELEDGER_FD"])))
+    return journal
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -99,10 +108,18 @@ def test_a_line_past_a_mebibyte_is_refused(journal: Path) -> None:
 def test_without_celedger_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELEDGER_FD", raising=False)
     log(epoch=0, loss=object())  # not even a check: the call can stay in a script for ever
+    monkeypatch.setenv("CELEDGER_FD", "")
+    log(epoch=0, loss=1.0)
+
+
+def test_a_closed_descriptor_that_somebody_named_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fd = os.open(os.devnull, os.O_WRONLY)
     os.close(fd)
-    for name in (str(fd), "", "none"):
-        monkeypatch.setenv("CELEDGER_FD", name)
+    monkeypatch.setenv("CELEDGER_FD", str(fd))
+    monkeypatch.delenv("CELEDGER_INODE", raising=False)
+    with pytest.raises(OSError, match="did not take this report"):
         log(epoch=0, loss=1.0)
 
 
@@ -152,12 +169,11 @@ def test_forked_writers_do_not_mix_their_lines(journal: Path) -> None:
         assert all(set(str(line["fingerprint"])) == {str(writer)} for line in own)
 
 
-def test_a_process_that_lost_the_descriptor_finds_the_journal(
-    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_lost_its_descriptors_finds_the_journal(
+    verified: Path, tmp_path: Path
 ) -> None:
-    """torchrun and multiprocessing's spawn close what they inherit; the number may then be
-    another file's, which must not be written to."""
-    monkeypatch.setenv("CELEDGER_JOURNAL", str(journal))
+    """torchrun and multiprocessing's spawn close what they inherit; the numbers may then be
+    another file's, which must not be written to. That holds for what `log` opened, too."""
     log(epoch=0)
     other = tmp_path / "other"
     child = python(
@@ -167,13 +183,37 @@ def test_a_process_that_lost_the_descriptor_finds_the_journal(
         fd = int(os.environ["CELEDGER_FD"])
         os.close(fd)
         log(epoch=1)
-        os.dup2(os.open({str(other)!r}, os.O_CREAT | os.O_WRONLY), fd)
-        log(epoch=2)
+        for epoch in 2, 3:
+            os.closerange(3, 64)
+            for _ in range(3, 64):
+                os.open({str(other)!r}, os.O_CREAT | os.O_WRONLY)
+            log(epoch=epoch)
         """
     )
     assert child.wait() == 0
-    assert [line["epoch"] for line in lines(journal)] == [0, 1, 2]
+    assert [line["epoch"] for line in lines(verified)] == [0, 1, 2, 3]
     assert other.read_text() == ""
+
+
+def test_a_journal_that_is_gone_or_replaced_is_an_error(verified: Path, tmp_path: Path) -> None:
+    """A process that has no descriptor of it has nowhere to write."""
+    code = """
+        from celedger.child import log
+        try:
+            log(epoch=0, loss=1.0)
+        except OSError as error:
+            print(error)
+    """
+    verified.rename(tmp_path / "moved")
+    for text in (b"No such file", b"is another file"):
+        child = python(
+            f"import os; os.close(int(os.environ['CELEDGER_FD']))\n{textwrap.dedent(code)}",
+            stdout=subprocess.PIPE,
+        )
+        output, _ = child.communicate()
+        assert text in output
+        verified.touch()
+    assert verified.read_text() == (tmp_path / "moved").read_text() == ""
 
 
 def test_a_full_disk_is_an_error_and_costs_no_later_report(journal: Path) -> None:
@@ -238,11 +278,21 @@ def test_a_call_costs_microseconds(journal: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux records what is read")
-def test_a_report_after_the_supervisor_was_killed_is_kept(tmp_path: Path, journal: Path) -> None:
-    """Its end closes what served the recorded calls, a moment before it ends the training."""
-    code = """
+@pytest.mark.parametrize("inherited", [True, False])
+def test_no_report_returns_once_the_supervisor_was_killed(
+    tmp_path: Path, verified: Path, inherited: bool
+) -> None:
+    """Its end closes what served the recorded calls, `fstat` among them: no descriptor can be
+    verified, and each may be another file's by now. Children of a training live on for a moment."""
+    other = tmp_path / "other"
+    code = f"""
         import ctypes, os
         from celedger.child import log
+        fd = int(os.environ["CELEDGER_FD"])
+        own = os.open({str(other)!r}, os.O_CREAT | os.O_WRONLY)
+        if not {inherited}:
+            os.dup2(own, fd)
+        log(epoch=0, loss=2.0)
         ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG: outlive that moment
         os.kill(os.getppid(), 9)
         refused = False
@@ -251,10 +301,13 @@ def test_a_report_after_the_supervisor_was_killed_is_kept(tmp_path: Path, journa
                 os.stat(".")
             except OSError:
                 refused = True
-        log(epoch=1, loss=2.0)
-        print("told", flush=True)
+        os.dup2(own, fd)
+        try:
+            log(epoch=1, loss=2.0)
+        except OSError as error:
+            print(error, flush=True)
     """
-    (control, hold), (said, status) = os.pipe(), os.pipe()
+    (control, hold), (ours, status) = os.pipe(), os.pipe()
     tree = tmp_path / "tree"
     tree.mkdir()
     with subprocess.Popen(
@@ -263,11 +316,11 @@ def test_a_report_after_the_supervisor_was_killed_is_kept(tmp_path: Path, journa
             str(tmp_path / "reads"), "", *[sys.executable] * 2, "-c", textwrap.dedent(code),
         ],
         cwd=tree, pass_fds=(control, status, int(os.environ["CELEDGER_FD"])),
-        env={**os.environ, "CELEDGER_JOURNAL": str(journal), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        assert process.stdout.read() == b"told\n"
-    for fd in (control, hold, said, status):
+        assert b"the supervisor of this trial was killed" in process.stdout.read()
+    for fd in (control, hold, ours, status):
         os.close(fd)
-    assert lines(journal) == [{"epoch": 1, "loss": 2.0}]
+    assert lines(verified) == [{"epoch": 0, "loss": 2.0}]
+    assert other.read_text() == ""

@@ -1,4 +1,5 @@
-"""kill -9 of training, `celedger run` and worker: the short version of benchmarks/kills.py."""
+"""kill -9 of training, supervisor, `celedger run` and worker: the short version of
+benchmarks/kills.py."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
-@pytest.mark.parametrize("kind", ["trial", "run", "worker"])
+@pytest.mark.parametrize("kind", ["trial", "run", "worker", "supervisor", "both"])
 def test_a_kill_loses_no_epoch_and_leaves_nothing_behind(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--times", "1", "--seed", "7", kind],
