@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
-from celedger.system import process
+from celedger.system import process, tree
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
 from celedger.system.record import NOWHERE, take
 from celedger.system.sources import SOURCES
@@ -207,7 +207,10 @@ class Launchers:
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
             order["reads"] = reads.words() if reads else ("", "", "")
             order["named"] = launcher.named
-            return launcher.fork(order, [*own, log, *passed])
+            forked = launcher.fork(order, [*own, log, *passed])
+            if forked is None:  # killed, perhaps after it forked
+                tree.hunt(variable=(TRIAL_VARIABLE, token))
+            return forked
 
         return fork
 

@@ -378,6 +378,35 @@ def test_a_killed_launcher_costs_nothing_but_itself(tmp_path: Path) -> None:
         launchers.close()
 
 
+DYING_LAUNCHER = """\
+import json, os, socket, sys
+channel = socket.socket(fileno=int(sys.argv[1]))
+channel.send(json.dumps({"files": {}, "packages": [], "stamps": []}).encode())
+late = json.loads(channel.recv(1 << 20))["late"]
+begun, alive = os.pipe()
+if os.fork() == 0:
+    channel.close(), os.setsid()
+    os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], late)
+os.close(alive)
+os.read(begun, 1)  # the end: the other one is executed
+os._exit(1)
+"""
+
+
+def test_what_a_launcher_forked_before_it_was_killed_is_ended(tmp_path: Path) -> None:
+    """The trial starts cold then, and must not run twice."""
+    script = tmp_path / "launcher.py"
+    script.write_text(DYING_LAUNCHER)
+    launchers = Launchers(script, Path("/nowhere"))
+    try:
+        place = Place(tmp_path, launchers)
+        done = place.run("print('cold')")
+        assert done.ok and not done.warm
+        assert tree.hunt(variable=("CELEDGER_TRIAL", place.token)) == 0
+    finally:
+        launchers.close()
+
+
 def test_kill_9_of_celedger_leaves_nothing(place: Place) -> None:
     script = place.argv("import time; print('on', flush=True); time.sleep(600)")[1]
     parent = f"""\
