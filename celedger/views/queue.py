@@ -25,13 +25,19 @@ def _chosen(jobs: Sequence[Job], every: bool) -> list[Job]:
     return [j for j in jobs if j.id not in hidden]
 
 
+def _state(job: Job, queue: Queue) -> tuple[str, str]:
+    """Return the state of a job and its message. One that runs without a worker is lost."""
+    if job.state is JobState.RUNNING and not queue.worker:
+        return "lost", "its worker died"
+    return job.state.value, job.message
+
+
 def queue_text(queue: Queue, *, now: float, every: bool = False) -> str:
     """One line a job, the oldest first, and what to type where no worker is at it."""
     lines = []
     for job in _chosen(queue.jobs, every):
         when = ago(job.ended or job.created, now)
-        lost = job.state is JobState.RUNNING and not queue.worker
-        state, message = ("lost", "its worker died") if lost else (job.state.value, job.message)
+        state, message = _state(job, queue)
         lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}".rstrip())
     if queue.notes:
         lines.append(f"{count(queue.notes, 'merge')} noted, not yet in the queue")
@@ -48,10 +54,11 @@ def queue_json(queue: Queue) -> dict[str, export.Json]:
         worker=queue.worker,
         jobs=[
             {
-                "id": job.id, "commit": job.commit, "suite": job.suite, "state": job.state.value,
+                "id": job.id, "commit": job.commit, "suite": job.suite, "state": state,
                 "created": job.created, "ended": job.ended, "attempts": job.attempts,
-                "message": job.message, "worktree": job.key,
+                "message": message, "worktree": job.key,
             }
             for job in queue.jobs
+            for state, message in [_state(job, queue)]
         ],
     )  # fmt: skip

@@ -191,6 +191,9 @@ def test_a_killed_worker_leaves_no_process_and_the_next_one_goes_on(
     lost = gated.run("queue")
     assert "lost" in lost.out
     assert "`celedger worker` goes on" in lost.out
+    (job,) = json.loads(gated.run("queue", "--json").out)["jobs"]
+    assert (job["state"], job["message"]) == ("lost", "its worker died")
+    assert "running" not in gated.run("log").out
     deadline = time.monotonic() + PATIENCE
     while alive(training) or alive(supervisor):
         assert time.monotonic() < deadline, "a stray process"
