@@ -8,7 +8,9 @@ the journal goes. A kill between any two of them leaves something the next comma
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from celedger.errors import LedgerError
 from celedger.model import (
@@ -54,6 +56,7 @@ class Attempt:
     ) -> None:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
         self.place, self.until = place, until
+        self.began = time.monotonic()  # unlike `bench.now`, it is never set back
         self.enough = ""  # why no more epochs are needed, once `until` said so
         ledger = bench.ledger
         self.journal_path = journal.path(ledger, trial.ulid)
@@ -118,11 +121,13 @@ class Attempt:
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
         spent = 0.0
-        for name, argv in lines:
+        for number, (name, argv) in enumerate(lines):
+            if number:  # the last line of the command before may lack its newline
+                with suppress(OSError):  # a full disk: this command meets it, too
+                    os.write(self.channel, b"\n")
             try:
                 end = self._command(argv, env, task.timeout - spent)
-            except _Flooded as flood:
-                self._follow(patient=True)
+            except _Flooded as flood:  # what was not read by now would take minutes
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             if end.end is process.End.STOPPED:
                 return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
@@ -170,7 +175,7 @@ class Attempt:
             self.sampler.sample(running.usage)
             # A piece at a time: who reports faster than a disk takes it in may not keep us from
             # looking at the clock.
-            self._follow(patient=False)
+            self._follow(end=False)
             self._must_end()
 
         end = process.run(
@@ -185,7 +190,7 @@ class Attempt:
         if end.end is process.End.STOPPED and not self.enough:
             raise KeyboardInterrupt
         self._must_end()
-        self._follow(patient=True)
+        self._follow(end=True)
         # A peak between two samples is in the kernel's figure; that of several processes at
         # once is in the samples alone.
         peak = max(self.totals.get("peak_rss", 0.0), float(end.max_rss))
@@ -195,15 +200,18 @@ class Attempt:
 
     def _must_end(self) -> None:
         if self.journal.size > journal.LIMIT:
-            raise _Flooded(f"reported more than {journal.LIMIT >> 20} MiB")
+            raise _Flooded(
+                f"reported more than {journal.LIMIT >> 20} MiB; the ledger has what it took in "
+                "until then"
+            )
 
-    def _follow(self, *, patient: bool) -> None:
+    def _follow(self, *, end: bool) -> None:
         def seen(epoch: int) -> None:
             self.bench.listen(events.Epoch(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
-        self.journal.follow(self.sampler.take, seen, patient=patient)
+        self.journal.follow(self.sampler.take, seen, end=end)
 
     def _outcome(
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
@@ -211,7 +219,7 @@ class Attempt:
         ledger = self.bench.ledger
         return Outcome(
             kind=kind,
-            ended=self.bench.now(),
+            ended=self.trial.started + time.monotonic() - self.began,
             message=message,
             returncode=returncode,
             log=os.path.relpath(self.log, ledger.folder) if self.log.exists() else "",

@@ -78,19 +78,19 @@ class Journal:
         telemetry: Callable[[], dict[str, float]] = dict,
         seen: Callable[[int], None] = lambda _: None,
         *,
-        patient: bool = True,
+        end: bool = True,
     ) -> None:
         """Append what is new: one transaction for what is there at once, which is one report as
-        long as the training takes longer than a disk. Impatiently at most a piece of it.
-        `telemetry` gives the figures since the last report, which join the epoch; `seen` is told
-        the newest epoch's number."""
-        while piece := self._piece():
+        long as the training takes longer than a disk. At most a piece of it, or, at the `end`, when
+        nobody writes any more, all. `telemetry` gives the figures since the last report, which
+        join the epoch; `seen` is told the newest epoch's number."""
+        while piece := self._piece(end=end):
             reports = list(filter(None, map(self._parser.feed, filter(bytes.strip, piece))))
             self._record(reports, telemetry, seen)
-            if not patient:
+            if not end:
                 break
         for source in self.sources:
-            self._record(source.read(end=patient), telemetry, seen)
+            self._record(source.read(end=end), telemetry, seen)
         if self._parser.rubbish or any(source.rubbish for source in self.sources):
             self.marks.add(Mark.RUBBISH)
 
@@ -109,9 +109,9 @@ class Journal:
             self.marks.add(Mark.REPEATED)
         seen(reports[-1].epoch)
 
-    def _piece(self) -> list[bytes]:
-        """The next complete lines; none when there are no more. A line is complete with its
-        newline: what a full disk or a kill tore off never returned to the training either."""
+    def _piece(self, *, end: bool) -> list[bytes]:
+        """Return the next complete lines; none when there are no more. A line is complete with its
+        newline, and the last one at the `end`."""
         lines: list[bytes] = []
         try:
             with self.path.open("rb") as file:
@@ -126,6 +126,8 @@ class Journal:
                         self._tail, self._skipping = b"", True
         except FileNotFoundError:
             pass
+        if end and not lines and (self._tail or self._skipping):
+            lines, self._tail, self._skipping = [self._tail or b"\0"], b"", False
         return lines
 
 
@@ -155,7 +157,7 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
             task = ledger.metrics(recipe)
             outcome = Outcome(
                 OutcomeKind.INTERRUPTED,
-                ended=now,
+                ended=max(now, record.trial.started),  # the clock may have been set back
                 message="its runner died",
                 log=os.path.relpath(log_path(ledger, ulid), ledger.folder),
                 marks=tuple(sorted(journal.marks)),
@@ -183,7 +185,10 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         if handle is not None:
             path.unlink(missing_ok=True)
             handle.close()
-    for path in (*here.glob("*.new"), *here.glob("*.reads")):
+    for path in here.glob("*.reads"):
+        if not path.with_suffix(".jsonl").exists():  # whose runner it was wrote it
+            path.unlink(missing_ok=True)
+    for path in here.glob("*.new"):
         with suppress(FileNotFoundError):
             if now - path.stat().st_mtime > _ABANDONED:
                 path.unlink()

@@ -79,7 +79,10 @@ class Parser:
         if len(line) > MAX_LINE or not line.lstrip().startswith(b"{"):
             return None  # told cheaply: a flood is mostly this
         try:
-            said = json.loads(line)
+            try:
+                said = json.loads(line)
+            except ValueError:  # an integer of more digits than Python converts: infinity
+                said = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
             return None
         if not isinstance(said, dict):

@@ -117,5 +117,6 @@ class Bench(Workbench):
             raise
         finally:
             attempt.close()  # last: who finds the journal unlocked takes its runner for dead
-        self.listen(events.Finished(commit, record, self.now() - trial.started))
+        assert record.outcome is not None
+        self.listen(events.Finished(commit, record, record.outcome.ended - trial.started))
         return record

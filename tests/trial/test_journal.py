@@ -57,12 +57,35 @@ def test_a_torn_line_is_taken_in_when_it_is_whole(ledger: Ledger) -> None:
     path = start(ledger)
     following = journal.Journal(path, ledger, path.stem)
     say(path, b'{"epoch": 0, "loss": 1}\n{"epoch": 1, "lo')
-    following.follow()
+    following.follow(end=False)
     assert loss(ledger, path) == [(0, 1.0)]
     say(path, b'ss": 2}\n')
     following.follow()
     assert loss(ledger, path) == [(0, 1.0), (1, 2.0)]
     assert following.marks == set()
+
+
+@pytest.mark.parametrize(
+    ("last", "epochs", "marks"),
+    [
+        (b'{"loss": 2}', 2, set()),
+        (b'{"loss": 2', 1, {Mark.RUBBISH}),
+        (b"{" * 2 * protocol.MAX_LINE, 1, {Mark.RUBBISH}),
+    ],
+    ids=["whole", "torn", "endless"],
+)
+def test_at_the_end_a_line_needs_no_newline(
+    ledger: Ledger, last: bytes, epochs: int, marks: set[Mark]
+) -> None:
+    path = start(ledger)
+    following = journal.Journal(path, ledger, path.stem)
+    say(path, b'{"loss": 1}\n' + last)
+    following.follow(end=False)
+    following.follow(end=False)
+    assert following.marks == set()
+    following.follow()
+    assert len(loss(ledger, path)) == epochs
+    assert following.marks == marks
 
 
 def test_following_afresh_adds_nothing_and_says_nothing_was_repeated(ledger: Ledger) -> None:
@@ -92,19 +115,19 @@ def test_an_endless_line_is_one_piece_of_rubbish_and_what_follows_counts(ledger:
     following = journal.Journal(path, ledger, path.stem)
     for _ in range(3):
         say(path, b"{" * protocol.MAX_LINE)
-        following.follow()
+        following.follow(end=False)
     say(path, b'{"loss": 5}\n{"epoch": 0, "loss": 1}\n')
     following.follow()
     assert loss(ledger, path) == [(0, 1.0)]
     assert following.marks == {Mark.RUBBISH}
 
 
-def test_an_impatient_look_takes_a_piece_at_a_time(ledger: Ledger) -> None:
+def test_before_the_end_a_piece_is_taken_at_a_time(ledger: Ledger) -> None:
     path = start(ledger)
     count = 3 * journal.CHUNK // len(b'{"loss": 1.000000}\n')
     say(path, b'{"loss": 1.000000}\n' * count)
     following = journal.Journal(path, ledger, path.stem)
-    following.follow(patient=False)
+    following.follow(end=False)
     assert 0 < len(loss(ledger, path)) < count
     following.follow()
     assert len(loss(ledger, path)) == count
@@ -122,19 +145,30 @@ def test_a_dead_runners_trial_is_taken_in_once(ledger: Ledger) -> None:
     assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
 
 
+def test_a_dead_runners_trial_ends_after_its_start_whatever_the_clock_says(ledger: Ledger) -> None:
+    start(ledger)
+    (record,) = journal.recover(ledger, now=-3600.0, sweep=lambda u: 0)
+    assert record.outcome is not None
+    assert record.outcome.ended == record.trial.started
+
+
 def test_a_trial_whose_journal_is_held_is_somebodys(ledger: Ledger) -> None:
     path = start(ledger)
+    reads = path.with_suffix(".reads")
+    reads.touch()
     with lock.try_flock(path):
         assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
         assert path.exists()
+        assert reads.exists()
     assert len(journal.recover(ledger, now=9.0, sweep=lambda u: 0)) == 1
+    assert not list(path.parent.iterdir())
 
 
 def test_files_of_trials_that_ended_or_never_began_go(ledger: Ledger) -> None:
     path = start(ledger)
     ledger.finish_trial(path.stem, Outcome(OutcomeKind.OK, 2.0), {})
     unknown, old, new = (path.with_name(n) for n in ("01X.jsonl", "01Y.new", "01Z.new"))
-    for file in (unknown, old, new):
+    for file in (unknown, old, new, path.with_suffix(".reads"), path.with_name("01W.reads")):
         file.touch()
     os.utime(old, (0, 0))
     journal.recover(ledger, now=new.stat().st_mtime, sweep=lambda u: 0)
