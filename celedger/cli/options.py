@@ -55,10 +55,13 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     return statistics.median(seconds[-20:]) if seconds else None
 
 
-def measured(session: Session, revision: str) -> list[Commit]:
-    """The measured commits of a range, or of the history of one, oldest first: those of its main
-    line, since a series that wanders in and out of merged branches has steps that no commit made.
-    Where only branches were measured, all of them."""
+def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit]]:
+    """Return the measured commits of a range or of a commit's history, and that whole history.
+
+    Both are oldest first. The measured ones are those of the main line, since a series that
+    wanders in and out of merged branches has steps that no commit made; where only branches were
+    measured, all of them.
+    """
     from celedger.cli.session import note
     from celedger.errors import CeledgerError
     from celedger.views.samples import run_command
@@ -83,4 +86,4 @@ def measured(session: Session, revision: str) -> list[Commit]:
             f"the ledger holds no trial of {revision}",
             f"type {run_command(session.ledger, revision)}",
         )
-    return found
+    return found, whole

@@ -36,11 +36,11 @@ def drift(
     with reading(context.obj) as session:
         chosen = _task(session, task)
         name = _metric(session, chosen, metric)
-        commits = options.measured(session, revision)
+        commits, lineage = options.measured(session, revision)
         path = output or _place(session, f"drift-{chosen.name}-{name}.png")
         print(drift_figure(
-            session.ledger, task=chosen.name, metric=name, commits=commits, path=path,
-            suite=chosen.suite,
+            session.ledger, task=chosen.name, metric=name, commits=commits, lineage=lineage,
+            path=path, suite=chosen.suite,
         ))  # fmt: skip
     return Status.GOOD
 

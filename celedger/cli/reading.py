@@ -98,16 +98,19 @@ def drift(
 ) -> int:
     """Show where in the history a metric changed.
 
-    Every change comes with its probability and the commits among which it lies with 95 %.
-    A change of environment starts anew and is never one of code.
+    Every change comes with its probability and the number of commits among which it lies with
+    95 %; commits that were not measured count. Where these are several, the command that
+    searches them follows. A change of environment starts anew and is never one of code.
     """
     from celedger.drift import courses
     from celedger.views import export
     from celedger.views.history import courses_json, courses_text
 
     with reading(context.obj) as session:
-        commits = options.measured(session, revision)
-        found = courses(session.ledger, commits, suite=suite, task=task, metric=metric)
+        commits, lineage = options.measured(session, revision)
+        found = courses(
+            session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric
+        )
         if not found:
             raise UsageError(
                 "the ledger holds no such task or metric",

@@ -47,7 +47,7 @@ def table(
         raise UsageError("--tsv and --json exclude each other", "choose one")
     with reading(context.obj) as session:
         commits = (
-            options.measured(session, revision)
+            options.measured(session, revision)[0]
             if ".." in revision
             else [session.repository.resolve(revision)]
         )

@@ -3,7 +3,9 @@ environment, so that a change of environment is never taken for one of code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celedger.drift.baseline import usable
@@ -13,9 +15,11 @@ from celedger.model import (
     Commit,
     Direction,
     Metric,
+    SummaryRow,
     TaskRecord,
     VerdictKind,
 )
+from celedger.repo import Ancestry
 from celedger.stats import changepoints
 from celedger.stats import verdict as rules
 from celedger.stats.noise import Noise, pool
@@ -26,11 +30,20 @@ Pairs = Sequence[tuple[int, float]]  # (seed, value)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change point: the level of `metric` changed at `commit`, or at one of `among` (the 95 %
-    set, oldest first). `better` says which way."""
+    """A change point: the level changed at one of `among`, the 95 % set of commits, oldest first.
 
-    commit: Commit
+    `seen_at` is the measured commit at which the new level most probably shows first. All of
+    `among` are reachable from `end` and not from `start`, the ends of a range to bisect;
+    `between` counts that range. `start` is None where no measured commit with the old level is
+    an ancestor of `end`.
+    """
+
+    seen_at: Commit
     among: tuple[Commit, ...]
+    unmeasured: int  # of `among`
+    start: Commit | None
+    end: Commit
+    between: int
     probability: float
     before: float
     after: float
@@ -52,7 +65,11 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A metric of a task over the measured commits in one environment, oldest first."""
+    """A metric of a task over the measured commits in one environment, oldest first.
+
+    `valued` are the hashes of the commits with a finite value, re-used results included; `trials`
+    the trials that gave one of their own.
+    """
 
     suite: str
     task: str
@@ -63,61 +80,158 @@ class Course:
     steps: tuple[Step, ...]
     sd: float
     exact: bool
-    away: Away | None = None
+    away: Away | None
+    valued: frozenset[str]
+    trials: frozenset[str]
 
 
 def courses(
     ledger: Reader,
     commits: Sequence[Commit],
     *,
+    lineage: Sequence[Commit] | None = None,
     suite: str | None = None,
     task: str | None = None,
     metric: str | None = None,
 ) -> list[Course]:
-    """The courses of all judged metrics over `commits` (oldest first), of the newest recipe of
-    each task; environments in the order in which they were first used."""
+    """Return the courses of all judged metrics over `commits`, of each task's newest recipe.
+
+    Args:
+        commits: The series to segment, oldest first; those without a value are skipped.
+        lineage: Every commit that may have made a change, measured or not, oldest first
+            [default: `commits`].
+
+    Environments come in the order in which they were first used.
+    """
     newest: dict[tuple[str, str], TaskRecord] = {}
     for record in ledger.tasks():
         if suite in (None, record.suite) and task in (None, record.name):
             newest[record.suite, record.name] = record
+    ancestry = Ancestry(commits if lineage is None else lineage)
     found = []
     for record in newest.values():
         for known in ledger.metrics(record.recipe):
             if known.direction is not Direction.INFO and metric in (None, known.name):
-                found += _of(ledger, record, known, commits)
+                found += _of(ledger, record, known, commits, ancestry)
     return found
 
 
 def _of(
-    ledger: Reader, record: TaskRecord, metric: Metric, commits: Sequence[Commit]
+    ledger: Reader,
+    record: TaskRecord,
+    metric: Metric,
+    commits: Sequence[Commit],
+    ancestry: Ancestry,
 ) -> list[Course]:
     rows = ledger.summaries(record.name, metric.name, suite=record.suite, recipe=record.recipe)
-    values: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    by_environment: dict[str, list[SummaryRow]] = {}
     for row in rows:
-        if usable(row, metric) and not row.derived:
-            of_commit = values.setdefault(row.environment, {}).setdefault(row.commit, [])
-            of_commit.append((row.seed, row.value))
+        if usable(row, metric):
+            by_environment.setdefault(row.environment, []).append(row)
     found = []
-    for environment, by_commit in values.items():
+    for environment, own in by_environment.items():
+        by_commit: dict[str, list[tuple[int, float]]] = {}
+        for row in own:
+            if not row.derived:
+                by_commit.setdefault(row.commit, []).append((row.seed, row.value))
         here = tuple(c for c in commits if c.sha in by_commit)
         if not here:
             continue
         pairs = comparable([by_commit[c.sha] for c in here])
         groups = tuple(tuple(value for _, value in pair) for pair in pairs)
         changes = changepoints.detect(groups)
+        gaps = _Gaps(commits, here, by_commit, _evidence(own), ancestry)
         steps = tuple(
-            Step(
-                here[p.index], tuple(here[i] for i in p.commits), p.probability, p.before, p.after,
-                better=(p.after - p.before) * metric.direction.sign < 0,
-            )
-            for p in changes.points
-            if abs(p.after - p.before) >= metric.floor.at(p.before)
-        )  # fmt: skip
+            gaps.step(changes.points, number, better=p.effect * metric.direction.sign < 0)
+            for number, p in enumerate(changes.points)
+            if abs(p.effect) >= metric.floor.at(p.before)
+        )
+        series = {c.sha for c in commits}
+        finite = [r for r in own if math.isfinite(r.value) and r.commit in series]
         found.append(
-            Course(record.suite, record.name, metric, environment, here, groups, steps,
-                   changes.sd, changes.deterministic, _away(ledger, record, metric, here, pairs))
+            Course(
+                record.suite, record.name, metric, environment, here, groups, steps, changes.sd,
+                changes.deterministic, _away(ledger, record, metric, here, pairs),
+                frozenset(r.commit for r in finite),
+                frozenset(r.ulid for r in finite if not r.derived),
+            )
         )  # fmt: skip
     return found
+
+
+def _evidence(rows: Sequence[SummaryRow]) -> dict[str, str]:
+    """Return the commits whose trials are all derived, each with the commit it repeats."""
+    commit_of = {row.ulid: row.commit for row in rows}
+    ran = {row.commit for row in rows if not row.derived}
+    return {
+        row.commit: commit_of[row.derived]
+        for row in rows
+        if row.derived in commit_of and row.commit not in ran
+    }
+
+
+class _Gaps:
+    """Widens the 95 % sets of change points by the commits without a value.
+
+    A change point knows measured commits only, but what it saw may have happened at any commit
+    since the last one before it. A commit whose trial was derived repeats the commit in its
+    evidence, so it narrows the set.
+    """
+
+    def __init__(
+        self,
+        commits: Sequence[Commit],
+        measured: Sequence[Commit],
+        values: Mapping[str, Pairs],
+        evidence: Mapping[str, str],
+        ancestry: Ancestry,
+    ) -> None:
+        finite = {sha for sha, pair in values.items() if any(math.isfinite(v) for _, v in pair)}
+        self._commits = commits
+        self._measured = measured
+        self._known = finite | evidence.keys()
+        self._finite = [i for i, c in enumerate(measured) if c.sha in finite]
+        self._order = {c.sha: i for i, c in enumerate(commits)}
+        place = {c.sha: i for i, c in enumerate(measured)}
+        self._repeats = {sha: place[of] for sha, of in evidence.items() if of in place}
+        self._ancestry = ancestry
+
+    def step(self, points: Sequence[changepoints.Change], number: int, *, better: bool) -> Step:
+        """Return the change point of this number as a step between commits."""
+        point = points[number]
+        old_level = points[number - 1].index if number else 0
+        next_level = points[number + 1].index if number + 1 < len(points) else len(self._measured)
+        ranges = [self._range(place, old_level, next_level) for place in point.commits]
+        start, end = ranges[0][0], ranges[-1][1]
+        between = self._ancestry.between
+        members = {c.sha for old, new in ranges for c in between(old.sha, new.sha)}
+        whole = between(start.sha, end.sha)
+        among = tuple(c for c in whole if c.sha in members)
+        return Step(
+            self._measured[point.index], among, sum(c.sha not in self._known for c in among),
+            start if self._ancestry.descends(end.sha, start.sha) else None, end, len(whole),
+            point.probability, point.before, point.after, better,
+        )  # fmt: skip
+
+    def _range(self, place: int, old_level: int, next_level: int) -> tuple[Commit, Commit]:
+        """Return the last commit known to have the old level, and the first known to have the
+        new one, if `place` is the first measured commit of the new one.
+
+        The measured commits of the old level begin at `old_level`; those of the new one end
+        before `next_level`.
+        """
+        old = self._measured[self._finite[bisect_left(self._finite, place) - 1]]
+        new = self._measured[place]
+        derived = [
+            (commit, self._repeats[commit.sha] >= place)
+            for commit in self._commits[self._order[old.sha] + 1 : self._order[new.sha]]
+            if old_level <= self._repeats.get(commit.sha, -1) < next_level
+        ]
+        with_new = [is_new for _, is_new in derived]
+        if with_new == sorted(with_new):  # otherwise the level came and went: nothing is narrowed
+            old = next((c for c, is_new in reversed(derived) if not is_new), old)
+            new = next((c for c, is_new in derived if is_new), new)
+        return old, new
 
 
 def _away(

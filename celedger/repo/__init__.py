@@ -8,9 +8,9 @@ configuration are never written.
 from __future__ import annotations
 
 from celedger.repo.checkouts import Checkout
-from celedger.repo.history import History
+from celedger.repo.history import Ancestry, History
 from celedger.repo.plumbing import scrubbed
 from celedger.repo.repository import Repository, spread
 from celedger.repo.slots import Checkouts
 
-__all__ = ["Checkout", "Checkouts", "History", "Repository", "scrubbed", "spread"]
+__all__ = ["Ancestry", "Checkout", "Checkouts", "History", "Repository", "scrubbed", "spread"]

@@ -33,12 +33,14 @@ def drift_figure(
     metric: str | None = None,
     suite: str | None = None,
     commits: Sequence[Commit] | None = None,
+    lineage: Sequence[Commit] | None = None,
 ) -> Path:
     """Draws `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
-    oldest first (default: all that have trials of it), to a PNG or SVG. Raises UsageError for a
-    suffix, task or metric that is not known, CeledgerError where there is nothing to draw."""
+    oldest first (default: all that have trials of it), to a PNG or SVG. `lineage` as in
+    `celedger.drift.courses`. Raises UsageError for a suffix, task or metric that is not known,
+    CeledgerError where there is nothing to draw."""
     picture.check_suffix(path)
-    return picture.save(draw(drift(ledger, task, metric, suite, commits)), path)
+    return picture.save(draw(drift(ledger, task, metric, suite, commits, lineage)), path)
 
 
 def draw(drift: Drift) -> Figure:
@@ -52,9 +54,8 @@ def draw(drift: Drift) -> Figure:
             axes.axvline(place, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
         for first, last, worse in drift.steps:
             axes.axvspan(
-                first - 0.5, last + 0.5, color=RED if worse else GREEN, alpha=0.1, linewidth=0,
-                zorder=0.5,
-            )  # fmt: skip
+                first, last, color=RED if worse else GREEN, alpha=0.1, linewidth=0, zorder=0.5
+            )
         handles = _legend(drift)
         picture.finish(figure, axes, handles)
         picture.above(axes, drift.changes)
@@ -148,6 +149,8 @@ def _subtitle(drift: Drift) -> str:
     if drift.measured < len(drift.commits):
         commits = f"{drift.measured} of {count(len(drift.commits), 'commit')}"
     text = f"{commits}, {count(drift.trials, 'trial')}"
+    if lost := len(drift.failed) + len(drift.untestable):
+        text += f", {lost} failed or not finite"
     if drift.hidden:
         text += f" ({count(drift.hidden, 'trial')} of an earlier suite left out)"
     return text

@@ -71,8 +71,8 @@ class Drift:
     untestable: tuple[int, ...]
     marks: tuple[Mark, ...]
     changes: tuple[tuple[float, str], ...]  # (between positions, what changed)
-    steps: tuple[tuple[int, int, bool], ...]  # (first, last of a 95 % set; whether it got worse)
-    trials: int
+    steps: tuple[tuple[float, float, bool], ...]  # edges of a 95 % set; whether it got worse
+    trials: int  # that gave a value: derived ones did not run
     hidden: int  # trials of the task's older recipes
 
     @property
@@ -88,8 +88,8 @@ class Drift:
 
     @property
     def measured(self) -> int:
-        shown = {p for s in self.stretches for p in s.positions}
-        return len(shown | set(self.failed) | set(self.untestable))
+        """How many commits have a value: the same that `celedger drift` counts."""
+        return len({p for s in self.stretches for p in s.positions})
 
 
 def drift(
@@ -98,9 +98,10 @@ def drift(
     metric_name: str | None = None,
     suite: str | None = None,
     commits: Sequence[Commit] | None = None,
+    lineage: Sequence[Commit] | None = None,
 ) -> Drift:
     """What the picture shows, read from the ledger. Only the recipe that ran last is shown:
-    values of different recipes are not one history."""
+    values of different recipes are not one history. `lineage` as in `celedger.drift.courses`."""
     suite, task = samples.find_task(ledger, task, suite)
     title = f"{suite}/{task}"
     records = ledger.trials(suite=suite, task=task)
@@ -119,6 +120,7 @@ def drift(
     shown = [r for r in records if r.trial.recipe == recipe]
     failed, untestable = _failures(shown, at)
     values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    trials = 0
     last: dict[int, tuple[float, str]] = {}
     for row in ledger.summaries(task, metric.name, suite=suite, recipe=recipe):
         if row.commit not in at or not samples.comparable(row, metric):
@@ -128,6 +130,7 @@ def drift(
             failed.append(position)
         elif not samples.hindered(metric, row.marks):
             values[position][row.environment].append(row.value)
+            trials += not row.derived
             last[position] = max(last.get(position, (0.0, "")), (row.started, row.environment))
     if not values and not failed:
         raise CeledgerError(
@@ -145,7 +148,9 @@ def drift(
     ]
     steps = [
         step
-        for course in courses(ledger, commits, suite=suite, task=task, metric=metric.name)
+        for course in courses(
+            ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric.name
+        )
         for step in course.steps
     ]
     return Drift(
@@ -158,10 +163,20 @@ def drift(
         tuple(untestable),
         _marks(ledger, suite, task, metric, at, own, steps),
         tuple(_changes(ledger, stretches)),
-        tuple((at[s.among[0].sha], at[s.among[-1].sha], not s.better) for s in steps),
-        len(shown),
+        tuple((*_edges(step, at), not step.better) for step in steps),
+        trials,
         len(records) - len(shown),
     )
+
+
+def _edges(step: Step, at: dict[str, int]) -> tuple[float, float]:
+    """Where a 95 % set begins and ends. One with commits that are not measured, and so not on the
+    axis, begins at the measured commit before it."""
+    places = [at[c.sha] for c in step.among if c.sha in at]
+    first = min(places, default=at[step.end.sha]) - 0.5
+    if step.unmeasured and step.start is not None and step.start.sha in at:
+        first = min(first, at[step.start.sha])
+    return first, at[step.end.sha] + 0.5
 
 
 def _failures(records: Sequence[TrialRecord], at: dict[str, int]) -> tuple[list[int], list[int]]:
@@ -249,11 +264,15 @@ def _marks(
             marks.setdefault(position, Mark(position, text, bad, kind is not before))
         before = kind
     for step in steps:
-        told = [marks[at[c.sha]] for c in step.among if at[c.sha] in marks]
+        told = [marks[at[c.sha]] for c in step.among if at.get(c.sha) in marks]
         if any(mark.bad is not step.better for mark in told):
             continue  # a bisect or a verdict has said so already
         share = (step.after - step.before) / abs(step.before) if step.before else math.nan
         size = f"  {percent(share)}" if math.isfinite(share) else ""
-        text = f"{short(step.commit.sha)}{size} ({probability(step.probability)})"
-        marks[at[step.commit.sha]] = Mark(at[step.commit.sha], text, not step.better, True)
+        name = short(step.seen_at.sha)
+        if len(step.among) > 1:
+            name = f"one of {len(step.among)} up to {short(step.end.sha)}"
+        text = f"{name}{size} ({probability(step.probability)})"
+        place = at[step.seen_at.sha]
+        marks[place] = Mark(place, text, not step.better, True)
     return tuple(marks.values())
