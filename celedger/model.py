@@ -18,7 +18,6 @@ from enum import StrEnum
 Seconds = float
 Bytes = int
 
-
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
 _SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_SIZES)})")
@@ -352,10 +351,11 @@ class Closure:
 class VerdictKind(StrEnum):
     """What the numbers say. `failed`, `missing`, `not-finite` never pass."""
 
-    SAME = "same"
+    SAME = "same"  # a change worth knowing would have been seen
+    TOO_NOISY = "too-noisy"  # nothing was seen, and a change worth knowing would not have been
     REGRESSED = "regressed"
     IMPROVED = "improved"
-    UNDECIDED = "undecided"
+    UNDECIDED = "undecided"  # seems changed, or there is nothing to compare with
     FAILED = "failed"
     NOT_FINITE = "not-finite"
     MISSING = "missing"

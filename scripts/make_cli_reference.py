@@ -21,7 +21,7 @@ to stderr. Every reading verb has `--json`, whose documents carry a `schema` num
 |---|---|
 | 0 | good: no drift, or the commit was named |
 | 1 | the question was answered "bad": something is worse, or failed |
-| 125 | cannot be judged: untestable, undecided, no baseline yet |
+| 125 | cannot be judged: untestable, undecided, too noisy to tell, no baseline yet |
 | 128 | celedger failed |
 | 129 | the command line, configuration or suite cannot be meant |
 | 130 | interrupted; what was measured is kept |

@@ -21,6 +21,10 @@ def check(
             min=0, show_default="6", help="Extra trials a task may take to settle a suspicion."
         ),
     ] = None,
+    lenient: Annotated[
+        bool,
+        typer.Option("--lenient", help="Pass what is too noisy to tell a change of its floor."),
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
     ] = False,
@@ -30,8 +34,10 @@ def check(
     """Judge a commit against its baseline.
 
     Trials that the ledger lacks are run first; suspicious values are measured again with fresh
-    seeds, speed in turns with the baseline. Exits 0 when nothing is worse, 1 when something is,
-    125 when it cannot be told: `git bisect run celedger check` works.
+    seeds, speed in turns with the baseline. Only what the suite declares decides: exits 1 when
+    something is worse, 125 when something cannot be told, also because it is too noisy to tell a
+    change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
+    works, and skips what cannot be told.
     """
     from celedger import drift
     from celedger import suite as suites
@@ -57,9 +63,9 @@ def check(
                 most = drift.RERUNS if budget is None else budget
                 judged = drift.settle(repository, bench, commit, tasks, budget=most)
         if json:
-            print(export.dumps(verdicts_json(commit, judged.verdicts)))
+            print(export.dumps(verdicts_json(commit, judged, chosen.judged)))
         else:
-            print(verdicts_text(ledger, commit, judged.verdicts, width=options.width()))
+            print(verdicts_text(ledger, commit, judged, chosen.judged, width=options.width()))
             if explain:
                 print(explained_text(ledger, judged.verdicts))
-    return drift.status(judged.verdicts, gate=True)
+    return drift.status(judged.verdicts, chosen.judged, gate=True, lenient=lenient)

@@ -75,4 +75,4 @@ def run(
                     environments = bench.environments_at(commit.sha, tasks)
                     judged = drift.judge(repository, ledger, commit, tasks, environments)
         print(show_text(ledger, newest.sha, width=options.width()))
-    return drift.status(judged.verdicts, gate=False)
+    return drift.status(judged.verdicts, chosen.judged, gate=False)

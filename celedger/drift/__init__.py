@@ -3,10 +3,10 @@ keeps the verdict, and runs more trials where they would settle a suspicion."""
 
 from celedger.drift.baseline import Baselines, last_good, noise, unjudged, usable
 from celedger.drift.history import Away, Course, Step, courses
-from celedger.drift.judge import Judged, judge, status
+from celedger.drift.judge import Judged, counted, judge, status
 from celedger.drift.settle import RERUNS, settle
 
 __all__ = [
-    "RERUNS", "Away", "Baselines", "Course", "Judged", "Step", "courses", "judge", "last_good",
-    "noise", "settle", "status", "unjudged", "usable",
+    "RERUNS", "Away", "Baselines", "Course", "Judged", "Step", "counted", "courses", "judge",
+    "last_good", "noise", "settle", "status", "unjudged", "usable",
 ]  # fmt: skip

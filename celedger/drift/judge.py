@@ -36,10 +36,12 @@ _TURNS = ", in turns"  # of the rule of a verdict on interleaved trials
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The verdicts on one commit. `suspects` maps the tasks of which more trials would tell
-    more to whether it is their speed alone that is in question."""
+    more to whether it is their speed alone that is in question. `answers` are the judgements
+    behind those verdicts, by task and metric, that needed statistics."""
 
     verdicts: tuple[Verdict, ...]
     suspects: Mapping[str, bool] = field(default_factory=dict)
+    answers: Mapping[tuple[str, str], rules.Judgement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def judge(
     than code does.
     """
     ancestors = [c.sha for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
-    order = {sha: place for place, sha in enumerate(reversed(ancestors))}
+    order = {c.sha: place for place, c in enumerate(ledger.commits())}
     settled: list[Verdict] = []
     cases: list[_Case] = []
     for task in tasks:
@@ -111,24 +113,54 @@ def judge(
             why = f"derived from trial {min(sources)}: {sources[min(sources)]}"
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, why))
     answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
-    verdicts = (*settled, *_combined(commit, cases, answers))
+    combined = _combined(commit, cases, answers)
+    verdicts = (*settled, *(verdict for verdict, _ in combined))
     ledger.record_verdicts(verdicts)
     suspects: dict[str, bool] = {}
     for case, answer in zip(cases, answers, strict=True):
         speed = case.metric.kind is Kind.SPEED
         if answer.suspect or (speed and answer.kind in _CHANGED and not case.turns):
             suspects[case.task.name] = suspects.get(case.task.name, True) and speed
-    return Judged(verdicts, suspects)
+    return Judged(verdicts, suspects, {(v.task, v.metric): answer for v, answer in combined})
 
 
-def status(verdicts: Sequence[Verdict], *, gate: bool) -> Status:
-    """The exit status of a judged commit. A `gate` does not pass what it could not decide."""
-    if any(v.kind.bad for v in verdicts):
+def counted(
+    verdicts: Sequence[Verdict], declared: Collection[tuple[str, str]]
+) -> tuple[list[Verdict], list[Verdict]]:
+    """Return the verdicts that decide the exit status and those on telemetry, which never do.
+
+    `declared` are the (task, metric) that the suite names and judges.
+    """
+    own = [v for v in verdicts if v.metric == "" or (v.task, v.metric) in declared]
+    return own, [v for v in verdicts if v not in own]
+
+
+def status(
+    verdicts: Sequence[Verdict],
+    declared: Collection[tuple[str, str]],
+    *,
+    gate: bool,
+    lenient: bool = False,
+) -> Status:
+    """Return the exit status of a judged commit; only `declared` metrics and whole tasks count.
+
+    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes
+    what is too noisy.
+    """
+    own, telemetry = counted(verdicts, declared)
+    if any(v.kind.bad for v in own):
         return Status.BAD
-    if any(v.metric == "" and v.kind is VerdictKind.UNDECIDED for v in verdicts):
+    if any(v.metric == "" and v.kind is VerdictKind.UNDECIDED for v in own):
         return Status.CANNOT_JUDGE  # a task that did not run at all, by no fault of its own
-    undecided = (VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED)
-    if gate and (not verdicts or any(v.kind in undecided for v in verdicts)):
+    if not gate:
+        return Status.GOOD
+    undecided = {VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED}
+    if not lenient:
+        undecided.add(VerdictKind.TOO_NOISY)
+    unmeasured = {v.task for v in telemetry} - {v.task for v in own}
+    if not verdicts or unmeasured & {task for task, _ in declared}:
+        return Status.CANNOT_JUDGE
+    if any(v.kind in undecided for v in own):
         return Status.CANNOT_JUDGE
     return Status.GOOD
 
@@ -195,10 +227,10 @@ def _cases(
 
 def _combined(
     commit: Commit, cases: Sequence[_Case], answers: Sequence[rules.Judgement]
-) -> list[Verdict]:
-    """One verdict a metric: the rolling baseline's, unless only the pinned one shows that it
-    got worse: then it drifted, slowly."""
-    verdicts: dict[tuple[str, str], Verdict] = {}
+) -> list[tuple[Verdict, rules.Judgement]]:
+    """One verdict a metric, with its judgement: the rolling baseline's, unless only the pinned
+    one shows that it got worse: then it drifted, slowly."""
+    verdicts: dict[tuple[str, str], tuple[Verdict, rules.Judgement]] = {}
     for case, answer in zip(cases, answers, strict=True):
         key = (case.task.name, case.metric.name)
         verdict = Verdict(
@@ -214,13 +246,13 @@ def _combined(
             note = f"seems changed, but was not measured in turns with its baseline: {check}"
             verdict = replace(verdict, kind=VerdictKind.UNDECIDED, note=note)
         if case.pinned:
-            if verdict.kind is not VerdictKind.REGRESSED or verdicts[key].kind.bad:
+            if verdict.kind is not VerdictKind.REGRESSED or verdicts[key][0].kind.bad:
                 continue
             note = f"drifted away from the pinned {case.pinned[:10]}"
             verdict = replace(verdict, note="; ".join(filter(None, (note, verdict.note))))
         if case.accepted and verdict.kind is VerdictKind.REGRESSED:
             verdict = replace(verdict, kind=VerdictKind.SAME, note=case.accepted)
-        verdicts[key] = verdict
+        verdicts[key] = verdict, answer
     return list(verdicts.values())
 
 

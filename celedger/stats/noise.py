@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ RUNS_FOR_NOISE = 8
 values in a row every change counts as exact (drift.md, step 0)."""
 COARSE = 6
 """Significant digits that a share of a few hundred samples may have."""
-MAX_TRIALS = 1000
+MAX_TRIALS = 1_000_000
+"""More are never counted: the answer to who asks is "no number of trials"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,29 +156,32 @@ def smallest_change(
 def trials_needed(
     noise: Noise,
     change: float,
-    baseline_trials: int,
+    baseline_trials: int | None,
     confidence: float = 0.95,
     power: float = 0.8,
     *,
     baseline_commits: int = 1,
 ) -> int | None:
-    """The fewest trials of a commit that tell `change`; None when no number below 1000 does
-    (the baseline is the limit: it needs trials as well)."""
+    """Return the fewest trials of a commit that tell `change` from so many of its baseline.
 
-    def told(trials: int) -> bool:
-        richer = Noise(
-            noise.sd, noise.dof + trials - 1, noise.deterministic, noise.n, noise.between
-        )
+    With `baseline_trials` None, the baseline has as many trials as the commit. None where no
+    number of trials does: the baseline is the limit, or commits differ beyond their repeats.
+    """
+
+    def tells(trials: int) -> bool:
+        before = trials if baseline_trials is None else baseline_trials
+        fresh = (trials - 1) * (2 if baseline_trials is None else 1)
+        richer = replace(noise, dof=noise.dof + fresh)
         return smallest_change(
-            richer, trials, baseline_trials, confidence, power, baseline_commits=baseline_commits
+            richer, trials, before, confidence, power, baseline_commits=baseline_commits
         ) <= abs(change)
 
-    if not told(MAX_TRIALS):
+    if not tells(MAX_TRIALS):
         return None
     low, high = 0, MAX_TRIALS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if told(middle) else (middle, high)
+        low, high = (low, middle) if tells(middle) else (middle, high)
     return high
 
 

@@ -10,7 +10,8 @@ Three rules, by what is known of a metric:
 - *rank*: 20 or more. A rank-based e-value over the last commits and the exact rank-sum test of
   HEAD, both valid whatever the law of the noise.
 
-The floor is applied after the test; a suspect metric asks for more trials of HEAD.
+The floor is applied after the test; a suspect metric asks for more trials of HEAD. A metric is
+`same` only where a change as large as the floor would have been seen; otherwise it is too noisy.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scipy.special import stdtrit
 
 from celedger.model import Floor, VerdictKind
 from celedger.stats import evidence
-from celedger.stats.noise import Noise, collapse, pool, smallest_change, trials_needed
+from celedger.stats.noise import COARSE, Noise, collapse, pool, smallest_change, trials_needed
 
 ALPHA = 0.05
 """False-discovery rate over the metrics of a run."""
@@ -41,6 +42,12 @@ BLIND = 20.0
 UNSETTLED = 5
 """Not told, but a budget so many times larger (that of one metric at most) would have: this is
 `undecided`, in at most one run of eight in which nothing changed."""
+ROUNDING = 1e-12
+"""Relative difference that another order of additions makes, where a training forgets it. One
+that amplifies rounding ends elsewhere: then the difference is noise, and far larger."""
+WITHOUT_FLOOR = 0.1
+"""Share of the level that must be seen where the suite states no floor: such a metric reports
+every change that is told, and a tenth is what nobody would call the same."""
 FEWEST = 3
 """Trials of HEAD worth running only to learn the noise of a metric."""
 CONFIDENCE = 0.95
@@ -70,9 +77,11 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """`effect` = `value` - `level` in the metric's unit, between `low` and `high` at 95 %.
-    `suspect`: more trials of HEAD are worth their time; `trials`: how many of HEAD in all would
-    tell (None: not known, or no number does). `since`: commits ago the change seems to have
-    begun (0: HEAD). `smallest`: the smallest change these trials could have told."""
+    `suspect`: more trials of HEAD are worth their time. `since`: commits ago the change seems to
+    have begun (0: HEAD). `smallest`: the smallest change these trials could have told; `wanted`:
+    the one that they should tell. `trials`: how many of HEAD in all would tell that; where it
+    takes far fewer of HEAD and of its baseline, `each`: how many of either (None: not known, or no
+    number does)."""
 
     kind: VerdictKind
     level: float = math.nan
@@ -85,8 +94,10 @@ class Judgement:
     note: str = ""
     suspect: bool = False
     trials: int | None = None
+    each: int | None = None
     since: int = 0
     smallest: float = math.inf
+    wanted: float = math.nan
     rule: str = RULE
 
 
@@ -151,7 +162,7 @@ def judge_many(
     alone = (p_values <= near / 2 * weights) | ((1 - weights) * e_values >= 1 / near)
     answered = zip(open_ones, cases, found.tolist(), alone.tolist(), strict=True)
     for i, case, yes, almost in answered:
-        answers[i] = _conclude(case, questions[i], yes, almost, 1 - alpha / metrics)
+        answers[i] = _conclude(case, questions[i], yes, almost, 1 - alpha * case.weight / metrics)
     return answers
 
 
@@ -178,10 +189,10 @@ def _test(question: Question, seed: int) -> Judgement | _Tested:
     noise = question.noise
     if noise is None or not noise.known:
         noise = _own_noise(head, groups, seeds, labels)
+    exact = _exact(head, groups, seeds, labels, noise, question)
+    if exact is not None:
+        return exact
     if noise.deterministic:
-        exact = _exact(head, groups, seeds, labels, noise, question)
-        if exact is not None:
-            return exact
         if noise.exact:  # its repeats disagree here: it is exact no more
             noise = replace(_own_noise(head, groups, seeds, labels), deterministic=False)
         else:
@@ -234,6 +245,8 @@ def _exact(
 ) -> Judgement | None:
     """The verdict that needs no statistics: equal seed for seed, or different where any
     difference is real. None where neither holds."""
+    if not noise.deterministic and (seeds is None or not all(map(_fine, head.tolist()))):
+        return None  # values may agree by chance
     sign = question.sign
     own: dict[int, float] = {}
     for s, v in zip(seeds.tolist() if seeds is not None else [0] * head.size, head, strict=True):
@@ -244,10 +257,14 @@ def _exact(
         names = labels[i].tolist() if seeds is not None else [0] * group.size
         last |= dict(zip(names, group.tolist(), strict=True))
     common = sorted(own.keys() & last.keys())
-    equal = bool(common) and all(own[s] == last[s] for s in common)
+    tolerance = 0.0 if noise.exact else ROUNDING
+    equal = bool(common) and all(
+        math.isclose(own[s], last[s], rel_tol=tolerance, abs_tol=0.0) for s in common
+    )
     if equal and (noise.exact or 2 * len(common) >= len(own)):
         level = float(np.mean([last[s] for s in common])) * sign
-        note = "equal to the last digit"
+        exactly = all(own[s] == last[s] for s in common)
+        note = "equal to the last digit" if exactly else "equal but for rounding"
         return Judgement(
             VerdictKind.SAME, level, level, 0.0, 0.0, 0.0, 1.0, 0.0, note, smallest=0.0
         )
@@ -260,11 +277,16 @@ def _exact(
     effect = value - level
     if effect == 0 or abs(effect) < question.floor.at(level):
         kind = VerdictKind.SAME
-        note = f"repeats exactly and changed by {effect:+.4g}, which is below the floor"
+        note = "repeats exactly; its change is below the floor"
     else:
         kind = VerdictKind.REGRESSED if effect * sign > 0 else VerdictKind.IMPROVED
         note = "repeats exactly, so any difference is real"
     return Judgement(kind, level, value, effect, effect, effect, 0.0, math.inf, note, smallest=0.0)
+
+
+def _fine(value: float) -> bool:
+    """Return True if different draws of the noise hardly ever agree in so many digits."""
+    return float(f"{value:.{COARSE}g}") != value
 
 
 def _small(
@@ -361,13 +383,15 @@ def _conclude(
     if not math.isfinite(told.p_value):
         note = "nothing was repeated yet, so the noise is not known: run it again"
         return replace(told, kind=VerdictKind.UNDECIDED, suspect=True, trials=2, note=note)
+    floor = question.floor.at(told.level)
+    wanted = floor or WITHOUT_FLOOR * abs(told.level)
     smallest = smallest_change(
         case.noise, case.trials, case.baseline, confidence, baseline_commits=case.commits
     )
-    small = abs(told.effect) < question.floor.at(told.level)
+    told = replace(told, smallest=smallest, wanted=wanted)
+    small = abs(told.effect) < floor
     if found and small:
-        note = f"changed by {told.effect:+.4g}, which is below the floor"
-        return replace(told, smallest=smallest, note=note)
+        return replace(told, note="its change is below the floor")
     if found:
         worse = told.effect * question.sign > 0
         kind = VerdictKind.REGRESSED if worse else VerdictKind.IMPROVED
@@ -376,27 +400,35 @@ def _conclude(
         # noise: whoever can, runs it again before believing it. (Simulated, 10 metrics and under
         # 20 baseline values: half the false alarms.)
         doubtful = case.trials == 1 or (case.weight == 1 and question.look == 1)
-        return replace(told, smallest=smallest, kind=kind, note=note, suspect=doubtful)
+        return replace(told, kind=kind, note=note, suspect=doubtful)
     limit = SUSPECT_E_ALONE if case.alone else SUSPECT_E
     suspicious = told.e_value >= limit if case.weight < 1 else told.p_value <= SUSPECT_P
     # A rank among few or tied values cannot be extreme, however far the value lies; an interval
     # that excludes every change below the floor can. Unsettled, so it never passes as the same.
-    beyond = _beyond(told, question.floor.at(told.level))
+    beyond = _beyond(told, floor)
     almost = almost or beyond
     suspect = (suspicious and not small) or beyond
     blind = case.weight == 1 and smallest > BLIND * math.hypot(case.noise.sd, case.noise.between)
-    if not blind and not (almost and not small):
-        note = f"a change of {smallest:.3g} could have been told"
-        return replace(told, smallest=smallest, suspect=suspect, note=note)
-    target = max(question.floor.at(told.level), 4 * case.noise.sd if blind else abs(told.effect))
-    trials = trials_needed(
-        case.noise, target, case.baseline, confidence, baseline_commits=case.commits
+    if blind:
+        note, wanted = "too few trials to tell anything", max(floor, 4 * case.noise.sd)
+        kind, suspect = VerdictKind.UNDECIDED, case.trials < FEWEST
+    elif almost and not small:
+        note, wanted = "seems changed, but is not settled", abs(told.effect)
+        kind, suspect = VerdictKind.UNDECIDED, True
+    elif smallest > wanted:
+        note, kind = "", VerdictKind.TOO_NOISY
+    else:
+        return replace(told, suspect=suspect)
+    told = replace(told, kind=kind, note=note, wanted=wanted, suspect=suspect)
+    return _with_trials(told, case, confidence)
+
+
+def _with_trials(told: Judgement, case: _Tested, confidence: float) -> Judgement:
+    """Add how many trials would tell the wanted change: of HEAD alone, or far fewer of both."""
+    alone = trials_needed(
+        case.noise, told.wanted, case.baseline, confidence, baseline_commits=case.commits
     )
-    note = "too few trials to tell anything" if blind else "seems changed, but is not settled"
-    if trials is not None and trials > case.trials:
-        note += f": {trials} trials of this commit would tell {target:.3g}"
-    elif trials is None:
-        note += ": its baseline needs more trials, too"
-    more = case.trials < FEWEST if blind else not small
-    kind = VerdictKind.UNDECIDED
-    return replace(told, smallest=smallest, kind=kind, suspect=more, trials=trials, note=note)
+    each = trials_needed(case.noise, told.wanted, None, confidence)
+    if alone is None or (each is not None and 4 * each < alone):
+        return replace(told, each=each)
+    return replace(told, trials=alone)

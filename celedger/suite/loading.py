@@ -40,6 +40,13 @@ class Suite:
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
 
+    @property
+    def judged(self) -> frozenset[tuple[str, str]]:
+        """The (task, metric) that it declares with a direction."""
+        return frozenset(
+            (t.name, m.name) for t in self.tasks for m in t.metrics if m.direction.sign
+        )
+
 
 # --- finding
 

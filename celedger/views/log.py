@@ -146,13 +146,15 @@ def status(outcomes: Counter[str]) -> str:
 
 def concluded(verdicts: Sequence[Verdict]) -> str:
     """One phrase of a task's verdicts, given worst first: `val_loss regressed +8.1 % (+1 more)`,
-    `same`; empty when nothing was judged."""
+    `same`, `2 same, 1 too-noisy`; empty when nothing was judged."""
     if not verdicts:
         return ""
     telling = [v for v in verdicts if v.kind.bad or v.kind is VerdictKind.IMPROVED]
     if not telling:
-        kinds = [v.kind for v in verdicts]
-        return VerdictKind.SAME.value if VerdictKind.SAME in kinds else kinds[0].value
+        kinds = Counter(v.kind.value for v in verdicts)
+        if len(kinds) == 1:
+            return verdicts[0].kind.value
+        return ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
     first = telling[0]
     phrase = f"{first.metric} {first.kind.value}".strip()
     if math.isfinite(first.effect) and first.level:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,15 +10,18 @@ from celedger.views.format import cells, clip
 
 GAP = 2  # columns between two columns
 _LEAST = 8  # a column that may shrink keeps this many
+_READABLE = 24  # one that wraps keeps this many
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`right` aligns numbers; `shrink` lets the column be cut when the table is too wide."""
+    """`right` aligns numbers. Where the table is too wide, `shrink` lets the column be cut, and
+    `wrap`, which only the last may have, continues its text on the next line."""
 
     head: str = ""
     right: bool = False
     shrink: bool = False
+    wrap: bool = False
 
 
 def table(
@@ -38,6 +42,10 @@ def table(
     if any(heads):
         lines.insert(0, heads)
     widths = [max(cells(line[i]) for line in lines) for i in range(len(used))]
+    if columns[used[-1]].wrap:
+        room = max(_READABLE, width - indent - sum(widths[:-1]) - GAP * (len(used) - 1))
+        lines = [part for line in lines for part in _wrapped(line, room)]
+        widths[-1] = min(widths[-1], room)
     excess = indent + sum(widths) + GAP * (len(used) - 1) - width
     while excess > 0:
         widest = max(
@@ -53,6 +61,14 @@ def table(
         (" " * indent + _line(line, widths, [columns[i].right for i in used])).rstrip()
         for line in lines
     )
+
+
+def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
+    """The line, and those on which its last cell goes on. A percentage keeps its sign."""
+    kept = textwrap.wrap(line[-1].replace(" %", "\0%"), room, break_long_words=False)
+    first, *more = [text.replace("\0%", " %") for text in kept] or [""]
+    blank = [""] * (len(line) - 1)
+    return [[*line[:-1], first], *([*blank, text] for text in more)]
 
 
 def _line(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

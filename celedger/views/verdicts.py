@@ -1,49 +1,149 @@
-"""The verdicts on one commit as text and JSON."""
+"""The verdicts on one commit as text and JSON: what the suite declares, what is only telemetry,
+and what to run where the trials at hand cannot tell."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
+from celedger.drift import Judged, counted
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, Verdict, VerdictKind
+from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
 from celedger.views import export
-from celedger.views.format import measure, percent, plain, short
+from celedger.views.format import change, count, measure, percent, plain, short
+from celedger.views.samples import Sample
+from celedger.views.show import told_text
 from celedger.views.tables import Column, table
 
 _ORDER = {kind: place for place, kind in enumerate((
     VerdictKind.FAILED, VerdictKind.MISSING, VerdictKind.NOT_FINITE, VerdictKind.REGRESSED,
-    VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED, VerdictKind.IMPROVED, VerdictKind.SAME,
+    VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED, VerdictKind.TOO_NOISY,
+    VerdictKind.IMPROVED, VerdictKind.SAME,
 ))}  # fmt: skip
+_COLUMNS = (
+    Column("task"),
+    Column("metric"),
+    Column("verdict"),
+    Column("change", right=True),
+    Column("", wrap=True),
+)
+_TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
+_TYPED = 100  # trials that a person may be asked to run; more need another remedy
+
+Declared = Collection[tuple[str, str]]  # (task, metric)
 
 
 def verdicts_text(
-    ledger: Reader, commit: Commit, verdicts: Sequence[Verdict], *, width: int = 100
+    ledger: Reader, commit: Commit, judged: Judged, declared: Declared, *, width: int = 100
 ) -> str:
-    """The worst first, one line a task × metric."""
-    units = {m.name: m for m in ledger.metrics()}
-    rows = []
-    for verdict in sorted(verdicts, key=lambda v: (_ORDER[v.kind], v.task, v.metric)):
-        metric = units.get(verdict.metric, Metric("any"))
-        effect = interval = level = ""
-        if verdict.effect == verdict.effect:
-            share = verdict.effect / abs(verdict.level) if verdict.level else float("nan")
-            effect = percent(share) if share == share else f"{verdict.effect:+.3g}"
-            level = measure(verdict.level, unit=metric.unit)
-            if verdict.level and verdict.low == verdict.low:
-                scale = abs(verdict.level)
-                interval = f"{percent(verdict.low / scale)} … {percent(verdict.high / scale)}"
-        rows.append(
-            (verdict.task, verdict.metric or "(whole task)", verdict.kind.value, level, effect,
-             interval, plain(verdict.note))
-        )  # fmt: skip
+    """The worst first, one row a task × metric; those of the suite before telemetry."""
     head = f"{short(commit.sha)} {plain(commit.subject)}"
-    if not rows:
+    if not judged.verdicts:
         return f"{head}\nnothing was judged"
-    columns = [
-        Column("task"), Column("metric"), Column("verdict"), Column("baseline", right=True),
-        Column("change", right=True), Column("95 % interval"), Column("note", shrink=True),
-    ]  # fmt: skip
-    return f"{head}\n\n{table(columns, rows, width=width)}"
+    own, telemetry = counted(judged.verdicts, declared)
+    lines = [head]
+    for title, verdicts in (("", own), (_TELEMETRY, telemetry)):
+        if verdicts:
+            verdicts = sorted(verdicts, key=lambda v: (_ORDER[v.kind], v.task, v.metric))
+            rows = [_cells(ledger, v, judged.answers.get((v.task, v.metric))) for v in verdicts]
+            lines += ["", *filter(None, [title]), table(_COLUMNS, rows, width=width)]
+    return "\n".join([*lines, *_more_trials(ledger, own, judged)])
+
+
+def _cells(ledger: Reader, verdict: Verdict, answer: Judgement | None) -> tuple[str, ...]:
+    metric = _metric(ledger, verdict)
+    moved = ""
+    if math.isfinite(verdict.effect):
+        moved = change(verdict.effect, unit=metric.unit, like=verdict.value)
+        if verdict.level:
+            moved = percent(verdict.effect / abs(verdict.level))
+    parts = [_levels(verdict, metric), plain(verdict.note), _sight(verdict, metric, answer)]
+    return (
+        verdict.task, verdict.metric or "(whole task)", verdict.kind.value, moved,
+        "; ".join(filter(None, parts)),
+    )  # fmt: skip
+
+
+def _metric(ledger: Reader, verdict: Verdict) -> Metric:
+    """The metric as this verdict's task declares it."""
+    known = (m for m in ledger.metrics(verdict.recipe) if m.name == verdict.metric)
+    return next(known, Metric(verdict.metric or "any"))
+
+
+def _levels(verdict: Verdict, metric: Metric) -> str:
+    """`0.3798 → 0.6230 nats (+57.0 % … +70.9 %)` of what changed; else empty."""
+    if verdict.kind not in (VerdictKind.REGRESSED, VerdictKind.IMPROVED):
+        return ""
+    digits = (verdict.high - verdict.low) / 4  # two standard errors to each side
+    levels = [measure(x, digits, unit=metric.unit) for x in (verdict.level, verdict.value)]
+    text = " → ".join(levels)
+    if verdict.level and verdict.low < verdict.high:
+        low, high = (percent(x / abs(verdict.level)) for x in (verdict.low, verdict.high))
+        text += f" (95 %: {low} … {high})"
+    return text
+
+
+def _sight(verdict: Verdict, metric: Metric, answer: Judgement | None) -> str:
+    """What these trials could have told, and what it takes to tell what should be."""
+    if answer is None:
+        return ""
+    sample = Sample(metric, (verdict.level,))
+    seen = told_text(answer.smallest, sample)
+    if verdict.kind is VerdictKind.SAME and math.isfinite(answer.smallest) and not verdict.note:
+        return f"a change of {seen} would have been seen"
+    if verdict.kind is VerdictKind.UNDECIDED and (answer.trials or answer.each):
+        return f"to tell {told_text(answer.wanted, sample)} takes {_needed(answer, verdict)}"
+    if verdict.kind is not VerdictKind.TOO_NOISY:
+        return ""
+    return f"cannot tell less than {seen}; {_asked(metric)} takes {_needed(answer, verdict)}"
+
+
+def _asked(metric: Metric) -> str:
+    floor = metric.floor
+    if not floor.amount:
+        return f"{percent(WITHOUT_FLOOR, signed=False)} (it has no floor)"
+    amount = floor.amount
+    text = percent(amount, signed=False) if floor.relative else measure(amount, unit=metric.unit)
+    return f"its floor of {text}"
+
+
+def _needed(answer: Judgement, verdict: Verdict) -> str:
+    if answer.trials is not None:
+        more = max(1, answer.trials - len(verdict.trials))
+        return f"about {more:,} more {'trial' if more == 1 else 'trials'}"
+    if answer.each is not None:
+        return f"about {answer.each:,} trials of this commit and as many of its baseline"
+    return "more than trials: its commits differ by more than their repeats"
+
+
+def _more_trials(ledger: Reader, own: Sequence[Verdict], judged: Judged) -> list[str]:
+    """What to type where a metric of the suite is too noisy, and what else helps."""
+    noisy = [v for v in own if v.kind is VerdictKind.TOO_NOISY]
+    if not noisy:
+        return []
+    wanted: dict[tuple[str, str, str], int] = {}
+    for verdict in noisy:
+        answer = judged.answers[verdict.task, verdict.metric]
+        last = ledger.trial(verdict.baseline[-1]) if answer.trials is None else None
+        for commit, trials in (
+            (verdict.commit, answer.trials or answer.each),
+            (last.trial.commit if last else "", answer.each),
+        ):
+            if commit and trials:
+                key = (verdict.suite, verdict.task, commit)
+                wanted[key] = max(wanted.get(key, 0), trials)
+    metrics = count(len(noisy), "metric")
+    lines = ["", f"undecided: {metrics} of the suite too noisy to tell; --lenient lets that pass"]
+    if small := {key: n for key, n in wanted.items() if n <= _TYPED}:
+        lines.append("more trials:")
+        lines += [
+            f"  celedger noise {task} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
+            for (suite, task, sha), n in small.items()
+        ]
+    if len(small) < len(wanted) or not wanted:
+        lines.append("or make the task calmer, or its floor what `celedger show TASK` can tell")
+    return lines
 
 
 def explained_text(ledger: Reader, verdicts: Sequence[Verdict]) -> str:
@@ -78,17 +178,23 @@ def _values(ledger: Reader, ulids: Sequence[str], metric: str) -> str:
     return "; ".join(parts)
 
 
-def verdicts_json(commit: Commit, verdicts: Sequence[Verdict]) -> dict[str, export.Json]:
-    """Every field of every verdict."""
+def verdicts_json(commit: Commit, judged: Judged, declared: Declared) -> dict[str, export.Json]:
+    """Every field of every verdict, and what its trials could have told."""
+    nothing = Judgement(VerdictKind.SAME)
+    own, _ = counted(judged.verdicts, declared)
+    found = [(v, judged.answers.get((v.task, v.metric), nothing)) for v in judged.verdicts]
     return export.document(
         commit=commit.sha,
         verdicts=[
             {
                 "suite": v.suite, "task": v.task, "metric": v.metric, "verdict": v.kind.value,
+                "counts": v in own,
                 "level": v.level, "value": v.value, "effect": v.effect, "low": v.low,
-                "high": v.high, "p_value": v.p_value, "trials": list(v.trials),
+                "high": v.high, "p_value": v.p_value, "smallest_change": answer.smallest,
+                "wanted_change": answer.wanted, "trials_needed": answer.trials,
+                "trials_needed_each": answer.each, "trials": list(v.trials),
                 "baseline": list(v.baseline), "rule": v.rule, "note": v.note,
             }
-            for v in verdicts
+            for v, answer in found
         ],
     )  # fmt: skip

@@ -4,6 +4,7 @@ of unit, of direction or of the order of measurement."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_a_single_commit_of_three_seeds_is_baseline_enough() -> None:
     head, baseline = history(1, shift=25.0)
     assert judge(head, baseline, sign=1).kind is VerdictKind.REGRESSED
     head, baseline = history(1, shift=0.0)
-    assert judge(head, baseline, sign=1).kind is VerdictKind.SAME
+    assert judge(head, baseline, sign=1, floor=Floor(2.0)).kind is VerdictKind.SAME
 
 
 @pytest.mark.parametrize("law", ["normal", "t3", "outliers"])
@@ -101,7 +102,7 @@ def test_one_trial_against_one_tells_nothing_unless_the_noise_is_known() -> None
 def test_a_lone_outlier_convicts_nobody() -> None:
     head, baseline = history(5)
     head[1] = 200.0
-    assert judge(head, baseline, sign=1).kind is VerdictKind.SAME
+    assert judge(head, baseline, sign=1, floor=Floor(3.0)).kind is VerdictKind.SAME
 
 
 def test_an_exact_metric_alarms_at_once_and_at_the_smallest_difference() -> None:
@@ -120,12 +121,28 @@ def test_equal_values_seed_for_seed_are_the_same_however_few() -> None:
     assert (one.kind, one.effect, one.p_value) == (VerdictKind.SAME, 0.0, 1.0)
 
 
+def test_values_that_differ_by_rounding_are_equal_whatever_the_noise() -> None:
+    """Values that come back after others hide from the pooled noise that the metric repeats."""
+    noise = Noise(0.02, 20.0, False, 30)
+    head = [0.38879879282541546, 0.37086487493754344]
+    baseline = [[0.3887987928254153, 0.3708648749375435]]
+
+    def ask(values: list[float], before: list[list[float]]) -> Judgement:
+        seeds = SEEDS[:2]
+        return judge(values, before, sign=1, noise=noise, seeds=seeds, baseline_seeds=[seeds])
+
+    assert ask(head, baseline).note == "equal but for rounding"
+    assert ask(head, [[0.3887, 0.3708]]).kind is VerdictKind.TOO_NOISY
+    assert ask([0.875, 0.75], [[0.875, 0.75]]).kind is VerdictKind.SAME, "it has few digits"
+    assert ask([0.875, 0.75], [[0.875, 0.75]]).smallest > 0
+
+
 def test_pinned_seeds_redrawn_by_a_refactoring_are_judged_by_their_spread() -> None:
     """The same code path with another order of additions gives other values, no regression;
     and ten commits that repeat three values are three observations, not thirty."""
     baseline, seeds = [[1.0, 2.0, 3.0]] * 10, [SEEDS] * 10
     drawn = judge([1.9, 2.9, 2.2], baseline, sign=1, seeds=SEEDS, baseline_seeds=seeds)
-    assert drawn.kind is VerdictKind.SAME
+    assert drawn.kind is VerdictKind.TOO_NOISY
     worse = judge([12.0, 13.0, 14.1], baseline, sign=1, seeds=SEEDS, baseline_seeds=seeds)
     assert worse.kind is VerdictKind.REGRESSED
 
@@ -134,6 +151,52 @@ def test_the_floor_is_applied_after_the_test() -> None:
     head, baseline = history(30, shift=8.0)
     assert judge(head, baseline, sign=1, floor=Floor(20.0)).kind is VerdictKind.SAME
     assert judge(head, baseline, sign=1, floor=Floor(5.0)).kind is VerdictKind.REGRESSED
+
+
+@pytest.mark.parametrize("commits", [1, 4, 30])
+def test_a_change_that_could_not_be_seen_is_not_said_to_be_none(commits: int) -> None:
+    """The same values: enough for a floor of 6 sd, not for one of a twentieth."""
+    head, baseline = history(commits)
+    calm = judge(head, baseline, sign=1, floor=Floor(6.0))
+    assert (calm.kind, calm.wanted, calm.trials) == (VerdictKind.SAME, 6.0, None)
+    assert calm.smallest < 6
+    noisy = judge(head, baseline, sign=1, floor=Floor(0.05))
+    assert (noisy.kind, noisy.wanted) == (VerdictKind.TOO_NOISY, 0.05)
+    assert noisy.smallest == calm.smallest
+    assert noisy.trials is None, "its baseline is too small for any number of trials of HEAD"
+    assert noisy.each is not None
+    assert noisy.each > 1000
+
+
+def test_the_trials_that_are_named_do_tell_the_floor() -> None:
+    random, noise = np.random.default_rng(RNG_SEED), Noise(1.0, 1e6, False, 100)
+
+    def ask(trials: int, *baseline: int) -> Judgement:
+        groups = [random.normal(10, 1, n).tolist() for n in baseline]
+        head = random.normal(10, 1, trials).tolist()
+        return judge(head, groups, sign=1, floor=Floor(1.2), noise=noise)
+
+    old = ask(3, *[3] * 6)
+    assert (old.kind, old.each) == (VerdictKind.TOO_NOISY, None)
+    assert old.trials is not None
+    assert [ask(old.trials - 1, *[3] * 6).kind, ask(old.trials, *[3] * 6).kind] == [
+        VerdictKind.TOO_NOISY, VerdictKind.SAME
+    ]  # fmt: skip
+    young = ask(3, 3)
+    assert (young.kind, young.trials) == (VerdictKind.TOO_NOISY, None)
+    assert young.each is not None
+    assert ask(young.each - 1, young.each - 1).kind is VerdictKind.TOO_NOISY
+    assert ask(young.each, young.each).kind is VerdictKind.SAME
+    scattered = replace(noise, between=0.5)  # commits differ: no trials of one will tell
+    never = judge([10.1] * 3, [[10.0] * 3] * 5, sign=1, floor=Floor(1.0), noise=scattered)
+    assert (never.kind, never.trials, never.each) == (VerdictKind.TOO_NOISY, None, None)
+
+
+def test_without_a_floor_a_tenth_of_the_level_must_be_seen() -> None:
+    for level, kind in ((10.0, VerdictKind.TOO_NOISY), (100.0, VerdictKind.SAME)):
+        head, baseline = history(10)
+        verdict = judge(np.add(head, level), np.add(baseline, level).tolist(), sign=1)
+        assert (verdict.kind, verdict.wanted) == (kind, pytest.approx(level / 10, rel=0.1))
 
 
 def test_the_budget_is_shared_by_the_metrics_of_a_run() -> None:
