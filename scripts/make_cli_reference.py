@@ -13,7 +13,9 @@ HEAD = """\
 # The command line
 
 Made by `make docs` from `celedger --help`. stdout is the answer; progress, warnings and errors go
-to stderr. Every reading verb has `--json`, whose documents carry a `schema` number.
+to stderr. Every reading verb has `--json`, whose documents carry a `schema` number. There, a number
+that is not finite is `null`, and the document's `not_finite` names it by JSON Pointer:
+`{"/tasks/0/metrics/1/delta": "nan"}` (or `inf`, `-inf`).
 
 ## Exit statuses
 

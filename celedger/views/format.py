@@ -64,7 +64,7 @@ def duration(seconds: float) -> str:
 
 
 def not_finite(value: float) -> str:
-    """`nan`, `inf` or `-inf`: the spelling used in text and in JSON alike."""
+    """`nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
     if math.isnan(value):
         return "nan"
     return "inf" if value > 0 else "-inf"

@@ -180,16 +180,19 @@ def test_diff_prefers_trials_that_can_be_compared(history: Any, make_commits: Co
 def test_json_is_strict_and_carries_whole_hashes(history: Any, story: list[Commit]) -> None:
     ledger = history.ledger
     answers: list[Any] = [
-        log_json(ledger),
-        *(show_json(ledger, commit.sha) for commit in story),
-        diff_json(ledger, story[3].sha, story[5].sha),
+        json.loads(dumps(answer), parse_constant=pytest.fail)
+        for answer in (
+            log_json(ledger),
+            *(show_json(ledger, commit.sha) for commit in story),
+            diff_json(ledger, story[3].sha, story[5].sha),
+        )
     ]
-    for answer in answers:
-        assert answer["schema"] == 1
-        assert json.loads(dumps(answer)) == answer
+    assert all(answer["schema"] == 1 for answer in answers)
     assert [c["commit"] for c in answers[0]["commits"]] == [c.sha for c in story[::-1]]
-    assert answers[0]["commits"][0]["tasks"][0]["main"]["mean"] == "nan"
-    assert answers[-1]["tasks"][0]["metrics"][0]["delta"] == "nan"
+    assert answers[0]["commits"][0]["tasks"][0]["main"]["mean"] is None
+    assert answers[0]["not_finite"]["/commits/0/tasks/0/main/mean"] == "nan"
+    assert answers[-1]["tasks"][0]["metrics"][0]["delta"] is None
+    assert answers[-1]["not_finite"]["/tasks/0/metrics/0/delta"] == "nan"
     assert answers[5]["tasks"][0]["trials"][0]["outcome"]["kind"] == "failed"
 
 
@@ -223,7 +226,8 @@ def test_what_was_not_judged_has_no_least_change(history: Any, make_commits: Com
     history.trial(commit, {"val_loss": 0.4, "surprise": 7.0})
     answer: Any = show_json(history.ledger, commit.sha)
     told = {m["metric"]: m["smallest_change"] for m in answer["tasks"][0]["metrics"]}
-    assert told == {"val_loss": "inf", "surprise": "nan"}
+    assert told["val_loss"] == math.inf
+    assert math.isnan(told["surprise"])
     assert (
         samples.main_metric([Metric("surprise"), *history.task.metrics]) is history.task.metrics[0]
     )
