@@ -125,6 +125,8 @@ class Desk:
 
 def grows(growth: Growth) -> bool | None:
     """Whether the difference at the end is larger than where it began."""
+    if growth.diverged is not None:
+        return True
     values = [x for x in growth.loss if x == x and x > 0]
     if len(values) < 4:
         return None

@@ -8,6 +8,7 @@ gradient, weight or reported value has vanished, and the search goes on behind i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,11 +52,13 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the two trainings part: a relative difference by step."""
+    """How the two trainings part: a relative difference by step. `diverged` is the first step at
+    which the loss of b is not finite and that of a is; None where there is none."""
 
     steps: tuple[int, ...]
     loss: tuple[float, ...]  # |b - a| / |a|, of the mean over the step's passes
     weights: tuple[float, ...]  # of their L2 norm
+    diverged: int | None = None
 
 
 class Comparison:
@@ -237,11 +240,14 @@ class Comparison:
 
     def growth(self) -> Growth:
         steps, losses, weights = [], [], []
+        diverged = None
         for x, y in zip(self.a.pulses, self.b.pulses, strict=False):
+            if diverged is None and y.losses and _finite(x) and not _finite(y):
+                diverged = x.step
             steps.append(x.step)
             losses.append(_relative(_mean(x), _mean(y)))
             weights.append(_relative(x.norm, y.norm))
-        return Growth(tuple(steps), tuple(losses), tuple(weights))
+        return Growth(tuple(steps), tuple(losses), tuple(weights), diverged)
 
 
 def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[Hashable, Event]]:
@@ -258,6 +264,11 @@ def _reported(event: Event, metrics: Collection[str] | None) -> dict[str, str]:
         for name, value in event.raw["v"].items()
         if metrics is None or name in metrics
     }
+
+
+def _finite(pulse: Pulse) -> bool:
+    """Return True if a loss was seen and all are finite."""
+    return bool(pulse.losses) and all(math.isfinite(value) for _, value in pulse.losses)
 
 
 def _mean(pulse: Pulse) -> float:

@@ -193,7 +193,10 @@ def like_rounding(found: Growth, amplified: Growth) -> bool:
 
 
 def rounding_ratio(found: Growth, amplified: Growth) -> float:
-    """How many times faster; the ninth decile over the steps, infinite where no loss was seen."""
+    """How many times faster; the ninth decile over the steps, infinite where no loss was seen or
+    only the first of them diverges."""
+    if found.diverged is not None and amplified.diverged is None:
+        return math.inf
     floor = 1e-7  # single precision has no smaller relative difference
     ratios = [
         max(x, floor) / max(y, floor)

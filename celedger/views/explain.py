@@ -8,6 +8,7 @@ from pathlib import Path
 
 from celedger.diagnose.blame import Blamed, inside
 from celedger.diagnose.desk import Explanation
+from celedger.diagnose.difference import Growth
 from celedger.diagnose.finding import Finding, figure, share
 from celedger.diagnose.trace import Frame
 from celedger.diagnose.watchpoints import Finding as Fired
@@ -87,17 +88,29 @@ def _far(finding: Finding) -> str:
 def _course(found: Explanation) -> str:
     growth = found.growth
     assert growth is not None
-    values = [(s, x) for s, x in zip(growth.steps, growth.loss, strict=True) if x == x]
+    parted = _parted(growth)
+    if growth.diverged is not None:
+        until = "" if growth.diverged == 0 else f"; until then {parted}"
+        return f"the loss is not a finite number at step {growth.diverged}{until}"
+    if not any(x > 0 for x in growth.loss):
+        return parted
+    if found.verdict == "rounding":
+        return f"{parted}: no more than rounding alone makes of it"
+    return f"{parted}; it {'grows' if found.grows else 'does not grow'}"
+
+
+def _parted(growth: Growth) -> str:
+    """How much the loss differs, as long as it is finite."""
+    end = math.inf if growth.diverged is None else growth.diverged
+    seen = zip(growth.steps, growth.loss, strict=True)
+    values = [(s, x) for s, x in seen if x == x and s < end]
     if not values:
         return "no loss was seen"
     if not any(x for _, x in values):
         return "the loss stays the same"
     wanted = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
     shown = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in wanted)
-    said = f"the loss differs by {shown} of its size"
-    if found.verdict == "rounding":
-        return f"{said}: no more than rounding alone makes of it"
-    return f"{said}; it {'grows' if found.grows else 'does not grow'}"
+    return f"the loss differs by {shown} of its size"
 
 
 def _watched(found: Explanation) -> list[str]:
@@ -180,6 +193,7 @@ def _record(found: Explanation, tree: Path) -> dict[str, object]:
         "vanished": found.vanished,
         "grows": found.grows,
         "loss_differs": [] if found.growth is None else list(found.growth.loss),
+        "loss_not_finite_at": None if found.growth is None else found.growth.diverged,
         "finding": None if found.finding is None else _finding(found.finding, tree),
         "hunks": [
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from diagnose.made_traces import Writer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Comparison, Front, Growth
 from celedger.diagnose.distance import distance, same_law
 from celedger.diagnose.explain import like_rounding
+from celedger.diagnose.finding import Finding, Phase
 from celedger.diagnose.judge import judge
 from celedger.diagnose.trace import Tensor, Trace, read
+from celedger.diagnose.variants import Side
+from celedger.model import Commit
+from celedger.views.explain import explanation_text, explanations_json
 
 X = np.arange(6.0)
 
@@ -201,6 +207,44 @@ def test_two_draws_of_one_law_are_that(seed: int, size: int) -> None:
         assert same_law(tensor(law(size)), tensor(law(size)))
     if size >= 100:
         assert not same_law(tensor(draw.normal(0, 1, size)), tensor(draw.normal(0, 3, size)))
+
+
+DIVERGED = "the loss is not a finite number at step"
+DIFFERS = "the loss differs by 0 at step 0, 0.5 at step"
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ((1.0, 1.0, 1.0), "the loss stays the same"),
+        ((1.0, 1.0, math.nan), f"{DIVERGED} 2; until then the loss stays the same"),
+        ((math.nan, math.nan, math.nan), f"{DIVERGED} 0"),
+        ((1.0, 1.5, math.inf), f"{DIVERGED} 2; until then {DIFFERS} 1 of its size"),
+        ((1.0, 1.5, 1.5), f"{DIFFERS} 2 of its size; it does not grow"),
+    ],
+)
+def test_a_loss_that_turns_nan_does_not_stay_the_same(
+    tmp_path: Path, losses: tuple[float, ...], said: str
+) -> None:
+    traces = []
+    for name, values in (("a", (1.0, 1.0, 1.0)), ("b", losses)):
+        writer = Writer(tmp_path / name)
+        for value in values:
+            writer.learn(value, {}, {})
+        traces.append(writer.done())
+    growth = Comparison(*traces).growth()
+    commit = Commit("0" * 40, "0" * 40, (), "", 0, 0, "")
+    finding = Finding(Phase.LOSS, 0, None, "", "", "", "the loss differs")
+    sides = Side("a", commit), Side("b", commit)
+    explained = Explanation("fit", *sides, 0, 3, "difference", finding=finding, growth=growth)
+    then = [x for x in explanation_text(explained, tmp_path).splitlines() if "then  " in x]
+    assert then == [f"  then        {said}"]
+    (document,) = explanations_json([explained], tmp_path)["explanations"]  # type: ignore[misc]
+    diverged = next((s for s, x in enumerate(losses) if not math.isfinite(x)), None)
+    assert document["loss_not_finite_at"] == diverged  # type: ignore[index,call-overload]
+    if diverged is not None:
+        assert explained.grows
+        assert not like_rounding(growth, Comparison(traces[0], traces[0]).growth())
 
 
 def test_rounding_is_judged_by_what_rounding_does() -> None:
