@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from shlex import quote
 
 from celedger.drift import Away, Course, Step
 from celedger.views import export
@@ -78,7 +79,7 @@ def bisect_command(step: Step, suite: str, task: str, metrics: Sequence[str]) ->
     if step.start is None:
         return ""
     words = [f"celedger bisect {step.start.sha[:_TYPED]}..{step.end.sha[:_TYPED]}"]
-    words += [f"--suite {suite} --task {task}", *(f"--metric {name}" for name in metrics)]
+    words += [f"--suite {suite} --task {quote(task)}", *(f"--metric {name}" for name in metrics)]
     return " ".join(words + ["--find improved"] * step.better)
 
 

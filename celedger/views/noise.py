@@ -51,10 +51,14 @@ class MetricNoise:
 
 @dataclass(frozen=True, slots=True)
 class TaskNoise:
+    """`trials`, `commits` and `seeds` count what gave a value of its own, as the picture of drift
+    does; `others` are the rest of the trials."""
+
     batch: Batch  # the trials of the commit measured last
     environment: Environment | None
     definition: Mapping[str, object]
     trials: int
+    others: int
     commits: int
     seeds: int
     metrics: tuple[MetricNoise, ...]
@@ -80,13 +84,15 @@ def task_noise(ledger: Reader, suite: str, task: str) -> TaskNoise:
         if metric.direction is not Direction.INFO
     )
     recipe = next(t for t in ledger.tasks() if t.recipe == batch.recipe)
+    valued = [r for r in batch.records if r.ok and not r.early_stopped and not r.derived]
     return TaskNoise(
         last,
         ledger.environment(batch.environment),
         recipe.definition,
-        len(batch.records),
-        len({r.trial.commit for r in batch.records}),
-        len({r.trial.seed for r in batch.records}),
+        len(valued),
+        len(batch.records) - len(valued),
+        len({r.trial.commit for r in valued}),
+        len({r.trial.seed for r in valued}),
         metrics,
     )
 
@@ -106,6 +112,8 @@ def noise_text(found: Sequence[TaskNoise], *, width: int = 100) -> str:
         lines += [f"{batch.title}  (recipe {short(batch.recipe)})", *_definition(task, width)]
         told = f"{count(task.trials, 'trial')}, {count(task.seeds, 'seed')}"
         lines += [f"  {told}, {count(task.commits, 'commit')}, {_place(task.environment)}"]
+        if task.others:
+            lines += [f"  {count(task.others, 'more trial')} gave no value of their own"]
         rows = [_cells(metric) for metric in task.metrics]
         lines += [*table(_COLUMNS, rows, width=width, indent=2).splitlines(), ""]
     return "\n".join([*lines, _SAID])

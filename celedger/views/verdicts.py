@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from shlex import quote
 
 from celedger.drift import Judged, counted
 from celedger.ledger.read import Reader
@@ -137,10 +138,9 @@ def _more_trials(ledger: Reader, own: Sequence[Verdict], judged: Judged) -> list
     lines = ["", f"undecided: {metrics} of the suite too noisy to tell; --lenient lets that pass"]
     if small := {key: n for key, n in wanted.items() if n <= _TYPED}:
         lines.append("more trials:")
-        lines += [
-            f"  celedger noise {task} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
-            for (suite, task, sha), n in small.items()
-        ]
+        for (suite, task, sha), n in small.items():
+            words = f"{quote(task)} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
+            lines.append(f"  celedger noise {words}")
     if len(small) < len(wanted) or not wanted:
         lines.append("or make the task calmer, or its floor what `celedger show TASK` can tell")
     return lines

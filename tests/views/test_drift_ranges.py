@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from celedger.drift import Course, Step, courses
-from celedger.model import Commit, Footprint, OutcomeKind, Trial, Why
+from celedger.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
 from celedger.views import drift, timeline
 from celedger.views.history import courses_json, courses_text
+from celedger.views.noise import noise_text, task_noise
 
 Commits = Callable[..., list[Commit]]
 
@@ -64,6 +65,16 @@ def test_a_change_between_neighbours_is_that_commits(history: Any, make_commits:
     text = courses_text(found, width=160)
     assert made[7].subject in text
     assert "bisect" not in text
+
+
+def test_the_name_of_a_grid_s_task_is_quoted(history: Any, make_commits: Commits) -> None:
+    made = history.commits(make_commits(12))
+    task = replace(history.task, name="net[size=small,norm=batch]")
+    history.ledger.record_task(task)
+    measure(history, made[::3], [0.4, 0.4, 0.5, 0.5], task=task)
+    text = courses_text(of_loss(history, made[::3], made))
+    (command,) = [line for line in text.splitlines() if "celedger bisect" in line]
+    assert "--task 'net[size=small,norm=batch]' --metric" in command
 
 
 def test_an_improvement_is_searched_as_one(history: Any, make_commits: Commits) -> None:
@@ -156,6 +167,24 @@ def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
     assert subtitle == "4 commits, 12 trials, 2 failed or not finite"
     text = courses_text(of_loss(history, measured, made))
     assert text.endswith("1 changed over 4 commits, 12 trials, 1 metric")
+
+
+def test_a_task_is_shown_with_the_counts_of_its_picture(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(4))
+    measure(history, made[:3], [0.4, 0.4, 0.5])
+    history.trial(made[2], {"val_loss": 0.4}, seed=8, marks=(Mark.EARLY_STOPPED,))
+    history.trial(made[3], {}, kind=OutcomeKind.FAILED)
+    history.trial(made[3], {}, seed=1, kind=OutcomeKind.KILLED)
+    shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=made)
+    task = task_noise(history.ledger, "core", "mlp_digits")
+    assert (task.trials, task.commits, task.seeds, task.others) == (9, 3, 3, 3)
+    assert (shown.trials, shown.measured) == (9, 3)
+    text = noise_text([task])
+    assert "  9 trials, 3 seeds, 3 commits, environment" in text
+    assert "  3 more trials gave no value of their own" in text
+    assert "over 3 commits, 9 trials" in courses_text(of_loss(history, made, made))
 
 
 def test_branches_alone_have_no_range_to_bisect(history: Any, make_commits: Commits) -> None:
