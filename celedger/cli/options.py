@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from celedger.cli.session import Session
     from celedger.ledger import Ledger
     from celedger.model import Commit, Task
+    from celedger.repo import Repository
 
 Suite = Annotated[
     str | None, typer.Option(metavar="NAME", help="The suite [default: as configured].")
@@ -53,6 +54,12 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     rows.sort(key=lambda row: row.started)
     seconds = [row.value for row in rows if row.value == row.value]
     return statistics.median(seconds[-20:]) if seconds else None
+
+
+def places(repository: Repository, *ends: Commit) -> dict[str, int]:
+    """Return each commit's place in the history of the ends, the oldest first."""
+    line = [c.sha for end in ends for c in reversed(repository.log(end.sha, limit=2000))]
+    return {sha: place for place, sha in enumerate(dict.fromkeys(line))}
 
 
 def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit]]:

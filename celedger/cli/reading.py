@@ -79,10 +79,12 @@ def diff(
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
+        order = options.places(session.repository, a, b)
         if json:
-            print(export.dumps(diff_json(session.ledger, a.sha, b.sha)))
+            print(export.dumps(diff_json(session.ledger, a.sha, b.sha, order=order)))
         else:
-            print(diff_text(session.ledger, a.sha, b.sha, width=options.width()))
+            width = options.width()
+            print(diff_text(session.ledger, a.sha, b.sha, order=order, width=width))
     return Status.GOOD
 
 

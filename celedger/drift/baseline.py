@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -59,6 +60,17 @@ def noise(rows: Sequence[SummaryRow], order: Mapping[str, int]) -> noises.Noise:
         [[r.value for r in groups[sha]] for sha in line],
         seeds=[[r.seed for r in groups[sha]] for sha in line],
     )
+
+
+def noise_beside(
+    rows: Sequence[SummaryRow], commit: str, order: Mapping[str, int], trials: int
+) -> noises.Noise:
+    """Return the noise that a commit with so many trials is tested against: its own step is no
+    part of it, its repeats are."""
+    known = noise([r for r in rows if r.commit != commit], order)
+    if trials > 1 and not known.between and not known.exact:
+        known = replace(noise(rows, order), between=0.0)
+    return known
 
 
 class Baselines:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from celedger.drift.baseline import HISTORY, Baselines, noise, usable
+from celedger.drift.baseline import HISTORY, Baselines, noise_beside, usable
 from celedger.errors import Status, command
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
@@ -76,7 +76,10 @@ def judge(
     than code does.
     """
     ancestors = [c.sha for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
-    order = {c.sha: place for place, c in enumerate(ledger.commits())}
+    # Ancestors in the order of history, then what else was measured, by time.
+    later = sorted(ledger.commits(), key=lambda c: (c.commit_time, c.author_time))
+    line = dict.fromkeys([*reversed(ancestors), commit.sha, *(c.sha for c in later)])
+    order = {sha: place for place, sha in enumerate(line)}
     settled: list[Verdict] = []
     cases: list[_Case] = []
     for task in tasks:
@@ -209,10 +212,7 @@ def _cases(
             (base, head), turns = recent, True
     word = baselines.accepted(metric)
     accepted = f"accepted by {word.who}: {word.why}" if word else ""
-    # The commit's own step is not part of the noise it is tested against; its repeats are.
-    known = noise([r for r in here if r.commit != commit.sha], order)
-    if len(head) > 1 and not known.between and not known.exact:
-        known = replace(noise(here, order), between=0.0)
+    known = noise_beside(here, commit.sha, order, len(head))
     look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
     question = _question(metric, head, base, known, look)
     found = [_Case(task, metric, head, base, question, environment, turns, "", accepted)]

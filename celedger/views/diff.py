@@ -6,18 +6,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from celedger.drift import noise_beside
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Metric
+from celedger.model import BisectRecord, Commit, Direction, Metric
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.export import Json, document
-from celedger.views.format import NONE, clip, count, iso_date, measure, percent, plain, short
+from celedger.views.format import (
+    NONE,
+    clip,
+    count,
+    iso_date,
+    measure,
+    percent,
+    plain,
+    probability,
+    short,
+)  # fmt: skip
 from celedger.views.format import change as difference
 from celedger.views.log import sample_json, status
 from celedger.views.samples import Batch, Sample, Values
-from celedger.views.show import pooled
+from celedger.views.show import told_text
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
@@ -26,7 +37,7 @@ _COLUMNS = (
     Column("B"),
     Column("B - A", right=True),
     Column("", right=True),
-    Column(""),
+    Column("", wrap=True),
 )
 _AT_THE_LIMIT = 0.5  # a change that is told in half the cases is the critical one of the test
 
@@ -35,12 +46,16 @@ _AT_THE_LIMIT = 0.5  # a change that is told in half the cases is the critical o
 class Change:
     """`said` is `better`, `worse`, `same` (equal to the bit), `within noise` (a two-sided test
     at 95 % does not tell them apart), `small` (told, but below the metric's floor), `unknown`
-    (no repeats to judge by), `not finite`, or empty where nothing may be said."""
+    (no repeats to judge by), `not finite`, or empty where nothing may be said. `told` is the
+    smallest change that these trials tell in four cases of five; `bisect` the search, with more
+    trials than these, that named B."""
 
     metric: Metric
     a: Sample
     b: Sample
     said: str
+    told: float = math.nan
+    bisect: BisectRecord | None = None
 
     @property
     def delta(self) -> float:
@@ -74,10 +89,17 @@ class TaskDiff:
         return self.same_recipe and self.same_environment
 
 
-def diff_text(ledger: Reader, a: str, b: str, *, width: int = 100) -> str:
-    """The text of `celedger diff A..B`, by full hashes. Raises CeledgerError where one end has
-    no trials."""
-    commits, found = task_diffs(ledger, a, b)
+def diff_text(
+    ledger: Reader,
+    a: str,
+    b: str,
+    *,
+    order: Mapping[str, int] | None = None,
+    width: int = 100,
+) -> str:
+    """The text of `celedger diff A..B`, by full hashes; `order` places commits in history. Raises
+    CeledgerError where one end has no trials."""
+    commits, found = task_diffs(ledger, a, b, order)
     lines = [
         clip(f"{letter} {short(c.sha)}  {iso_date(c.commit_time)}  {plain(c.subject)}", width)
         for letter, c in zip("AB", commits, strict=True)
@@ -93,9 +115,11 @@ def diff_text(ledger: Reader, a: str, b: str, *, width: int = 100) -> str:
     return "\n".join(lines)
 
 
-def diff_json(ledger: Reader, a: str, b: str) -> dict[str, Json]:
+def diff_json(
+    ledger: Reader, a: str, b: str, *, order: Mapping[str, int] | None = None
+) -> dict[str, Json]:
     """The same as a document."""
-    _, found = task_diffs(ledger, a, b)
+    _, found = task_diffs(ledger, a, b, order)
     pairs = {
         (t.a.environment, t.b.environment) for t in found if t.a and t.b and not t.same_environment
     }
@@ -117,12 +141,25 @@ def diff_json(ledger: Reader, a: str, b: str) -> dict[str, Json]:
     )
 
 
-def task_diffs(ledger: Reader, a: str, b: str) -> tuple[tuple[Commit, Commit], list[TaskDiff]]:
+def task_diffs(
+    ledger: Reader, a: str, b: str, order: Mapping[str, int] | None = None
+) -> tuple[tuple[Commit, Commit], list[TaskDiff]]:
     (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-    order = samples.places(ledger)
+    order = samples.places(ledger) if order is None else order
     values = Values(ledger)
+    pairs = [(parent, new.sha) for parent in new.parents]
+    named = [
+        x for x in ledger.bisects()
+        if x.status == "found" and (a, b) in _compared(x, pairs if x.culprits[0] == b else [])
+    ]  # fmt: skip
     tasks = sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
-    return (old, new), [_task_diff(ledger, values, key, of_a, of_b, order) for key in tasks]
+    return (old, new), [_task_diff(ledger, values, key, of_a, of_b, order, named) for key in tasks]
+
+
+def _compared(bisect: BisectRecord, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """The named commit after each parent, and the pair of trials that stands for them."""
+    ran = bisect.report.get("compared")
+    return [*pairs, tuple(ran)] if isinstance(ran, list) and len(ran) == 2 else pairs
 
 
 def _task_diff(
@@ -132,6 +169,7 @@ def _task_diff(
     of_a: Sequence[Batch],
     of_b: Sequence[Batch],
     order: Mapping[str, int],
+    named: Sequence[BisectRecord],
 ) -> TaskDiff:
     ours = [x for x in of_a if (x.suite, x.task) == key]
     theirs = [x for x in of_b if (x.suite, x.task) == key]
@@ -142,10 +180,19 @@ def _task_diff(
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
-        x, y = values.sample(a, metric), values.sample(b, metric)
-        said = _said(metric, x, y, pooled(values, b, metric, order)) if comparable else ""
-        changes.append(Change(metric, x, y, said))
+        change = Change(metric, values.sample(a, metric), values.sample(b, metric), "")
+        if comparable:
+            change = _judged(change, b, _noise(values, b, metric, change.b.n, order), named)
+        changes.append(change)
     return TaskDiff(*key, a, b, tuple(changes))
+
+
+def _noise(
+    values: Values, b: Batch, metric: Metric, trials: int, order: Mapping[str, int]
+) -> noise.Noise:
+    """What the ledger knows of the noise, as `check` and `bisect` use it."""
+    rows = [r for r in values.rows(b, metric) if not samples.hindered(metric, r.marks)]
+    return noise_beside(rows, b.records[0].trial.commit, order, trials)
 
 
 def _pair(ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[Batch | None, Batch | None]:
@@ -162,22 +209,37 @@ def _pair(ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[Batch | None,
     return next(iter(ours), None), next(iter(theirs), None)
 
 
-def _said(metric: Metric, a: Sample, b: Sample, known: noise.Noise) -> str:
+def _judged(
+    change: Change, batch: Batch, known: noise.Noise, named: Sequence[BisectRecord]
+) -> Change:
+    """Say of a change what these trials tell, or else a bisect that named B in this metric."""
+    metric, a, b = change.metric, change.a, change.b
     if metric.direction is Direction.INFO or not a.n or not b.n:
-        return ""
-    delta = b.mean - a.mean
-    if not math.isfinite(delta):
+        return change
+    change = replace(change, told=noise.smallest_change(known, a.n, b.n))
+    change = replace(change, said=_said(change, known))
+    began = batch.records[0].trial.started  # a bisect that ended earlier asked something else
+    key = (batch.suite, batch.task, metric.name)
+    known_of = [x for x in named if (x.suite, x.task, x.metric) == key and x.ended >= began]
+    if change.said not in ("within noise", "unknown") or not known_of:
+        return change
+    said = "better" if known_of[-1].report.get("improved") else "worse"
+    return replace(change, said=said, bisect=known_of[-1])
+
+
+def _said(change: Change, known: noise.Noise) -> str:
+    if not math.isfinite(change.delta):
         return "not finite"
-    if delta == 0:
+    if change.delta == 0:
         return "same"
-    limit = noise.smallest_change(known, a.n, b.n, power=_AT_THE_LIMIT)
+    limit = noise.smallest_change(known, change.a.n, change.b.n, power=_AT_THE_LIMIT)
     if math.isinf(limit):
         return "unknown"
-    if abs(delta) < limit:
+    if abs(change.delta) < limit:
         return "within noise"
-    if abs(delta) < metric.floor.at(a.mean):
+    if abs(change.delta) < change.metric.floor.at(change.a.mean):
         return "small"
-    return "worse" if delta * metric.direction.sign > 0 else "better"
+    return "worse" if change.delta * change.metric.direction.sign > 0 else "better"
 
 
 def environment_changes(
@@ -216,7 +278,12 @@ def _cells(change: Change) -> tuple[str, ...]:
         delta = difference(change.delta, digits, unit=unit, like=change.b.mean)
         if math.isfinite(change.relative):
             relative = percent(change.relative)
-    return (change.metric.name, a, b, delta, relative, change.said)
+    said = change.said
+    if said == "within noise":
+        said += f", can tell {told_text(change.told, change.a)}"
+    if change.bisect is not None:
+        said += f", says a bisect ({probability(change.bisect.probability)})"
+    return (change.metric.name, a, b, delta, relative, said)
 
 
 def _environment_lines(ledger: Reader, old: str, new: str, width: int) -> list[str]:
@@ -249,6 +316,8 @@ def _task_json(task: TaskDiff) -> dict[str, object]:
                 "delta": change.delta,
                 "relative": change.relative,
                 "said": change.said,
+                "smallest_change": change.told,
+                "bisect": change.bisect and change.bisect.ulid,
             }
             for change in task.changes
         ],

@@ -10,7 +10,7 @@ from celedger.views.format import cells, clip
 
 GAP = 2  # columns between two columns
 _LEAST = 8  # a column that may shrink keeps this many
-_READABLE = 24  # one that wraps keeps this many
+_READABLE = 16  # one that wraps keeps this many
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from celedger.errors import CeledgerError, UsageError
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
+    BisectRecord,
     Commit,
     Mark,
     Metric,
@@ -150,6 +152,61 @@ def test_diff_within_the_noise_is_no_news(history: Any, make_commits: Commits) -
             history.trial(commit, {"val_loss": 0.4 + 0.01 * seed + 0.001 * i}, seed=seed)
     (task,) = task_diffs(history.ledger, made[0].sha, made[1].sha)[1]
     assert task.changes[0].said == "within noise"
+
+
+def named_by_bisect(history: Any, commits: list[Commit], ended: float) -> None:
+    history.ledger.record_bisect(
+        BisectRecord(
+            f"01KB{ended}", "core", "mlp_digits", "val_loss", commits[0].sha, commits[-1].sha,
+            (commits[2].sha,), 0.9995, "found", ended, {"improved": False},
+        )
+    )  # fmt: skip
+
+
+def test_diff_does_not_contradict_the_bisect_that_named_the_commit(
+    history: Any, make_commits: Commits
+) -> None:
+    """One trial of either cannot tell 5 % where the noise is of 1 to 4 degrees of freedom; the
+    bisect measured more, and knows it."""
+    made = history.commits(make_commits(4))
+    for commit, loss in zip(made, (0.400, 0.404, 0.424, 0.421), strict=True):
+        history.trial(commit, {"val_loss": loss})
+    pair = made[1].sha, made[2].sha
+
+    def said() -> str:
+        (task,) = task_diffs(history.ledger, *pair)[1]
+        return task.changes[0].said
+
+    assert said() == "within noise"
+    assert re.search(
+        r"within noise, can tell 0\.\d+ \([\d.]+ %\)", diff_text(history.ledger, *pair)
+    )
+    named_by_bisect(history, made, ended=1.0)
+    assert said() == "within noise", "it ended before these trials began: it asked another suite"
+    named_by_bisect(history, made, ended=4e9)
+    assert said() == "worse"
+    assert "worse, says a bisect (> 99 %)" in diff_text(history.ledger, *pair)
+    answer: Any = diff_json(history.ledger, *pair)
+    assert answer["tasks"][0]["metrics"][0]["bisect"] == "01KB4000000000.0"
+    (other,) = task_diffs(history.ledger, made[0].sha, made[2].sha)[1]
+    assert other.changes[0].bisect is None, "it is of another pair"
+
+
+def test_diff_pools_the_noise_in_the_order_of_history(history: Any, make_commits: Commits) -> None:
+    """Commits of one second, as a rebase makes them, have no order but git's: taken by hash, each
+    neighbour would lie across the step, which would pass for noise."""
+    made = [replace(c, commit_time=1, author_time=1, parents=()) for c in make_commits(12)]
+    made = sorted(made, key=lambda c: c.sha)
+    line = [*made[::2], *made[1::2]]  # by hash, they take turns
+    history.commits(made)
+    draw = random.Random(2)
+    for i, commit in enumerate(line):
+        history.trial(commit, {"val_loss": draw.gauss(0.4 + 0.1 * (i >= 6), 0.002)})
+    order = {commit.sha: place for place, commit in enumerate(line)}
+    pair = line[5].sha, line[6].sha
+    (task,) = task_diffs(history.ledger, *pair, order)[1]
+    assert task.changes[0].said == "worse"
+    assert task.changes[0].told < 0.02
 
 
 def test_diff_never_judges_across_environments(history: Any, make_commits: Commits) -> None:
