@@ -124,26 +124,27 @@ def _more_trials(ledger: Reader, own: Sequence[Verdict], judged: Judged) -> list
     if not noisy:
         return []
     wanted: dict[tuple[str, str, str], int] = {}
+    out_of_reach: dict[str, None] = {}
     for verdict in noisy:
         answer = judged.answers[verdict.task, verdict.metric]
+        trials = answer.trials or answer.each
+        if trials is None or trials > _TYPED:
+            out_of_reach[verdict.task] = None
+            continue
         last = ledger.trial(verdict.baseline[-1]) if answer.trials is None else None
-        for commit, trials in (
-            (verdict.commit, answer.trials or answer.each),
-            (last.trial.commit if last else "", answer.each),
-        ):
-            if commit and trials:
-                key = (verdict.suite, verdict.task, commit)
-                wanted[key] = max(wanted.get(key, 0), trials)
+        for commit in (verdict.commit, *([last.trial.commit] if last else [])):
+            key = (verdict.suite, verdict.task, commit)
+            wanted[key] = max(wanted.get(key, 0), trials)
     metrics = count(len(noisy), "metric")
-    lines = ["", f"undecided: {metrics} of the suite too noisy to tell; --lenient lets that pass"]
-    if small := {key: n for key, n in wanted.items() if n <= _TYPED}:
+    lines = ["", f"{metrics} of the suite too noisy to tell: undecided unless --lenient"]
+    if wanted:
         lines.append("more trials:")
-        for (suite, task, sha), n in small.items():
-            words = f"{quote(task)} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
-            lines.append(f"  celedger noise {words}")
-    if len(small) < len(wanted) or not wanted:
-        lines.append("or make the task calmer, or its floor what `celedger show TASK` can tell")
-    return lines
+    for (suite, task, sha), n in wanted.items():
+        words = f"{quote(task)} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
+        lines.append(f"  celedger noise {words}")
+    if out_of_reach:
+        lines.append("calm the task, or set floors that its trials can tell:")
+    return [*lines, *(f"  celedger show {quote(task)}" for task in out_of_reach)]
 
 
 def explained_text(ledger: Reader, verdicts: Sequence[Verdict]) -> str:

@@ -83,7 +83,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
         r"\d+ trials of this commit and as many of its baseline",
         said,
     ), narrow.out
-    assert "undecided: 1 metric of the suite too noisy to tell; --lenient lets that pass" in said
+    assert "1 metric of the suite too noisy to tell: undecided unless --lenient" in said
     (verdict,) = [
         v
         for v in json.loads(project.run("check", "--json").out)["verdicts"]
@@ -166,3 +166,7 @@ def test_what_is_too_noisy_changes_nothing_of_what_the_worker_concludes(tmp_path
     (job,) = json.loads(project.run("queue", "--json").out)["jobs"]
     assert (job["commit"], job["state"], job["message"]) == (shas[1], "done", "nothing regressed")
     assert "too-noisy" in project.run("log").out
+    done = project.run("check")
+    assert "more trials:" not in done.out, "thousands are no advice"
+    (advice,) = [line for line in done.out.splitlines() if line.startswith("  celedger")]
+    assert "val_loss" in typed(project, advice)[1]
