@@ -285,10 +285,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], default=[*KINDS])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} [all]")
     options = parser.parse_args()
+    if unknown := set(options.kinds) - KINDS.keys():
+        parser.error(f"no such kind: {', '.join(unknown)}")
     status = 0
-    for kind in options.kinds:
+    for kind in options.kinds or KINDS:
         with tempfile.TemporaryDirectory(prefix="celedger-kills-") as folder:
             ring = Ring(Path(folder) / "repo", kind, random.Random(f"{options.seed} {kind}"))
             ring.run("run")
