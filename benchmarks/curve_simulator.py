@@ -2,10 +2,10 @@
 
 Histories are simulated with curves: a training of EPOCHS epochs whose metric falls towards its
 level, with noise that is larger at first and correlated from epoch to epoch. Most commits do not
-touch the numerics; some draw new noise; one moves the level; in the cells `early` another moves
+touch the numerics; some draw new noise; one moves the level; in the cell `early` another moves
 the first half of the curve and not its end. A change acts from the first epoch on, or later. The
-code is that of the real search: traces, twins, rungs, posterior and choice; only the trainings
-are made up.
+code is that of the real search: traces, twins, posterior and choice; only the trainings are made
+up. Trials of one seed repeat to the last bit; where they do not, none is stopped.
 
     OMP_NUM_THREADS=1 python benchmarks/curve_simulator.py --cases 100 --jobs 2
 """
@@ -21,7 +21,7 @@ from itertools import count
 import numpy as np
 
 from celedger.bisection.bits import Bits
-from celedger.bisection.curves import Curves, Placed, at_rungs
+from celedger.bisection.curves import Curves, Placed
 from celedger.bisection.symptom import Symptom
 from celedger.model import (
     Command,
@@ -36,7 +36,7 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
-from celedger.stats import firstbad, partial
+from celedger.stats import equal_bits, firstbad
 from celedger.stats.lineage import GOOD, Lineage
 
 EPOCHS = 16
@@ -44,7 +44,6 @@ LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
 MORE = [Metric(name, direction=Direction.LOWER, kind=Kind.QUALITY) for name in "ab"]
 TASK = Task("s", "t", (Command("main", ("true",)),), metrics=(LOSS, *MORE))
 SYMPTOM = Symptom(TASK, LOSS)
-START = 1.0  # cost of starting a training, in epochs
 BUDGET = 300
 
 
@@ -53,7 +52,6 @@ class Cell:
     n: int = 64
     shift: float = 4.0
     touching: float = 0.2  # share of commits that change the numerics without moving the level
-    bits: bool = True  # trials repeat to the last bit
     early: float = 0.0  # a step of the first half of the curve at one other commit, in sd
     late: float = 0.0  # probability that the culprit acts only from the middle on
     stored: int = 3
@@ -80,7 +78,6 @@ class History:
         if cell.early:
             touches[self.early_at], onset[self.early_at] = True, 0
         self.touching = [(int(p), int(onset[p])) for p in np.flatnonzero(touches)]
-        self.random = random
 
     def level(self, position: int) -> np.ndarray:
         at = np.arange(1, EPOCHS + 1)
@@ -102,8 +99,6 @@ class History:
         return path * (1 + 2 * np.exp(-6 * np.arange(1, EPOCHS + 1) / EPOCHS))
 
     def series(self, position: int, seed: int) -> np.ndarray:
-        if not self.cell.bits:
-            return self.level(position) + self.noise(self.random)
         path = self.noise(np.random.default_rng([self.key, seed, 0]))
         for place, onset in self.touching:
             if place <= position:
@@ -146,7 +141,6 @@ def search(history: History, *, stop: bool) -> Answer:
     curves, bits = Curves(ledger, [SYMPTOM]), Bits(ledger, SYMPTOM)  # type: ignore[arg-type]
     records: list[tuple[int, TrialRecord]] = []
     spent = stopped = 0
-    memory: partial.Memory = {}
 
     def keep(position: int, seed: int, ulid: str, epochs: int) -> None:
         whole = epochs == EPOCHS
@@ -156,17 +150,16 @@ def search(history: History, *, stop: bool) -> Answer:
         outcome = Outcome(OutcomeKind.OK, 1.0, marks=marks)
         records.append((position, TrialRecord(trial, "s", "t", outcome, values, epochs)))
 
-    def train(position: int, seed: int, pick: partial.Pick | None) -> int:
+    def train(position: int, seed: int, pick: equal_bits.Pick | None) -> int:
         ulid = f"{next(numbers):06d}"
         values = history.series(position, seed)
         points = [(e, float(v)) for e, v in enumerate(values)]
         epochs = EPOCHS
         if pick is not None and stop and not pick.whole:
-            rungs = {} if pick.epochs is None else {"loss": pick.epochs}
-            enough = curves.enough(Placed(n - 1, tuple(records)), seed, rungs)
+            enough = curves.enough(Placed(n - 1, tuple(records)), seed)
             for epochs in range(1, EPOCHS + 1):
                 ledger.keep(ulid, points[:epochs])
-                if enough(curves.read(ulid))[0]:
+                if enough(curves.read(ulid)):
                     break
         ledger.keep(ulid, points[:epochs])
         keep(position, seed, ulid, epochs)
@@ -185,13 +178,9 @@ def search(history: History, *, stop: bool) -> Answer:
         sides = bits.sides(whole, GOOD, n - 1)
         evidence = firstbad.Evidence(readings, frozenset(), sides)
         question = firstbad.Question(Lineage.line(n), cell.confidence)
-        part, alike = partial.Partial(), ()
-        if stop:
-            taken, alike = curves.alike(placed)
-            share = lambda e, of: (START + e) / (START + of)  # noqa: E731
-            part = partial.Partial(alike, at_rungs(curves, LOSS, placed, taken, share), memory)
-        seen = partial.view(question, evidence, part)
-        pick = partial.pick(question, evidence, part, seen)
+        alike = curves.alike(placed) if stop else ()
+        seen = equal_bits.view(question, evidence, alike)
+        pick = equal_bits.pick(question, evidence, seen)
         if pick is None or len(records) - ends >= BUDGET:
             break
         same = {pick.position} if pick.whole else curves.fellows(placed, alike, pick.position)
@@ -214,11 +203,7 @@ def _both(job: tuple[Cell, int]) -> tuple[Answer, Answer]:
 CELLS: dict[str, list[Cell]] = {
     "bits": [Cell(shift=d, touching=t) for t in (0.05, 0.2) for d in (8.0, 4.0, 2.0)],
     "late": [Cell(shift=4.0, late=1.0), Cell(shift=2.0, late=1.0)],
-    "numbers": [Cell(shift=d, bits=False, stored=s) for d in (4.0, 2.0, 1.0) for s in (3, 10)],
-    "early": [
-        Cell(shift=d, bits=False, early=s, stored=10) for d in (4.0, 2.0) for s in (6.0, -6.0)
-    ],
-    "early-bits": [Cell(shift=d, early=6.0, stored=10) for d in (4.0, 2.0)],
+    "early": [Cell(shift=d, early=6.0, stored=10) for d in (4.0, 2.0)],
 }  # fmt: skip
 
 
@@ -235,7 +220,7 @@ def main() -> None:
                 pairs = list(pool.map(_both, jobs, chunksize=5))
                 print(f"{group}: {cell}")
                 for name, answers in zip(
-                    ("whole", "partial"), zip(*pairs, strict=True), strict=True
+                    ("whole", "stopped"), zip(*pairs, strict=True), strict=True
                 ):
                     mean = {
                         key: float(np.mean([getattr(a, key) for a in answers]))

@@ -1,24 +1,20 @@
-"""Partial curves: what the epochs of a trial so far tell a bisect, and when they tell enough.
+"""Equal curves: when the epochs of a running trial tell a bisect enough.
 
 Two trials of one seed that agree in every bit so far, past the epoch at which the two ends part,
-are taken for the same trial: the one that is still running need not go on. Where bits do not
-agree, its metric after some epochs may tell the sides apart (`stats.partial`). Reads series and
+are taken for the same trial: the one that is still running need not go on. Reads series and
 fingerprints from the ledger, once a trial; runs nothing.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.bisection.bits import fine
 from celedger.bisection.symptom import Symptom
 from celedger.ledger import Ledger
-from celedger.model import Direction, Kind, Metric, TrialRecord
-from celedger.stats import firstbad, partial
+from celedger.model import Direction, Kind, TrialRecord
 from celedger.stats.lineage import GOOD
-from celedger.trial import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +35,6 @@ class Epoch:
 
 
 Trace = tuple[Epoch, ...]
-Key = tuple[object, ...]
-Share = Callable[[int, int], float]
-"""The part of a trial's cost after so many epochs of so many."""
 
 
 def agrees(part: Trace, whole: Trace) -> bool:
@@ -122,32 +115,14 @@ class Curves:
         numbers = sorted(values.keys() | prints.keys())
         return tuple(Epoch(n, prints.get(n), values.get(n, {})) for n in numbers)
 
-    def enough(
-        self, placed: Placed, seed: int, rungs: Mapping[str, int]
-    ) -> Callable[[Trace], tuple[str, Trace | None]]:
-        """When a running trial of this seed has told enough: why, and the whole trial it is taken
-        for. `rungs` are the points of each metric after which it may stop by its numbers (none:
-        it may not): not while one of them repeats a whole trial, and so tells nothing of its own.
-        """
+    def enough(self, placed: Placed, seed: int) -> Callable[[Trace], str]:
+        """Return a test of a running trial of this seed: why it has told enough, or nothing."""
         same = self.twins(placed, seed)
-        wholes = [self.trace(r) for _, r in placed.whole(seed)]
 
-        def told(part: Trace, name: str) -> bool:
-            own = _own(part, name)
-            if len(own) < rungs[name]:
-                return False
-            others = [_own(whole, name) for whole in wholes]
-            steps = partial.rungs(max(map(len, others), default=0))
-            step = max((s for s in steps if s <= len(own)), default=rungs[name])
-            return all(other[:step] != own[:step] for other in others)
-
-        def enough(part: Trace) -> tuple[str, Trace | None]:
-            found = same(part)
-            if found is not None:
-                return f"computed the same as another trial up to epoch {part[-1].number}", found
-            if rungs and all(told(part, name) for name in rungs):
-                return f"{', '.join(rungs)} up to epoch {part[-1].number} tells enough", None
-            return "", None
+        def enough(part: Trace) -> str:
+            if same(part) is None:
+                return ""
+            return f"computed the same as another trial up to epoch {part[-1].number}"
 
         return enough
 
@@ -170,36 +145,31 @@ class Curves:
                 found.add(other)
         return found
 
-    def alike(self, placed: Placed) -> tuple[set[str], tuple[frozenset[int], ...]]:
-        """The stopped trials (ulids) that repeat others, and the positions that lie on one side
-        because they computed the same."""
-        repeats: set[str] = set()
+    def alike(self, placed: Placed) -> tuple[frozenset[int], ...]:
+        """Return the positions that lie on one side because they computed the same."""
         groups: list[frozenset[int]] = []
         for seed in sorted({r.trial.seed for _, r in placed.stopped}):
             classes: list[tuple[Trace, set[int]]] = []
             whole = [(p, self.trace(r)) for p, r in placed.whole(seed)]
-            told = self._past(placed, seed)
+            past_parting = self._past(placed, seed)
             same = self.twins(placed, seed)
-            stopped = [(p, r, self.trace(r)) for p, r in placed.stopped if r.trial.seed == seed]
+            stopped = [(p, self.trace(r)) for p, r in placed.stopped if r.trial.seed == seed]
             # The longest first: it stands for those that began like it.
-            for position, record, part in sorted(stopped, key=lambda s: -len(s[2])):
-                found = same(part)
-                if found is not None:
-                    repeats.add(record.trial.ulid)
-                    like = {p for p, trace in whole if trace == found}
-                    places = next((c for t, c in classes if t == found), None)
+            for position, part in sorted(stopped, key=lambda pair: -len(pair[1])):
+                trace = same(part)
+                if trace is not None:
+                    members = next((c for t, c in classes if t == trace), None)
+                    equals = {p for p, other in whole if other == trace}
                 else:
-                    found, like = part, set()
-                    alike = [c for t, c in classes if told(part) and agrees(part, t)]
-                    places = alike[0] if len(alike) == 1 else None
-                    if places is not None:
-                        repeats.add(record.trial.ulid)
-                if places is None:
-                    places = set()
-                    classes.append((found, places))
-                places.update(like, {position})
-            groups += [frozenset(places) for _, places in classes]
-        return repeats, tuple(g for g in dict.fromkeys(groups) if len(g) > 1)
+                    trace, equals = part, set()
+                    alike = [c for t, c in classes if past_parting(part) and agrees(part, t)]
+                    members = alike[0] if len(alike) == 1 else None
+                if members is None:
+                    members = set()
+                    classes.append((trace, members))
+                members.update(equals, {position})
+            groups += [frozenset(members) for _, members in classes]
+        return tuple(g for g in dict.fromkeys(groups) if len(g) > 1)
 
     def _past(self, placed: Placed, seed: int) -> Callable[[Trace], bool]:
         """Whether a trial of this seed went past the epoch at which the ends part."""
@@ -232,58 +202,3 @@ class Placed:
             for p, r in self.records
             if r.ok and not r.early_stopped and seed in (None, r.trial.seed)
         ]
-
-
-def at_rungs(
-    curves: Curves, metric: Metric, placed: Placed, twins: Container[str], share: Share
-) -> tuple[partial.Rung, ...]:
-    """The metric after each of the parts of a training at which it may be stopped; none where
-    whole trials differ in length. `twins` are stopped trials that bits have placed already."""
-    lengths = {len(_own(curves.trace(r), metric.name)) for _, r in placed.whole()}
-    if len(lengths) != 1:
-        return ()
-    (length,) = lengths
-    steps = partial.rungs(length)
-    by_step: dict[int, list[tuple[int, TrialRecord]]] = {}
-    for position, record in placed.stopped:
-        reached = len(_own(curves.trace(record), metric.name))
-        step = max((s for s in steps if s <= reached), default=0)
-        if step and record.trial.ulid not in twins:
-            by_step.setdefault(step, []).append((position, record))
-    found = []
-    for step in steps:
-        seen: set[Key] = set()
-        whole = _readings(curves, metric, placed.whole(), step, placed.bad, seen)
-        stopped = _readings(curves, metric, by_step.get(step, []), step, placed.bad, seen)
-        found.append(partial.Rung(step, share(step, length), whole, stopped))
-    return tuple(found)
-
-
-def _own(trace: Trace, name: str) -> list[tuple[int, float]]:
-    return [(e.number, e.values[name]) for e in trace if name in e.values]
-
-
-def _readings(
-    curves: Curves,
-    metric: Metric,
-    records: Sequence[tuple[int, TrialRecord]],
-    step: int,
-    bad: int,
-    seen: set[Key],
-) -> tuple[firstbad.Reading, ...]:
-    """The trials' values after `step` epochs. Between the ends, those that computed the same so
-    far are one draw of the noise and count once; `seen` remembers them."""
-    found = []
-    inside = {GOOD: 0, bad: 0}
-    for position, record in sorted(records, key=lambda pair: inside.get(pair[0], 1)):
-        series = _own(curves.trace(record), metric.name)[:step]
-        value = protocol.summarise(metric, series)
-        if value is None or not math.isfinite(value):
-            continue
-        seed = record.trial.seed
-        key = (seed, *series)
-        # Whether coarse values are one draw cannot be seen.
-        if position in inside or key not in seen or not fine([v for _, v in series], enough=1):
-            seen.add(key)
-            found.append(firstbad.Reading(position, metric.direction.sign * value, seed))
-    return tuple(found)

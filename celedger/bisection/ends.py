@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
 from celedger.bisection.many import search
-from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report
 from celedger.bisection.search import Limits, Reader, Step
 from celedger.bisection.symptom import CHOOSING, NotWorse, Symptom, find_symptom, must_be_judged
@@ -126,12 +125,7 @@ def bisect_many(
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.hold_environment(bad.sha, tasks)
-    pace = Pace(bench.listen)
-    listen, bench.listen = bench.listen, pace
-    try:
-        ran = measure_ends(bench, good, bad, tasks, names[0])
-    finally:
-        bench.listen = listen
+    ran = measure_ends(bench, good, bad, tasks, names[0])
     symptoms, refused = _symptoms(bench, history, good, tasks, names, limits, improved=improved)
     if not symptoms:
         raise refused[0][1]
@@ -139,7 +133,7 @@ def bisect_many(
     usual = seconds(symptoms[0].task) or 1.0
     reports = search(
         bench, history, good, symptoms, limits,
-        ran=ran, seconds=usual, pace=pace, expected=expected, seen=seen,
+        ran=ran, seconds=usual, expected=expected, seen=seen,
     )  # fmt: skip
     return Answer(reports, tuple(refused))
 

@@ -11,14 +11,13 @@ whose trial serves those that are not answered yet best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from celedger.bisection.classes import classify
 from celedger.bisection.curves import Curves, Placed
-from celedger.bisection.pace import Pace
 from celedger.bisection.report import Report, conclude
 from celedger.bisection.search import Limits, Step, build_seconds
 from celedger.bisection.symptom import Symptom
@@ -47,7 +46,6 @@ def search(
     *,
     ran: Sequence[TrialRecord] = (),
     seconds: float = 1.0,
-    pace: Pace | None = None,
     expected: Callable[[float], None] = lambda _: None,
     seen: Callable[[Step], None] = lambda _: None,
 ) -> tuple[Report, ...]:
@@ -59,134 +57,172 @@ def search(
     many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
     MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
     """
-    pace = pace or Pace(bench.listen)
-    task, commits = symptoms[0].task, history.commits
-    classes = classify(bench, history, good, task)
-    tracks = [Track(bench, history, good, symptom, limits, classes) for symptom in symptoms]
-    reader = tracks[0].reader
-    records = reader.stored()
-    spent = [r for r in ran if r.trial.recipe == task.recipe]
-    budget = limits.budget + len(spent)
-    for track in tracks:
-        track.hear(records, classes, pace)
-    free = [
-        len(t.evidence.readings) - sum(t.symptom.reads(r) is not None for r in spent)
-        for t in tracks
-    ]
-    ahead = [
-        choice.expected_trials(t.question, t.evidence, t.posterior)
-        for t in tracks
-        if t.posterior.state is firstbad.State.SEARCHING
-    ]
-    if ahead:
-        expected(max(ahead))
-    listen, bench.listen = bench.listen, pace
-    try:
-        while len(spent) < budget:
-            built = frozenset(map(reader.position, records))
-            cost = choice.Cost(seconds, build_seconds(records), built)
-            found = _next(tracks, cost) or _own(tracks, records)
-            if found is None:
-                break
-            wanting = found.wanting
-            at = classes.at(found.position) if found.seed is None else found.position
-            commit = good if at == GOOD else commits[at]
-            like = set[int]() if found.whole else set.union(*(t.fellows(at) for t in wanting))
-            seed = found.seed
-            if seed is None:
-                shas = [_sha(good, commits, p) for p in like]
-                seed = next_seed(bench, commit, task, shas, whole=found.whole)
-            placed = Placed(len(commits) - 1, tuple((reader.position(r), r) for r in records))
-            try:
-                record = bench.run(
-                    commit, task, seed,
-                    derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
-                    until=_until(bench, found, placed, seed),
-                )  # fmt: skip
-            except RepositoryError as error:
-                # This clone cannot check it out. That is not kept: asked again, it is tried again.
-                reader.unreachable.add(at)
-                if at in (GOOD, len(commits) - 1) or len(reader.unreachable) > UNREACHABLE:
-                    raise
-                pace(events.Unreachable(commit, str(error)))
-                for track in tracks:
-                    track.reader.unreachable.add(at)
-                    track.hear(records, classes, pace)
-                continue
-            if found.seed is not None and record.derived:
-                continue  # it is the trial that spoke for the commit, by another name
-            spent.append(record)
-            records.append(record)
-            classes = classify(bench, history, good, task)
-            for track in tracks:
-                track.hear(records, classes, pace)
-                track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
-            first = wanting[0]
-            name = first.symptom.name if len(tracks) > 1 else ""
-            seen(Step(at, commit, record, first.posterior, len(spent), name))
-    finally:
-        bench.listen = listen
-    return tuple(
-        conclude(
-            bench.ledger, history, good, track.symptom, track.question, track.evidence,
-            track.posterior, spent=spent, free=stored, steps=tuple(track.steps),
-            named=[track.reader.speaker(records, p) for p in track.named(records)],
-            ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
-        )
-        for track, stored in zip(tracks, free, strict=True)
-    )  # fmt: skip
+    seeking = _Search(bench, history, good, symptoms, limits)
+    seeking.spent += [r for r in ran if r.trial.recipe == symptoms[0].task.recipe]
+    stored = seeking.stored()
+    budget = limits.budget + len(seeking.spent)
+    if trials := seeking.expected_trials():
+        expected(trials)
+    while len(seeking.spent) < budget:
+        cost = choice.Cost(seconds, build_seconds(seeking.records), seeking.tried())
+        request = seeking.next(cost)
+        if request is None:
+            break
+        step = seeking.run(request)
+        if step is not None:
+            seen(step)
+    return seeking.reports(stored)
 
 
 @dataclass(frozen=True, slots=True)
-class _Next:
-    """The next trial, and the metrics that it is for. `rungs`: after how many of its points each
-    of them has told enough; none where some metric wants the whole trial. `seed`: of a trial of
-    that very commit; None where any of its class tells as much."""
+class _Request:
+    """The next trial, and the metrics that it is for. `seed`: of a trial of that very commit;
+    None where any of its class tells as much."""
 
     position: int
     whole: bool
     wanting: Sequence[Track]
-    rungs: Mapping[str, int] = field(default_factory=dict)
     seed: int | None = None
 
 
-def _own(tracks: Sequence[Track], records: list[TrialRecord]) -> _Next | None:
-    """A trial of a commit that is named, or of its parent, where only their classes had one: the
-    report is about them, and what it prints reads their trials."""
-    for track in tracks:
-        if lacking := track.unrun(records):
-            return _Next(lacking[0], True, [track], seed=lacking[1])
-    return None
+class _Search:
+    """All trials known so far, and one track for each metric that hears them."""
 
+    def __init__(
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptoms: Sequence[Symptom],
+        limits: Limits,
+    ) -> None:
+        self._bench, self._history, self._good = bench, history, good
+        self._task = symptoms[0].task
+        self._classes = classify(bench, history, good, self._task)
+        self._tracks = [Track(bench, history, good, s, limits, self._classes) for s in symptoms]
+        self._reader = self._tracks[0].reader
+        self.records = self._reader.stored()
+        self.spent: list[TrialRecord] = []
+        self._hear()
 
-def _next(tracks: Sequence[Track], cost: choice.Cost) -> _Next | None:
-    """None when all metrics are answered, or no trial would tell them more."""
-    picks = [(pick, track) for track in tracks if (pick := track.pick(cost)) is not None]
-    if not picks:
+    def stored(self) -> list[int]:
+        """Return for each metric how many trials told something before this search ran any."""
+        return [
+            len(t.evidence.readings) - sum(t.symptom.reads(r) is not None for r in self.spent)
+            for t in self._tracks
+        ]
+
+    def tried(self) -> frozenset[int]:
+        """Return the positions that had a trial."""
+        return frozenset(map(self._reader.position, self.records))
+
+    def expected_trials(self) -> float:
+        """Return how many trials the longest of the searches will take; 0 where all are done."""
+        return max(
+            (
+                choice.expected_trials(t.question, t.evidence, t.posterior)
+                for t in self._tracks
+                if t.posterior.state is firstbad.State.SEARCHING
+            ),
+            default=0.0,
+        )
+
+    def next(self, cost: choice.Cost) -> _Request | None:
+        """Return the trial to run next; None when all metrics are answered, or no trial would
+        tell them more."""
+        picks = [(pick, track) for track in self._tracks if (pick := track.pick(cost)) is not None]
+        if not picks:
+            return self._unrun()
+        wanting = [track for _, track in picks]
+        for pick, _ in picks:
+            if pick.whole:  # some metric cannot do without it
+                return _Request(pick.position, True, wanting)
+        positions = sorted({pick.position for pick, _ in picks})
+        bits = np.sum(
+            [choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting],
+            axis=0,
+        )
+        best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
+        return _Request(positions[best], False, wanting)
+
+    def run(self, request: _Request) -> Step | None:
+        """Run a trial and hear it; None where it told nothing new.
+
+        Raises RepositoryError where git can check out neither an end nor too many others.
+        """
+        wanting, seed = request.wanting, request.seed
+        at = request.position if seed is not None else self._classes.at(request.position)
+        commit = self._commit(at)
+        if seed is None:
+            same = set[int]() if request.whole else set.union(*(t.fellows(at) for t in wanting))
+            shas = [self._commit(position).sha for position in same]
+            seed = next_seed(self._bench, commit, self._task, shas, whole=request.whole)
+        try:
+            record = self._bench.run(
+                commit, self._task, seed,
+                derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
+                until=self._until(request, seed),
+            )  # fmt: skip
+        except RepositoryError as error:
+            # This clone cannot check it out. That is not kept: asked again, it is tried again.
+            unreachable = self._reader.unreachable | {at}
+            if at in (GOOD, self._bad) or len(unreachable) > UNREACHABLE:
+                raise
+            self._bench.listen(events.Unreachable(commit, str(error)))
+            for track in self._tracks:
+                track.reader.unreachable.add(at)
+            self._hear()
+            return None
+        if request.seed is not None and record.derived:
+            return None  # it is the trial that spoke for the commit, by another name
+        self.spent.append(record)
+        self.records.append(record)
+        self._classes = classify(self._bench, self._history, self._good, self._task)
+        self._hear()
+        for track in self._tracks:
+            track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
+        first = wanting[0]
+        name = first.symptom.name if len(self._tracks) > 1 else ""
+        return Step(at, commit, record, first.posterior, len(self.spent), name)
+
+    def reports(self, stored: Sequence[int]) -> tuple[Report, ...]:
+        """Conclude each metric, and write it to the ledger."""
+        bench = self._bench
+        return tuple(
+            conclude(
+                bench.ledger, self._history, self._good, track.symptom, track.question,
+                track.evidence, track.posterior, spent=self.spent, free=free,
+                steps=tuple(track.steps),
+                named=[track.reader.speaker(self.records, p) for p in track.named(self.records)],
+                ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+            )
+            for track, free in zip(self._tracks, stored, strict=True)
+        )  # fmt: skip
+
+    @property
+    def _bad(self) -> int:
+        return len(self._history.commits) - 1
+
+    def _hear(self) -> None:
+        for track in self._tracks:
+            track.hear(self.records, self._classes)
+
+    def _commit(self, position: int) -> Commit:
+        return self._good if position == GOOD else self._history.commits[position]
+
+    def _unrun(self) -> _Request | None:
+        """Return a trial of a commit that is named, or of its parent, where only their classes
+        had one: the report is about them, and what it prints reads their trials."""
+        for track in self._tracks:
+            if lacking := track.unrun(self.records):
+                return _Request(lacking[0], True, [track], seed=lacking[1])
         return None
-    wanting = [track for _, track in picks]
-    for pick, _ in picks:
-        if pick.whole:  # some metric cannot do without it
-            return _Next(pick.position, True, wanting)
-    rungs = {t.symptom.name: pick.epochs for pick, t in picks if pick.epochs is not None}
-    if len(rungs) < len(picks):
-        rungs = {}
-    positions = sorted({pick.position for pick, _ in picks})
-    bits = np.sum(
-        [choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting], axis=0
-    )
-    best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
-    return _Next(positions[best], False, wanting, rungs)
 
-
-def _until(bench: Bench, found: _Next, placed: Placed, seed: int) -> events.Until | None:
-    """When the trial may stop; None where its end is wanted."""
-    curves = Curves(bench.ledger, [track.symptom for track in found.wanting])
-    if found.whole or not curves.decide:
-        return None
-    enough = curves.enough(placed, seed, found.rungs)
-    return lambda ulid: enough(curves.read(ulid))[0]
-
-
-def _sha(good: Commit, commits: Sequence[Commit], position: int) -> str:
-    return good.sha if position == GOOD else commits[position].sha
+    def _until(self, request: _Request, seed: int) -> events.Until | None:
+        """Return when the trial may stop; None where its end is wanted."""
+        curves = Curves(self._bench.ledger, [track.symptom for track in request.wanting])
+        if request.whole or not curves.decide:
+            return None
+        placed = Placed(self._bad, tuple((self._reader.position(r), r) for r in self.records))
+        enough = curves.enough(placed, seed)
+        return lambda ulid: enough(curves.read(ulid))

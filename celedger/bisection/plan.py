@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from celedger.bisection.classes import classify
 from celedger.bisection.ends import lacking_ends
-from celedger.bisection.pace import Pace
 from celedger.bisection.search import Limits
 from celedger.bisection.symptom import find_symptom
 from celedger.bisection.track import Track
@@ -74,7 +73,7 @@ def plan(
     if symptom is not None:
         of_task = classes[symptom.task.name]
         track = Track(bench, history, good, symptom, limits, of_task)
-        track.hear(track.reader.stored(), of_task, Pace(bench.listen))
+        track.hear(track.reader.stored(), of_task)
         name = f"{symptom.task.name} {symptom.name}"
         timed = [seconds(symptom.task)]
         left, stored, known = of_task.left, track.stored, not ends

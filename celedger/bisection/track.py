@@ -4,13 +4,12 @@ run next. Several tracks share the trials of one search; none knows of the other
 from __future__ import annotations
 
 from celedger.bisection.classes import Classes
-from celedger.bisection.curves import Curves, Placed, at_rungs
-from celedger.bisection.pace import Pace
+from celedger.bisection.curves import Curves, Placed
 from celedger.bisection.search import Limits, Reader
 from celedger.bisection.symptom import Symptom
 from celedger.model import Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, draws, firstbad, partial
+from celedger.stats import choice, draws, equal_bits, firstbad
 from celedger.trial.runner import Bench
 
 
@@ -31,10 +30,9 @@ class Track:
         self.steps: list[tuple[int, tuple[float, ...]]] = []
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
-        self.view: partial.View
+        self.view: equal_bits.View
         self._limits = limits
         self._curves = Curves(bench.ledger, [symptom])
-        self._partial = partial.Partial()
         self._bad = len(history.commits) - 1
         self._placed = Placed(self._bad, ())
         self._alike: tuple[frozenset[int], ...] = ()
@@ -48,19 +46,13 @@ class Track:
         """How many trials tell something, whole or stopped."""
         return len(self.evidence.readings) + len(self._placed.stopped)
 
-    def hear(self, records: list[TrialRecord], classes: Classes, pace: Pace) -> None:
+    def hear(self, records: list[TrialRecord], classes: Classes) -> None:
         """Take in all trials known so far, and the classes of the range that they prove."""
         self.question, self.evidence = self.reader.ask(records, classes, self._limits)
         placed = tuple((self.reader.position(r), r) for r in records)
         self._placed = Placed(self._bad, placed)
-        memory = self._partial.memory
-        self._partial, self._alike = partial.Partial(memory=memory), ()
-        metric = self.symptom.metric
-        if self.symptom.bits_decide and metric is not None:
-            repeats, self._alike = self._curves.alike(self._placed)
-            rungs = at_rungs(self._curves, metric, self._placed, repeats, pace.share)
-            self._partial = partial.Partial(self._alike, rungs, memory)
-        self.view = partial.view(self.question, self.evidence, self._partial)
+        self._alike = self._curves.alike(self._placed) if self.symptom.bits_decide else ()
+        self.view = equal_bits.view(self.question, self.evidence, self._alike)
 
     def named(self, records: list[TrialRecord]) -> tuple[int, ...]:
         """Return the commit that is named and, before it, its nearest measured parent."""
@@ -80,9 +72,9 @@ class Track:
                 )
         return None
 
-    def pick(self, cost: choice.Cost) -> partial.Pick | None:
+    def pick(self, cost: choice.Cost) -> equal_bits.Pick | None:
         """The next trial for this metric; None when it is answered, or no trial would tell."""
-        return partial.pick(self.question, self.evidence, self._partial, self.view, cost)
+        return equal_bits.pick(self.question, self.evidence, self.view, cost)
 
     def fellows(self, position: int) -> set[int]:
         """The positions known to compute the same as this one."""

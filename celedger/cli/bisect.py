@@ -69,8 +69,8 @@ def bisect(
 
     Without --task and --metric, what got worst between the two ends is searched. Several metrics
     of one task share their trials, and each gets its own commit. Trials in the ledger count; a
-    search that was killed goes on when typed again, and a trial stops once its epochs so far
-    tell enough. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
+    search that was killed goes on when typed again, and a trial stops once it repeats another
+    bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
     from celedger import bisection
     from celedger import suite as suites

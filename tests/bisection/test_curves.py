@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.bisection.curves import Curves, Epoch, Placed, Trace, agrees, at_rungs, twin
+from celedger.bisection.curves import Curves, Epoch, Placed, Trace, agrees, twin
 from celedger.bisection.symptom import Symptom
 from celedger.model import (
     Command,
@@ -121,40 +121,26 @@ def test_stopped_trials_lie_with_what_they_repeat() -> None:
     known = placed(
         kept, (GOOD, A), (BAD, B), (2, A[:2]), (7, B[:3]), (4, own[:2]), (5, own[:3])
     )  # fmt: skip
-    repeats, alike = curves(kept).alike(known)
+    alike = curves(kept).alike(known)
     assert set(alike) == {frozenset({GOOD, 2}), frozenset({BAD, 7}), frozenset({4, 5})}
-    assert len(repeats) == 3, "of 4 and 5 the longer one is news"
 
 
 def test_a_late_change_found_by_a_whole_trial_sets_the_stopped_ones_free() -> None:
     kept = Kept()
     known = placed(kept, (GOOD, A), (BAD, B), (2, A[:2]), (6, A[:2]), (6, LATE))
-    repeats, alike = curves(kept).alike(known)
+    alike = curves(kept).alike(known)
     assert not any(GOOD in places for places in alike)
-    assert len(repeats) <= 1
 
 
-def test_of_two_metrics_both_must_have_told_enough() -> None:
+def test_a_trial_ends_once_it_repeats_another_past_the_parting() -> None:
     kept = Kept()
-    score = Metric("score", direction=Direction.LOWER, kind=Kind.QUALITY)
-    both = Curves(kept, [Symptom(TASK, LOSS), Symptom(TASK, score)])  # type: ignore[arg-type]
     known = placed(kept, (GOOD, A), (BAD, B))
+    enough = curves(kept).enough(known, 0)
 
-    def after(epochs: int, rungs: dict[str, int]) -> str:
-        part = tuple(Epoch(e, None, {"loss": 0.7 + e / 9, "score": e / 7}) for e in range(epochs))
-        return both.enough(known, 0, rungs)(part)[0]
+    def after(losses: Sequence[float]) -> str:
+        kept.kept["running"] = losses
+        return enough(curves(kept).read("running"))
 
-    assert not after(4, {}), "without a rung a trial goes on to its end"
-    assert not after(1, {"loss": 1, "score": 2})
-    assert "loss, score" in after(2, {"loss": 1, "score": 2})
-
-
-def test_a_rung_hears_a_draw_of_the_noise_once() -> None:
-    kept, own = Kept(), (0.812345678901, 0.612345678902)
-    known = placed(kept, (GOOD, A), (BAD, B), (3, A), (4, own), (5, own))
-    rungs = at_rungs(curves(kept), LOSS, known, set(), lambda epochs, of: epochs / of)
-    assert [rung.epochs for rung in rungs] == [1, 2, 3]
-    half = rungs[1]
-    assert half.share == 0.5
-    assert [reading.position for reading in half.whole] == [GOOD, BAD]
-    assert [reading.position for reading in half.stopped] == [4]
+    assert not after(A[:1]), "the ends have not parted yet"
+    assert "up to epoch 1" in after(B[:2])
+    assert not after((A[0], 0.7, 0.6)), "it repeats nothing and goes on to its end"

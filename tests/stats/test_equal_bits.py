@@ -1,0 +1,90 @@
+"""What trials that were stopped at equal bits may say, and how much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.stats import equal_bits
+from celedger.stats.equal_bits import DOUBT
+from celedger.stats.firstbad import Evidence, Question, Reading, State, posterior
+from celedger.stats.lineage import GOOD, Lineage
+
+N = 16
+QUESTION = Question(Lineage.line(N))
+
+
+def readings(
+    places: dict[int, float], each: int = 3, sd: float = 1.0, seed: int = 0
+) -> tuple[Reading, ...]:
+    random = np.random.default_rng(seed)
+    return tuple(
+        Reading(p, level + sd * float(random.standard_normal()), s)
+        for p, level in places.items()
+        for s in range(each)
+    )
+
+
+ENDS = Evidence(readings({GOOD: 0.0, N - 1: 6.0}, each=8))
+
+
+def test_without_stopped_trials_it_is_the_posterior() -> None:
+    seen = equal_bits.view(QUESTION, ENDS)
+    assert np.array_equal(seen.posterior.probability, posterior(QUESTION, ENDS).probability)
+
+
+def test_another_prior_on_the_same_evidence_needs_no_second_fit() -> None:
+    some = Evidence((*ENDS.readings, *readings({3: 0.0, 7: 6.0, 11: 6.0}, each=1, sd=2.0)))
+    prior = np.linspace(1, 3, N)
+    other = Question(Lineage.line(N), prior=tuple(prior))
+    anew = posterior(other, some)
+    taken_over = posterior(other, some, like=posterior(QUESTION, some))
+    assert taken_over.probability == pytest.approx(anew.probability, abs=2e-3)
+    assert taken_over.no_change == pytest.approx(anew.no_change, abs=2e-3)
+
+
+@given(st.lists(st.integers(0, N - 2), min_size=1, max_size=8))
+def test_equal_bits_rule_out_but_for_their_doubt(places: list[int]) -> None:
+    alike = frozenset(places) | {GOOD}
+    seen = equal_bits.view(QUESTION, ENDS, (alike,))
+    last = max(places)
+    out = seen.posterior.probability[: last + 1].sum()
+    assert out == pytest.approx(DOUBT * (last + 1) / N, rel=1e-6)
+    assert seen.trusting.probability[: last + 1].sum() == pytest.approx(0, abs=1e-12)
+
+
+def test_however_many_stopped_trials_agree_whole_ones_have_the_last_word() -> None:
+    alike = tuple(frozenset({GOOD, *range(5)}) for _ in range(40))
+    seen = equal_bits.view(QUESTION, ENDS, alike)
+    assert seen.posterior.leader > 4
+    # whole trials say that it changed before
+    contrary = Evidence((*ENDS.readings, *readings({3: 0.0, 4: 6.0}, each=3, seed=1)))
+    overruled = equal_bits.view(QUESTION, contrary, alike)
+    assert overruled.posterior.leader == 4
+    assert overruled.posterior.probability[5:].sum() < 0.05
+
+
+def test_a_commit_is_named_only_after_whole_trials_of_it_and_its_parent() -> None:
+    alike = (frozenset({GOOD, 3, 7}), frozenset({8, 12, N - 1}))
+    evidence = ENDS
+    for position, level in ((7, 0.0), (8, 6.0)):
+        seen = equal_bits.view(QUESTION, evidence, alike)
+        assert seen.posterior.state is State.SEARCHING
+        pick = equal_bits.pick(QUESTION, evidence, seen)
+        assert pick is not None and pick.whole
+        assert pick.position == position
+        more = readings({position: level}, each=1, seed=position)
+        evidence = Evidence((*evidence.readings, *more))
+    seen = equal_bits.view(QUESTION, evidence, alike)
+    assert seen.posterior.state is State.FOUND
+    assert seen.posterior.candidates == (8,)
+    assert equal_bits.pick(QUESTION, evidence, seen) is None
+
+
+def test_contradicting_bits_leave_a_posterior() -> None:
+    alike = (frozenset({GOOD, 9}), frozenset({3, N - 1}))
+    seen = equal_bits.view(QUESTION, ENDS, alike)
+    assert seen.posterior.probability.sum() == pytest.approx(1)
+    assert np.isfinite(seen.trusting.probability).all()
