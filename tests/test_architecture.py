@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
 
 # Lower rooms first. A module may import its own room and rooms above it in this list.
 ROOMS = [
-    "errors", "model", "config",
+    "errors", "text", "model", "config",
     "stats",
     "repo", "suite", "system",
     "ledger",

@@ -27,6 +27,7 @@ from celedger.model import (
     Trial,
     Verdict,
 )
+from celedger.text import escaped
 
 _LARGEST = 2**63 - 1  # SQLite's integers
 
@@ -323,15 +324,17 @@ def _real(value: float) -> float | None:
 
 
 def _text(text: str) -> str:
-    """Without lone surrogates (git's way to hand over bytes that are no UTF-8): SQLite refuses
-    them. A byte that came that way shows as U+FFFD."""
+    """Without what a reader's terminal would obey, and without lone surrogates (git's way to hand
+    over bytes that are no UTF-8): SQLite refuses them. A byte that came that way shows as
+    U+FFFD."""
+    text = escaped(text)
     if text.isascii():
         return text
-    raw = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace")
+    raw = text.encode("utf-8", "surrogateescape" if _has_bytes(text) else "replace")
     return raw.decode("utf-8", "replace")
 
 
-def _escaped(text: str) -> bool:
+def _has_bytes(text: str) -> bool:
     """Whether its surrogates, if any, all stand for bytes (PEP 383)."""
     return all("\udc80" <= c <= "\udcff" for c in text if "\ud800" <= c <= "\udfff")
 
