@@ -1,7 +1,9 @@
-"""What the user decided once: `celedger.toml`, or `[tool.celedger]` in pyproject.toml.
+"""What the user decided once: in the repository's `celedger.toml` or `[tool.celedger]` of its
+pyproject.toml, and in a file of the user's own, which no merge reaches.
 
-A flag outweighs a `CELEDGER_*` variable, which outweighs the file. Knows where the ledger and the
-suites lie; does not open them.
+A flag outweighs a `CELEDGER_*` variable, which outweighs the user's own file, which outweighs the
+repository's. Only what is the user's own leads out of the repository. Knows where the ledger and
+the suites lie; does not open them.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from celedger.errors import ConfigError
 from celedger.model import Bytes, parse_size
@@ -32,6 +35,10 @@ class Config:
     bisect_on_regression: bool = False  # the worker bisects what it finds regressed
     hook_suite: str | None = None  # what a merge runs; default: `suite`
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
+    sandbox: bool = False  # trainings and builds write only where they are meant to
+    # What the repository's own file says, word by word, and that file.
+    merged: Mapping[str, object] = field(default_factory=dict, compare=False)
+    files: tuple[Path, ...] = field(default=(), compare=False)
 
 
 def load(
@@ -39,31 +46,70 @@ def load(
 ) -> Config:
     """The settings in force. Keywords are those of `Config`; None means not given.
 
-    The file is looked for in `worktree` (the work tree one is in), then in `repo_root`. A path in
-    it is relative to the root for the ledger, which all work trees share, and to the file for the
-    suites; in a flag or variable it is relative to the current folder. Raises ConfigError.
+    The repository's file is looked for in `worktree` (the work tree one is in), then in
+    `repo_root`. A path in it is relative to the root for the ledger, which all work trees share,
+    and to the file for the suites; in a flag or variable it is relative to the current folder.
+    Raises ConfigError.
     """
     places = list(dict.fromkeys([worktree or repo_root, repo_root]))
-    file, found = next(filter(None, map(_in_file, places)), (None, {}))
+    file, merged = next(filter(None, map(_in_file, places)), (None, {}))
     home = file.parent if file else places[0]
-    settings: dict[str, object] = {}
-    for key, value in found.items():
-        where = f"{file}: {key}"
-        base = repo_root if key == "ledger" else home
+    suites = next((place / SUITES for place in places if (place / SUITES).is_dir()), None)
+    settings: dict[str, Any] = {
+        "ledger": repo_root / "ledger.db",
+        "suites": suites or places[0] / SUITES,
+    }
+    for key, value in merged.items():
+        where, base = f"{file}: {key}", repo_root if key == "ledger" else home
         settings[key] = _checked(key, value, where, base)
+        if key in _STAYING:
+            _check_inside(str(value), where, env)
+    own: dict[str, Any] = {}
+    for where, key, value in _own(repo_root, env):
+        own[key] = _checked(key, value, where, _NOWHERE)
     for key in _RULES:
         variable = f"CELEDGER_{key.upper()}"
         if env.get(variable):  # an empty variable is none
-            settings[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
+            own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
-            flag = "--" + key.replace("_", "-")
-            settings[key] = _checked(key, flags[key], flag, Path.cwd())
+            own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
     unknown = set(flags) - set(_RULES)
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    suites = next((place / SUITES for place in places if (place / SUITES).is_dir()), None)
-    defaults = {"ledger": repo_root / "ledger.db", "suites": suites or places[0] / SUITES}
-    return Config(**{**defaults, **settings})  # type: ignore[arg-type]  # checked by _RULES
+    if "ledger" not in own:
+        _check_links(settings["ledger"], [repo_root], env)
+        _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
+    if "suites" not in own:
+        _check_links(settings["suites"], places, env)
+    files = (file,) if file else ()
+    return Config(**{**settings, **own}, merged=merged, files=files)
+
+
+def own_file(env: Mapping[str, str]) -> Path | None:
+    """The user's own configuration, there or not; None where the variables name no home."""
+    if env.get("XDG_CONFIG_HOME"):
+        return Path(env["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
+    return Path(env["HOME"]) / ".config" / "celedger" / "config.toml" if env.get("HOME") else None
+
+
+def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object]]:
+    """What the user's own file says for this repository: (where, key, value), the last counts."""
+    file = own_file(env)
+    if file is None or not file.is_file():
+        return []
+    table = _read(file)
+    special = table.pop("repository", {})
+    if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
+        raise ConfigError(f"{file}: repository is not a table of tables", _SPECIAL)
+    tables = [(f"{file}:", table)]
+    for path, settings in special.items():
+        if Path(path).expanduser() == repo_root:
+            tables.append((f'{file}: [repository."{path}"]', settings))
+    found = []
+    for where, settings in tables:
+        _check_keys(where, settings, _OWN_RULES)
+        found += [(f"{where} {key}", key, value) for key, value in settings.items()]
+    return found
 
 
 def source(*folders: Path) -> Path | None:
@@ -85,12 +131,39 @@ def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
         return None
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: celedger is not a table", "write [tool.celedger]")
-    for key in table:
-        if key not in _RULES:
-            close = difflib.get_close_matches(key, _RULES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_RULES)}"
-            raise ConfigError(f"{file}: unknown key {key!r}", hint)
+    _check_keys(f"{file}:", table, _RULES)
     return file, table
+
+
+def _check_keys(where: str, table: Mapping[str, object], known: Mapping[str, object]) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            if key in _OWN_RULES:
+                hint = "it belongs into your own configuration, ~/.config/celedger/config.toml"
+            raise ConfigError(f"{where} unknown key {key!r}", hint)
+
+
+def _check_inside(value: str, where: str, env: Mapping[str, str]) -> None:
+    """Refuse a path in a merged file that leads out of the repository, or into git's own folder."""
+    parts = PurePosixPath(value).parts
+    outside = value.startswith(("/", "~")) or ".." in parts
+    if outside or ".git" in map(str.lower, parts) or not value.isprintable():
+        raise ConfigError(f"{where} leads out of the repository: {value!r}", _instead(env))
+
+
+def _check_links(path: Path, places: Iterable[Path], env: Mapping[str, str]) -> None:
+    """Refuse a link on the way from one of these folders to a path in it: a merge can lay one."""
+    for place in places:
+        steps = [step for step in (path, *path.parents) if place in step.parents]
+        link = next(filter(Path.is_symlink, steps), None)
+        if link is not None:
+            raise ConfigError(f"{link} is a symbolic link", _instead(env))
+
+
+def _instead(env: Mapping[str, str]) -> str:
+    return f"one outside belongs into your own configuration, {own_file(env) or 'none here'}"
 
 
 def _mentioned(file: Path) -> bool:
@@ -119,7 +192,10 @@ def _read(file: Path) -> dict[str, object]:
 def _path(value: object, base: Path) -> Path:
     if not isinstance(value, (str, Path)) or not str(value) or "\0" in str(value):
         raise ValueError("a path")
-    return base / Path(value).expanduser()
+    path = Path(value).expanduser()
+    if base == _NOWHERE and not path.is_absolute():
+        raise ValueError("an absolute path")
+    return base / path
 
 
 def _name(value: object, base: Path) -> str:
@@ -147,6 +223,9 @@ def _size(value: object, base: Path) -> Bytes:
     return size
 
 
+_NOWHERE = Path("/nowhere")  # paths in the user's own file are absolute
+_SPECIAL = 'write [repository."/path/of/one"]'
+_STAYING = ("ledger", "suites", "suite", "hook_suite")
 _RULES: dict[str, Callable[[object, Path], object]] = {
     "ledger": _path,
     "suites": _path,
@@ -156,7 +235,8 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-assert list(_RULES) == [field.name for field in fields(Config)]
+_OWN_RULES = {**_RULES, "sandbox": _switch}
+assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 
 def _from_text(key: str, text: str) -> object:
@@ -168,6 +248,6 @@ def _from_text(key: str, text: str) -> object:
 
 def _checked(key: str, value: object, where: str, base: Path) -> object:
     try:
-        return _RULES[key](value, base)
+        return _OWN_RULES[key](value, base)
     except (ValueError, RuntimeError) as error:  # RuntimeError: a ~user that does not exist
         raise ConfigError(f"{where} must be {error}, not {value!r}") from error

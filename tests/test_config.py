@@ -87,3 +87,81 @@ def test_a_wrong_variable_or_flag_is_named(tmp_path: Path) -> None:
         load(tmp_path, {}, device="tpu")
     with pytest.raises(TypeError):
         load(tmp_path, {}, colour="red")
+
+
+# --- the user's own file, and what a merged one may not
+
+
+def own(tmp_path: Path, text: str) -> dict[str, str]:
+    """Variables of a user with this configuration."""
+    file = tmp_path / "home" / "celedger" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+
+
+def test_the_users_own_file_outweighs_the_repositorys_and_may_lead_out_of_it(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "celedger.toml").write_text('suite = "theirs"\ndevice = "cpu"\nledger = "l.db"\n')
+    env = own(tmp_path, f"""\
+sandbox = true
+suite = "mine"
+[repository."{root}"]
+ledger = "/data/root.db"
+[repository."/elsewhere"]
+ledger = "/data/other.db"
+""")  # fmt: skip
+    found = load(root, env)
+    assert (found.suite, found.device, found.sandbox) == ("mine", "cpu", True)
+    assert found.ledger == Path("/data/root.db")
+    assert load(root, {**env, "CELEDGER_SUITE": "env"}).suite == "env"
+    assert load(tmp_path, env).ledger == tmp_path / "ledger.db"
+    assert load(root, {"HOME": str(tmp_path)}).suite == "theirs"
+    assert found.merged == {"suite": "theirs", "device": "cpu", "ledger": "l.db"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [('ledger = "l.db"\n', "an absolute path"), ("colour = 1\n", "known: ledger"),
+     ("repository = 3\n", "not a table of tables"), ("sandbox = 1\n", "true or false")],
+)  # fmt: skip
+def test_a_broken_file_of_the_users_own_is_one_line_that_names_it(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        load(tmp_path, own(tmp_path, text))
+    assert "home/celedger/config.toml" in str(caught.value)
+
+
+OUTSIDE = [
+    'ledger = "/tmp/l.db"', 'ledger = "../l.db"', 'ledger = "a/../../l.db"', 'ledger = "~/l.db"',
+    'ledger = ".git/config"', 'ledger = "sub/.GIT/x"', 'ledger = "a\\nb"', 'suites = "/suites"',
+    'suite = "../evil"', 'hook_suite = "/tmp/evil"', "sandbox = false",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", OUTSIDE)
+def test_a_merged_file_does_not_lead_out_of_the_repository(tmp_path: Path, line: str) -> None:
+    (tmp_path / "celedger.toml").write_text(line)
+    with pytest.raises(ConfigError, match="your own configuration"):
+        load(tmp_path, own(tmp_path, ""))
+
+
+@pytest.mark.parametrize("name", ["ledger.db", ".celedger", "suites", "data", "a/b"])
+def test_a_link_on_the_way_is_refused_where_the_user_did_not_choose_it(
+    tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "root"
+    (root / name).parent.mkdir(parents=True)
+    (tmp_path / "theirs").mkdir()
+    (root / name).symlink_to(tmp_path / "theirs")
+    (root / "celedger.toml").write_text(
+        {"data": 'ledger = "data/l.db"', "a/b": 'suites = "a/b/c"'}.get(name, "")
+    )
+    with pytest.raises(ConfigError, match=f"{name} is a symbolic link"):
+        load(root, own(tmp_path, ""))
+    mine = f'ledger = "{root}/ledger.db"\nsuites = "{root}/suites"\n'
+    assert load(root, own(tmp_path, mine)).ledger == root / "ledger.db"

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -32,8 +32,24 @@ class _Folder(Protocol):
 def files(folder: Path) -> list[tuple[str, Path]]:
     """All files below a folder that trainings may read, by relative name, sorted: not dotfiles nor
     byte-code. Links are followed. Raises SuiteError for what is neither file nor folder."""
+    check_links(folder, folder / FILE)
     found = _below(folder, "", (folder.resolve(),))
     return sorted((name, path) for name, path in found if name not in _UNSEEN)
+
+
+def check_links(*paths: Path) -> None:
+    """Raise SuiteError for a link that leads out of the work tree it lies in, or into git's own
+    folder: a merge can lay one. Outside of any repository a link may lead anywhere."""
+    for path in paths:
+        if not path.is_symlink():
+            continue
+        home = next((p for p in path.absolute().parents if (p / ".git").exists()), None)
+        if home is None:
+            continue
+        target = path.resolve()
+        inside = target.is_relative_to(home.resolve())
+        if not inside or target.is_relative_to((home / ".git").resolve()):
+            raise SuiteError(f"{path} is a link that leads out of the repository", "remove it")
 
 
 def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
@@ -41,6 +57,7 @@ def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple
         name = f"{prefix}{path.name}"
         if path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc":
             continue
+        check_links(path)
         if path.is_dir():
             real = path.resolve()
             if real in above:
@@ -52,17 +69,31 @@ def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple
             raise SuiteError(f"{path} is neither a file nor a folder", "remove it")
 
 
-def content_hash(folder: Path) -> str:
-    """64 hex digits over names, executable bits and contents of what a training may read."""
-    total = hashlib.sha256()
+def digests(folder: Path) -> dict[str, str]:
+    """Return what a training may read, by relative name: `x` for an executable file, else `-`, and
+    the SHA-256 of its content (64 hex digits)."""
+    found = {}
     try:
         for name, path in files(folder):
             with path.open("rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").digest()
-            executable = b"x" if path.stat().st_mode & 0o100 else b"-"
-            total.update(name.encode(errors="surrogateescape") + b"\0" + executable + content)
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
     except OSError as error:
         raise SuiteError(f"{folder} cannot be read: {error.strerror}") from error
+    return found
+
+
+def content_hash(folder: Path) -> str:
+    """64 hex digits over names, executable bits and contents of what a training may read."""
+    return hash_of(digests(folder))
+
+
+def hash_of(digests: Mapping[str, str]) -> str:
+    """Return the content hash of a folder in which these were found."""
+    total = hashlib.sha256()
+    for name, digest in digests.items():
+        content = digest[:1].encode() + bytes.fromhex(digest[1:])
+        total.update(name.encode(errors="surrogateescape") + b"\0" + content)
     return total.hexdigest()
 
 

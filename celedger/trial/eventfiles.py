@@ -27,10 +27,10 @@ class EventFiles:
     """All event files below a folder. A value belongs to the epoch that a tag named `epoch` (or
     `…/epoch`) says at the same step, and where there is none to the epoch numbered as its step.
     With `new`, only what is written from now on: what lies there is of other trainings, such as
-    those whose files a commit has."""
+    those whose files a commit has. The folder counts as long as it lies `within` that one."""
 
-    def __init__(self, folder: Path, *, new: bool = False) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, new: bool = False, within: Path | None = None) -> None:
+        self._folder, self._within = folder, within
         self._files: dict[Path, _File] = {}
         self._before: dict[Path, int] = {}  # file: its size, in bytes
         if new:
@@ -41,12 +41,17 @@ class EventFiles:
         return sum(file.broken for file in self._files.values())
 
     def afresh(self) -> EventFiles:
-        again = EventFiles(self._folder)
+        again = EventFiles(self._folder, within=self._within)
         again._before = self._before
         return again
 
     def _found(self) -> list[Path]:
-        return sorted(path for path in self._folder.rglob("*tfevents*") if path.is_file())
+        """Never by a link: the folder may be the commit's, and lead to anybody's files."""
+        real = self._folder.resolve()
+        if self._within is not None and not real.is_relative_to(self._within.resolve()):
+            return []
+        files = (path for path in real.rglob("*tfevents*") if not path.is_symlink())
+        return sorted(path for path in files if path.is_file())
 
     def read(self, *, end: bool) -> list[EpochReport]:
         found: list[EpochReport] = []

@@ -42,5 +42,6 @@ def of(
     if isinstance(where, str) and (tree is not None or "{tree}" not in where):
         place = where.replace("{out}", str(out)).replace("{tree}", str(tree))
         # The folder {out} is the trial's own; elsewhere others have left theirs.
-        found.append(EventFiles(Path(place), new="{out}" not in where))
+        within = out if "{out}" in where else tree
+        found.append(EventFiles(Path(place), new="{out}" not in where, within=within))
     return found

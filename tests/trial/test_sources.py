@@ -174,3 +174,18 @@ def test_a_source_in_a_checkout_that_is_gone_is_left_out(tmp_path: Path) -> None
     definition = {"pattern": ["x=(?P<x>.)"], "tensorboard": "{tree}/runs"}
     assert len(sources.of(definition, log=tmp_path / "l", out=tmp_path, tree=tmp_path)) == 2
     assert len(sources.of(definition, log=tmp_path / "l", out=tmp_path)) == 1
+
+
+def test_event_files_behind_a_link_are_nobodys(tmp_path: Path) -> None:
+    """A commit may have a link where its event files are to lie: to all that the user has."""
+    tree, theirs = tmp_path / "tree", tmp_path / "theirs"
+    (tree / "deep").mkdir(parents=True)
+    theirs.mkdir()
+    (theirs / "x.tfevents").write_bytes(record(scalar(0, "loss", 0.5)))
+    (tree / "runs").symlink_to(theirs)
+    (tree / "deep" / "y.tfevents").symlink_to(theirs / "x.tfevents")
+    for folder in ("runs", "deep"):
+        assert EventFiles(tree / folder, within=tree).read(end=True) == []
+    (tree / "deep" / "z.tfevents").write_bytes(record(scalar(0, "loss", 0.5)))
+    (report,) = EventFiles(tree / "deep", within=tree).read(end=True)
+    assert report.values == {"loss": 0.5}
