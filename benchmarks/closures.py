@@ -37,9 +37,12 @@ from celedger.repo import Repository
 from celedger.repo.closures import Contents, Forms, Objects
 from celedger.repo.slots import Checkouts
 from celedger.system import process
+from celedger.system.gate import Gate, Permit
 from celedger.trial.closure import Observed
 from celedger.trial.imports import code_of
 from celedger.trial.surroundings import child_copy, variables
+
+PERMIT = Permit(Gate(Path(tempfile.mkdtemp()), attended=True), "a benchmark")
 
 
 @dataclass
@@ -129,7 +132,7 @@ def world(
         log.unlink(missing_ok=True)
         process.run(
             argv, cwd=checkout.path, env=env, log=log, reads=process.Reads(checkout.path, reads),
-            timeout=300,
+            permit=PERMIT, timeout=300,
         )  # fmt: skip
         observed = Observed()
         observed.take_in(reads)
@@ -310,7 +313,7 @@ def overhead(repeats: int) -> None:
                 for on in (False, True):
                     done = process.run(
                         [sys.executable, "-c", words], cwd=place, env=dict(os.environ),
-                        log=place / "log", timeout=300, reads=process.Reads(place, place / "reads") if on else None,
+                        log=place / "log", permit=PERMIT, timeout=300, reads=process.Reads(place, place / "reads") if on else None,
                     )  # fmt: skip
                     walls[on].append(done.wall)
             off, on_ = (min(walls[side]) for side in (False, True))

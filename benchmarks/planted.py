@@ -39,6 +39,7 @@ from celedger.ledger import Ledger
 from celedger.model import OutcomeKind
 from celedger.repo import Repository
 from celedger.suite import command_lines
+from celedger.system.gate import Gate
 from celedger.trial.diagnostic import Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text
@@ -233,7 +234,14 @@ def main() -> int:
         good = repository.resolve("main")
         with (
             Ledger.open(repo / "ledger.db", create=True) as ledger,
-            set_bench(repository, ledger, settings, chosen, list(tasks.values())) as bench,
+            set_bench(
+                repository,
+                ledger,
+                settings,
+                chosen,
+                list(tasks.values()),
+                gate=Gate.of(repository, attended=True),
+            ) as bench,
         ):
             server = subprocess.Popen(
                 [sys.executable, str(ROOT / "benchmarks" / "planted" / "server.py"), bench.child],

@@ -35,6 +35,7 @@ from celedger.model import Task
 from celedger.repo import Repository
 from celedger.suite import command_lines
 from celedger.system import process
+from celedger.system.gate import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -144,7 +145,14 @@ def main(epochs: int = 1, trials: int = 20, cold: int = 4) -> None:
         chance.shuffle(todo)
         with (
             Ledger.open(config.ledger, create=True) as ledger,
-            set_bench(repository, ledger, config, suite, tasks) as bench,
+            set_bench(
+                repository,
+                ledger,
+                config,
+                suite,
+                tasks,
+                gate=Gate.of(repository, attended=True),
+            ) as bench,
         ):
             start = time.perf_counter()
             bench.run(commit, tasks[0], 0, enough=None)

@@ -144,10 +144,10 @@ class Task:
     inputs: tuple[str, ...] = ()
     venv: tuple[str, ...] = ()  # requirement files of the commit that make its interpreter
     threads: int = 1
-    # Modules imported once for many trials. No part of the definition: a trial is the same
-    # started warm or cold, and turning this on must not lose the ledger's trials. What does
-    # differ, its duration, is a metric of another name (`warm_duration`).
+    # Modules imported once for many trials. No part of the definition: a trial is the same started
+    # warm or cold. What does differ, its duration, is a metric of another name (`warm_duration`).
     preload: tuple[str, ...] = ()
+    sandbox: bool = False  # it writes only where it is meant to; no part of the definition either
     timeout: Seconds = 600.0
     silence: Seconds | None = None
     memory: Bytes | None = None
@@ -463,6 +463,7 @@ class BaselineRecord:
 class JobState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
+    WAITING = "waiting"  # until a person allows what it would start
     DONE = "done"
     FAILED = "failed"
     SUPERSEDED = "superseded"  # a newer commit of the same key took its place

@@ -35,8 +35,10 @@ started, with your changes and untracked files: commits older than the suite are
 
 ## Settings
 
-`celedger.toml`, or `[tool.celedger]` in pyproject.toml. A flag outweighs a `CELEDGER_*` variable
-(`CELEDGER_LEDGER`, `CELEDGER_SUITE`, …), which outweighs the file.
+`celedger.toml`, or `[tool.celedger]` in pyproject.toml; and your own file,
+`~/.config/celedger/config.toml` ([trust](trust.md#paths)). A flag outweighs a `CELEDGER_*` variable
+(`CELEDGER_LEDGER`, `CELEDGER_SUITE`, …), which outweighs your own file, which outweighs the
+repository's.
 
 | key | meaning | default |
 |---|---|---|
@@ -50,7 +52,7 @@ started, with your changes and untracked files: commits older than the suite are
 """
 
 VERBS = [
-    ["init"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
+    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],

@@ -12,6 +12,8 @@ import pytest
 from forked import PROGRAM
 from hypothesis import settings
 
+from celedger.system.gate import Gate, Permit, Request
+
 # The same examples in every run: a test that fails, fails again. `--hypothesis-profile=search`
 # looks further.
 settings.register_profile("search", deadline=None)
@@ -24,6 +26,16 @@ PEOPLE = {
     "GIT_COMMITTER_NAME": "Ada",
     "GIT_COMMITTER_EMAIL": "ada@example.org",
 }
+
+
+class OpenGate(Gate):
+    """Lets everything start: for tests of what is started."""
+
+    def admit(self, request: Request) -> None:
+        pass
+
+
+PERMIT = Permit(OpenGate(Path("/nowhere"), attended=True), "a test's")
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ device is one) or another `sys.path` behind.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…},
 "packages": […], "stamps": […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …,
-"argv": […], "fds": [N, …], "reads": [TREE, FILE, BESIDE], "named": {…}}` with the descriptors
-control, status, log, and those the trial knows as N; `named` is what of the imports counts as the
-trial's own. The answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so that its
-number is nobody else's, until `{"reap": N}`. The end of the socket is the end of the launcher.
+"argv": […], "fds": [N, …], "reads": [TREE, FILE, BESIDE], "writable": PATHS, "named": {…}}` with
+the descriptors control, status, log, and those the trial knows as N; `named` is what of the imports
+counts as the trial's own. The answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so
+that its number is nobody else's, until `{"reap": N}`. The end of the socket is the launcher's own.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _fork(
     tree, reads, beside = order["reads"]
     supervisor.supervise(
         control, status, become, lambda: f', "warm": {warm[0]}',
-        tree=tree, reads=reads, beside=beside,
+        tree=tree, reads=reads, beside=beside, writable=order["writable"],
     )  # fmt: skip
     return order, warm
 

@@ -15,6 +15,7 @@ import typer
 
 from celedger import __version__
 from celedger.cli import (
+    allow,
     baseline,
     bisect,
     check,
@@ -76,9 +77,9 @@ def _options(
 
 
 for verb in (
-    init.init, run_verb.run, reading.log, reading.show, reading.diff, reading.drift, check.check,
-    bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight, noise.noise,
-    table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    init.init, allow.allow, run_verb.run, reading.log, reading.show, reading.diff, reading.drift,
+    check.check, bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight,
+    noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(baseline.app, name="baseline")

@@ -10,7 +10,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
-from celedger.cli.session import Options, note, writing
+from celedger.cli.session import Options, note, warn, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def bisect(
         tasks = choose_tasks(chosen, task or ())
         with set_bench(
             repository, ledger, session.config, chosen, tasks,
-            why=Why.BISECT, label="celedger bisect",
+            gate=session.gate, tell=warn, why=Why.BISECT, label="celedger bisect",
         ) as bench:  # fmt: skip
             if dry_run:
                 names: list[str | None] = [*(metric or ())] or [None]

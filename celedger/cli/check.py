@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import writing
+from celedger.cli.session import warn, writing
 
 
 def check(
@@ -54,7 +54,7 @@ def check(
         tasks = choose_tasks(chosen, task or ())
         with set_bench(
             repository, ledger, session.config, chosen, tasks,
-            why=Why.CHECK, label="celedger check",
+            gate=session.gate, tell=warn, why=Why.CHECK, label="celedger check",
         ) as bench:  # fmt: skip
             needs = lacking(bench, [commit], tasks)
             with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:

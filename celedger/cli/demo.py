@@ -29,10 +29,12 @@ def demo(
     from celedger.cli.session import keep_out_of_git, note
     from celedger.demo.play import Watch, play, set_stage
     from celedger.ledger import Ledger
+    from celedger.system import umask
     from celedger.views import export
     from celedger.views.demo import demo_json, demo_text, draw
 
-    stage = set_stage(folder.absolute(), seed)
+    with umask.users():
+        stage = set_stage(folder.absolute(), seed)
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:

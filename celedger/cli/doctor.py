@@ -10,7 +10,11 @@ from celedger.cli.session import note, settled
 from celedger.errors import Status
 
 if TYPE_CHECKING:
+    from celedger.model import Task
+    from celedger.repo import Repository
     from celedger.service.keeping import Part
+    from celedger.system.gpu import Device
+    from celedger.trial.starts import Starts
 
 
 def doctor(
@@ -33,7 +37,6 @@ def doctor(
     removes those that nobody uses, and says what that freed. Logs and output folders are evidence
     and stay, unless an age is given.
     """
-    import os
     import platform
     import sys
     import time
@@ -44,7 +47,9 @@ def doctor(
     from celedger.errors import CeledgerError, UsageError
     from celedger.repo import Repository
     from celedger.service import hooks, keeping
-    from celedger.system import environment, gpu
+    from celedger.system import gpu
+    from celedger.system.gate import Gate
+    from celedger.trial.workplace import interpreters_of, starts_of
     from celedger.views.format import size as shown
 
     if older_than is not None and not prune:
@@ -58,14 +63,13 @@ def doctor(
     try:
         device = gpu.resolve(settings.device)
         print(f"device      {device.key}")
+        print(f"sandbox     {_sandbox()}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
-        for python in sorted({task.python for task in suite.tasks}):
-            path = environment.resolve_interpreter(
-                python, os.environ.get("PATH", ""), repository.root
-            )
-            found = environment.describe(path, device=device, threads=1, repo_root=repository.root)
-            print(f"python      {path}, environment {found.fingerprint[:12]}")
+        starts = starts_of(repository, suite, Gate.of(repository, attended=False))
+        interpreters = interpreters_of(repository, suite.tasks)
+        for path, task in {interpreters[task.name]: task for task in suite.tasks}.items():
+            print(f"python      {path}{_environment(repository, starts, task, path, device)}")
     except CeledgerError as error:
         print(f"problem     {error}")
         worst = error.status
@@ -102,6 +106,39 @@ def doctor(
         if spare:
             print(context.obj.retyped(f"to free     {shown(spare)} by `celedger doctor --prune`"))
     return worst
+
+
+def _sandbox() -> str:
+    from celedger.system import sandbox
+
+    version = sandbox.version()
+    if version < sandbox.NEEDED:
+        known = f"its Landlock has version {version}" if version else "it has no Landlock"
+        return f"not available: this kernel is too old, {known}"
+    return f"available (Landlock, version {version})"
+
+
+def _environment(
+    repository: Repository, starts: Starts, task: Task, python: str, device: Device
+) -> str:
+    """What an interpreter says of itself. One that lies in the repository is not asked, nor one
+    that nobody allowed: a merge may have named it."""
+    import sys
+    from pathlib import Path
+
+    from celedger.system import environment
+    from celedger.system.gate import NotAllowed
+
+    if python != sys.executable and Path(python).is_relative_to(repository.root):
+        return ", in the repository: not asked"
+    try:
+        found = environment.describe(
+            python, device=device, threads=1, repo_root=repository.root,
+            permit=starts.question(task, python),
+        )  # fmt: skip
+    except NotAllowed:
+        return ", not allowed yet: not asked"
+    return f", environment {found.fingerprint[:12]}"
 
 
 def _kept(part: Part) -> str:

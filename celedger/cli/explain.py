@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import diagnosing, note
+from celedger.cli.session import diagnosing, note, warn
 from celedger.errors import CannotJudge, CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _culprits(
                 tempfile.TemporaryDirectory(prefix="celedger-explain-") as folder,
                 set_bench(
                     repository, session.ledger, session.config, suite, [task],
-                    label="celedger bisect --explain",
+                    gate=session.gate, tell=warn, label="celedger bisect --explain",
                 ) as bench,
             ):  # fmt: skip
                 desk = Desk(bench, task, Path(folder), say=note)

@@ -17,13 +17,25 @@ app = typer.Typer(
 
 @app.command()
 def install(context: typer.Context) -> int:
-    """Install the post-merge and post-rewrite hooks. A hook that is there runs first."""
-    from celedger.service import hooks
+    """Install the post-merge and post-rewrite hooks. A hook that is there runs first.
+
+    The first time, the suite and settings that are here are allowed by that: see `celedger allow`.
+    """
+    from celedger.service import allow, hooks
+    from celedger.system.gate import Gate
 
     options: Options = context.obj
     repository, settings = find(options)
     done = hooks.install(repository, sys.executable)
     keep_out_of_git(repository, settings.ledger)
+    gate = Gate.of(repository, attended=True)
+    asked = allow.asked(repository, settings, gate)
+    if gate.empty:
+        gate.review([asked.settings, *asked.starts], texts=asked.texts)
+    if asked.problem is not None:
+        note(f"celedger: no suite is allowed yet: {asked.problem}")
+    elif gate.missing([asked.settings, *asked.starts]):
+        note(f"celedger: the suite or the settings are new since they were allowed: {gate.hint}")
     if isinstance(done, hooks.Elsewhere):
         print(f"core.hooksPath is {done.configured}: celedger does not write there.")
         print("Add this line to each of these executable sh scripts there:")
@@ -52,13 +64,15 @@ def uninstall(context: typer.Context) -> int:
 
 @app.command()
 def status(context: typer.Context) -> int:
-    """Say which hooks are installed."""
-    from celedger.service import hooks
+    """Say which hooks are installed, and what waits to be allowed."""
+    from celedger.service import allow, hooks
 
-    repository, _ = find(context.obj)
+    repository, settings = find(context.obj)
     configured = hooks.elsewhere(repository)
     if configured is not None:
         print(f"core.hooksPath is {configured}: git reads hooks there only")
     for hook in hooks.status(repository, sys.executable):
         print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
+    for line in allow.waiting(repository, settings):
+        print(line)
     return Status.GOOD

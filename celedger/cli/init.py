@@ -31,7 +31,10 @@ def init(
     """
     from celedger import config
     from celedger.errors import UsageError
+    from celedger.service import allow
     from celedger.suite import scaffold, suites_in
+    from celedger.system import umask
+    from celedger.system.gate import Gate
 
     options: Options = context.obj
     repository, settings = find(options)
@@ -45,7 +48,8 @@ def init(
     configured = config.source(root, repository.root)
     if configured is None:
         path = root / "celedger.toml"
-        path.write_text(_CONFIGURATION.format(suite=suite))
+        with umask.users():
+            path.write_text(_CONFIGURATION.format(suite=suite))
         written.append(path)
     else:
         print(f"kept     {configured}")
@@ -53,10 +57,16 @@ def init(
     if suite in there:
         print(f"kept     {folder}")
     else:
-        written += scaffold(folder, suite)
+        with umask.users():
+            written += scaffold(folder, suite)
     for path in written:
         print(f"written  {path}")
     keep_out_of_git(repository, settings.ledger)
+    _, settings = find(options)
+    gate = Gate.of(repository, attended=True)
+    asked = allow.asked(repository, settings, gate, suite)
+    gate.review([asked.settings] if configured is None else [])
+    gate.review(asked.starts if suite not in there else [], texts=asked.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")

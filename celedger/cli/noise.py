@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, writing
+from celedger.cli.session import note, warn, writing
 from celedger.errors import Status
 
 
@@ -43,8 +43,8 @@ def noise(
         chosen = suites.load(suites.find(None, session.config, repository.root))
         tasks = choose_tasks(chosen, task or ())
         with set_bench(
-            repository, ledger, session.config, chosen, tasks, why=Why.NOISE,
-            label="celedger noise",
+            repository, ledger, session.config, chosen, tasks, gate=session.gate, tell=warn,
+            why=Why.NOISE, label="celedger noise",
         ) as bench:  # fmt: skip
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
             with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:

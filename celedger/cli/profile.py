@@ -155,14 +155,16 @@ def _keep(trace: Path, at: Path) -> None:
     import shutil
 
     from celedger.errors import CannotJudge, MachineError
+    from celedger.system import umask
 
     if not trace.exists():
         raise CannotJudge("the training left no trace", "give the task more steps")
     try:
-        if at.name.endswith(".gz"):
-            shutil.copyfile(trace, at)
-        else:
-            at.write_bytes(gzip.decompress(trace.read_bytes()))
+        with umask.users():
+            if at.name.endswith(".gz"):
+                shutil.copyfile(trace, at)
+            else:
+                at.write_bytes(gzip.decompress(trace.read_bytes()))
     except OSError as error:
         raise MachineError(f"cannot write {at}: {error.strerror}") from error
     note(f"{at}: open it at https://ui.perfetto.dev")

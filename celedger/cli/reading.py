@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import reading
+from celedger.cli.session import note, reading
 from celedger.errors import Status, UsageError, command
 
 
@@ -19,10 +19,13 @@ def log(
     json: options.Json = False,
 ) -> int:
     """List the measured commits, newest first."""
+    from celedger.service import allow
     from celedger.views import export
     from celedger.views.log import log_json, log_text
 
     with reading(context.obj) as session:
+        for line in allow.waiting(session.repository, session.config):
+            note(f"celedger: {line}")
         if json:
             print(export.dumps(log_json(session.ledger, limit=limit)))
         else:

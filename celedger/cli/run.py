@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, writing
+from celedger.cli.session import note, warn, writing
 
 
 def run(
@@ -58,8 +58,9 @@ def run(
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")
         with set_bench(
-            repository, ledger, session.config, chosen, tasks, label="celedger run"
-        ) as bench:
+            repository, ledger, session.config, chosen, tasks, gate=session.gate, tell=warn,
+            label="celedger run",
+        ) as bench:  # fmt: skip
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
             with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
                 bench.listen = progress

@@ -4,11 +4,12 @@ that order, with the errors a person can act on."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from celedger.ledger import Ledger
     from celedger.model import Task
     from celedger.repo import Repository
+    from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
 
 
@@ -47,6 +49,7 @@ class Session:
     repository: Repository
     config: Config
     ledger: Ledger
+    gate: Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,10 @@ class Looking(Session):
 def note(text: str) -> None:
     """A line for the person, on stderr: stdout is the answer's."""
     print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    note(f"celedger: {text}")
 
 
 def find(options: Options) -> tuple[Repository, Config]:
@@ -110,28 +117,47 @@ def reading(options: Options) -> Iterator[Session]:
     """A session that only reads. The ledger must exist."""
     from celedger.ledger import Ledger
     from celedger.repo import Repository
+    from celedger.service import allow
+    from celedger.system.gate import Gate
 
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
+        _refuse_tracked(repository, settings.ledger)
+        if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
+            warn(options.retyped(f"the worker does not obey the settings: {why}"))
         _take_in_leftovers(settings.ledger)
         with Ledger.open(settings.ledger, readonly=True) as ledger:
-            yield Session(repository, settings, ledger)
+            yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
 @contextmanager
-def writing(options: Options, **flags: object) -> Iterator[Session]:
-    """A session that appends. The ledger is made where there is none, and kept out of git."""
+def writing(options: Options, *, attended: bool = True, **flags: object) -> Iterator[Session]:
+    """A session that appends. The ledger is made where there is none, and kept out of git.
+
+    Raises NotAllowed where nobody attends and the settings are not allowed.
+    """
     from celedger.ledger import Ledger
     from celedger.repo import Repository
+    from celedger.service import allow
+    from celedger.system.gate import Gate
 
     repository = Repository.open(options.repository)
+    gate = Gate.of(repository, attended=attended)
     with settled(repository, options, **flags) as (settings, start):
+        if not attended:
+            allow.check_settings(gate, settings)
+        _refuse_tracked(repository, settings.ledger)
         if start:
             note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
+        _narrow(repository, settings.ledger)
         keep_out_of_git(repository, settings.ledger)
         with Ledger.open(settings.ledger, create=True) as ledger:
             _report_leftovers(ledger)
-            yield Session(repository, settings, ledger)
+            try:
+                yield Session(repository, settings, ledger, gate)
+            finally:
+                if attended and gate.grown:
+                    allow.wake(repository, settings, gate)
 
 
 @contextmanager
@@ -157,10 +183,11 @@ def diagnosing(
         with (
             tempfile.TemporaryDirectory(prefix=f"celedger-{verb}-") as folder,
             set_bench(
-                repository, ledger, settings, chosen, picked, label=f"celedger {verb}"
+                repository, ledger, settings, chosen, picked, gate=session.gate, tell=warn,
+                label=f"celedger {verb}",
             ) as bench,
-        ):
-            yield Looking(repository, settings, ledger, bench, picked, Path(folder))
+        ):  # fmt: skip
+            yield Looking(repository, settings, ledger, session.gate, bench, picked, Path(folder))
 
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:
@@ -171,13 +198,39 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
     home = ledger.parent.resolve()
     if home == root or root in home.parents:
         prefix = "/" + "".join(f"{part}/" for part in home.relative_to(root).parts)
-        name = f"{prefix}{ledger.name}"
+        prefix = re.sub(r"([*?\[\\])", r"\\\1", prefix)  # gitignore(5)
+        name = prefix + re.sub(r"([*?\[\\])", r"\\\1", ledger.name)
         try:
             repository.exclude([name, f"{name}-*", f"{name}.before-*", f"{prefix}.celedger/"])
         except OSError as error:
             raise RepositoryError(
                 f"{repository.common_dir} cannot be written: {error.strerror}"
             ) from error
+
+
+def _narrow(repository: Repository, ledger: Path) -> None:
+    """What an earlier celedger made is its owner's alone, too, but for what was opened to others
+    on purpose."""
+    kept = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
+    for path in (*kept, ledger.parent / ".celedger", repository.state_dir):
+        with suppress(OSError):
+            found = path.stat()
+            if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not found.st_mode & 0o022:
+                path.chmod(found.st_mode & 0o700)
+
+
+def _refuse_tracked(repository: Repository, ledger: Path) -> None:
+    """What git tracks a merge can replace, and a merge replaces ignored files without a word."""
+    from celedger.errors import RepositoryError
+
+    files = [ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    tracked = repository.tracked([*files, ledger.parent / ".celedger"])
+    if tracked:
+        where, names = shlex.quote(str(repository.root)), shlex.join(tracked[:3])
+        raise RepositoryError(
+            f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",
+            f"git -C {where} rm --cached {names}",
+        )
 
 
 def _take_in_leftovers(path: Path) -> None:

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 
 from celedger.errors import Status
+from celedger.system import umask
 
 # A wrapper (make, uv run) passes on the Ctrl-C of a terminal that we have had already.
 _ECHO = 1.0  # seconds
@@ -22,7 +23,9 @@ _unwinding = False
 
 
 def prepare() -> None:
-    """Once, before anything else: signals raise KeyboardInterrupt, and no stream is missing."""
+    """Once, before anything else: signals raise KeyboardInterrupt, no stream is missing, and what
+    is written is nobody else's to read."""
+    umask.make_private()
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1), or `&` in a script
             signal.signal(number, _interrupt)

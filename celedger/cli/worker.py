@@ -23,20 +23,44 @@ def worker(
         bool, typer.Option("--from-hook", hidden=True, help="Started by a git hook.")
     ] = False,
 ) -> int:
-    """Run every queued job, then end. One worker at a time; the hook starts it by itself."""
-    from celedger.cli.progress import Progress
-    from celedger.config import Config
-    from celedger.repo import Repository
-    from celedger.service.worker import Worker, detach
+    """Run every queued job, then end. One worker at a time; the hook starts it by itself.
+
+    It starts only what was allowed on this machine; a job with anything else waits (see `allow`).
+    """
+    from celedger.service.worker import detach
+    from celedger.system.gate import NotAllowed
 
     if from_hook:
         detach()
-    command: Options = context.obj
+    try:
+        _drain(context.obj, from_hook=from_hook)
+    except NotAllowed as error:  # the settings: they say which ledger the queue is in
+        if not from_hook:
+            raise
+        _write(f"a merge waits: {error}")
+    return Status.GOOD
+
+
+def _write(text: str) -> None:
+    """A line for worker.log."""
+    note(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
+
+
+def _drain(command: Options, *, from_hook: bool) -> None:
+    from celedger.cli.progress import Progress
+    from celedger.config import Config
+    from celedger.model import JobState
+    from celedger.repo import Repository
+    from celedger.service.worker import Worker
 
     def configure(place: Repository) -> Config:
         return stack.enter_context(settled(place, command))[0]
 
-    with writing(command) as session, Progress() as progress, ExitStack() as stack:
+    with (
+        writing(command, attended=False) as session,
+        Progress() as progress,
+        ExitStack() as stack,
+    ):
         # The main work tree: a linked one may be removed while a job runs.
         repository = Repository.open(session.repository.root)
         log = repository.state_dir / "worker.log"
@@ -45,15 +69,18 @@ def worker(
             if not from_hook:
                 progress.say(f"celedger: {text}")
                 return
-            note(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
+            _write(text)
             _trim(log)
 
         done = Worker(repository, session.ledger, configure, say, listen=progress).drain()
         if done is None:
             say("another worker is at it, and will run what is queued")
         elif not from_hook:
-            say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
-    return Status.GOOD
+            waiting = len(session.ledger.jobs(state=JobState.WAITING))
+            if waiting:
+                say(f"{waiting} job{'s' * (waiting != 1)} must be allowed: see `celedger queue`")
+            else:
+                say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
 
 
 def _trim(log: Path) -> None:
@@ -71,7 +98,8 @@ def queue(
 ) -> int:
     """Show the jobs that wait, the one that runs, and the last ones."""
     from celedger.repo import Repository
-    from celedger.service.worker import at_work, queue_folder
+    from celedger.service.allow import held_back, queue_folder
+    from celedger.service.worker import at_work
     from celedger.views import export
     from celedger.views.queue import Queue, queue_json, queue_text
 
@@ -83,7 +111,8 @@ def queue(
     if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
         with reading(context.obj) as session:
             jobs = session.ledger.jobs()
-    found = Queue(jobs, notes, at_work(settings.ledger))
+    waits = held_back(repository, settings) if notes else ""
+    found = Queue(jobs, notes, at_work(settings.ledger), waits)
     if json:
         print(export.dumps(queue_json(found)))
     else:

@@ -15,6 +15,7 @@ from celedger.errors import CeledgerError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Task, Why
 from celedger.repo import Repository
+from celedger.system.gate import Gate
 from celedger.trial import events
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
@@ -94,7 +95,8 @@ def play(stage: Stage, ledger: Ledger, watch: Watch) -> list[Finding]:
     history = repository.log("HEAD", limit=10_000)[::-1]
     with set_bench(
         repository, ledger, stage.settings, suite, tasks,
-        why=Why.DEMO, label="celedger demo", listen=watch.listen,
+        gate=Gate.of(repository, attended=True), why=Why.DEMO, label="celedger demo",
+        listen=watch.listen,
     ) as bench:  # fmt: skip
         surveyed = repository.spread(history, SURVEYED)
         measured = {p.task for p, _ in stage.planted if p.metric}

@@ -10,29 +10,32 @@ import json
 
 from celedger.ledger.store import Store
 from celedger.model import Job, JobState, NewJob
+from celedger.text import escaped
 
 _COLUMNS = (
     "id, kind, sha, suite, created, key, payload, state, owner, lease_until, attempts, message, "
     "ended"
 )
+_OPEN = (JobState.QUEUED, JobState.WAITING)
 
 
 class Jobs(Store):
     def enqueue(self, job: NewJob) -> Job:
-        """Queue it. Queued jobs of the same kind, suite and (non-empty) key are superseded; the
-        same commit queued twice is one job."""
+        """Queue it. Queued and waiting jobs of the same kind, suite and (non-empty) key are
+        superseded; the same commit queued twice is one job."""
         with self.transaction() as connection:
             if job.key:
                 same = (job.kind, job.suite, job.key)
                 queued = self._jobs(
-                    "WHERE state = 'queued' AND (kind, suite, key) = (?, ?, ?) ORDER BY id DESC",
+                    "WHERE state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?) "
+                    "ORDER BY id DESC",
                     same,
                 )
                 if queued and queued[0].commit == job.commit:
                     return queued[0]
                 connection.execute(
                     "UPDATE jobs SET state = 'superseded', ended = ?, message = ? "
-                    "WHERE state = 'queued' AND (kind, suite, key) = (?, ?, ?)",
+                    "WHERE state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?)",
                     (job.created, f"superseded by {job.commit}", *same),
                 )
             cursor = connection.execute(
@@ -75,14 +78,23 @@ class Jobs(Store):
     def finish_job(
         self, job: int, owner: str, state: JobState, now: float, message: str = ""
     ) -> bool:
-        """How it ended; `queued` hands it back. False when it was no longer `owner`'s."""
+        """How it ended; `queued` hands it back, `waiting` keeps it until `wake`. False when it was
+        no longer `owner`'s."""
         with self.transaction() as connection:
             return bool(
                 connection.execute(
                     "UPDATE jobs SET state = ?, message = ?, ended = ?, lease_until = 0 "
                     "WHERE id = ? AND owner = ? AND state = 'running'",
-                    (state.value, message, None if state is JobState.QUEUED else now, job, owner),
+                    (state.value, escaped(message), None if state in _OPEN else now, job, owner),
                 ).rowcount
+            )
+
+    def wake(self) -> None:
+        """Queue all waiting jobs again, as if nobody had tried them."""
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE jobs SET state = 'queued', attempts = 0, ended = NULL "
+                "WHERE state = 'waiting'"
             )
 
     def jobs(self, *, state: JobState | None = None) -> list[Job]:

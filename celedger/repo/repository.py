@@ -200,6 +200,10 @@ class Repository:
         """The content of a file of a commit, as git stores it. Raises RepositoryError."""
         return tell(self.worktree, "cat-file", "blob", f"{sha}:{name}").out
 
+    def object(self, blob: str) -> bytes:
+        """The content of a blob by its hash. Raises RepositoryError."""
+        return tell(self.worktree, "cat-file", "blob", blob).out
+
     def attribute_files(self) -> list[Path]:
         """Where git finds attributes outside of a tree (gitattributes(5)), there or not."""
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -220,6 +224,25 @@ class Repository:
         if ask(self.worktree, "rev-parse", "--is-inside-work-tree").text != "true":
             return False
         return bool(tell(self.worktree, *status).out)
+
+    def has_committed(self, paths: Iterable[Path]) -> bool:
+        """Return True if git tracks something of these, all of it as HEAD has it: a merge may have
+        brought it, and nobody is editing it."""
+        names = [f":(top,literal){p.relative_to(self.worktree)}" for p in paths
+                 if p.is_relative_to(self.worktree)]  # fmt: skip
+        if not names or not ask(self.worktree, "ls-files", "-z", "--", *names).out:
+            return False
+        return ask(self.worktree, "diff", "--quiet", "HEAD", "--", *names).status == 0
+
+    def tracked(self, paths: Iterable[Path]) -> list[str]:
+        """Return the names, from its root, of what git tracks at these paths of the main work tree
+        or below them."""
+        names = [f":(top,literal){p.relative_to(self.root)}" for p in paths
+                 if p.is_relative_to(self.root)]  # fmt: skip
+        if not names or self.root == self.common_dir:
+            return []
+        out = ask(self.root, "ls-files", "-z", "--", *names).out
+        return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
     # --- the repository's own files
 

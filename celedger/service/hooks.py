@@ -19,6 +19,7 @@ from pathlib import Path
 import celedger
 from celedger.errors import MachineError, RepositoryError
 from celedger.repo import Repository
+from celedger.system import umask
 
 NAMES = ("post-merge", "post-rewrite")
 _SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
@@ -106,6 +107,7 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
     folder = repository.hooks_dir() if configured is None else repository.state_dir / "hooks"
     with _readable_errors(folder):
         (repository.state_dir / "queue").mkdir(parents=True, exist_ok=True)
+        (repository.state_dir / "umask").write_text(f"{umask.current():04o}\n")
         folder.mkdir(parents=True, exist_ok=True)
         if configured is not None:
             for name in NAMES:
@@ -171,7 +173,7 @@ def _write(path: Path, text: str) -> None:
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
-    Path(draft).chmod(0o755)
+    Path(draft).chmod(0o700)
     Path(draft).replace(path)
 
 

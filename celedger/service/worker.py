@@ -25,7 +25,9 @@ from celedger.errors import CeledgerError, LedgerError
 from celedger.ledger import Ledger
 from celedger.model import Job, JobState, NewJob, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
+from celedger.service.allow import check_settings, queue_folder
 from celedger.system import lock
+from celedger.system.gate import Gate, NotAllowed
 from celedger.trial import events
 
 if TYPE_CHECKING:
@@ -36,11 +38,6 @@ LEASE = 120.0  # seconds; what a worker of another host must wait for, whose loc
 BEAT = 15.0  # seconds between two renewals of the lease
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 _HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
-
-
-def queue_folder(repository: Repository) -> Path:
-    """Where the hooks of a repository leave their notes, one file NUMBER.moved each."""
-    return repository.state_dir / "queue"
 
 
 def at_work(ledger: Path) -> bool:
@@ -85,8 +82,9 @@ class Worker:
 
     def drain(self) -> int | None:
         """Run every job there is and return their number; None when another worker is at it,
-        which will run them."""
+        which will run them. A job that is not allowed waits, until then or for another try."""
         done = 0
+        self.ledger.wake()
         while True:
             self.collect()
             handle = self._take_lock()
@@ -116,6 +114,9 @@ class Worker:
                 continue  # another worker was faster
             except LedgerError:
                 raise
+            except NotAllowed as error:
+                self.say(f"a merge in {worktree!r} waits: {error}")
+                continue
             except CeledgerError as error:
                 self.say(f"a merge in {worktree!r} is passed over: {error}")
             note.unlink(missing_ok=True)
@@ -126,7 +127,10 @@ class Worker:
         head = place.resolve("HEAD")
         try:
             settings = self.configure(place)
+            check_settings(Gate.of(place, attended=False), settings)
             suite = settings.hook_suite or settings.suite or ""
+        except NotAllowed:
+            raise
         except CeledgerError:
             suite = ""  # the job will fail with the sentence, where a person looks for it
         self.ledger.record_commits([head])
@@ -169,6 +173,8 @@ class Worker:
 
         try:
             message, state = self._run(job, beat), JobState.DONE
+        except NotAllowed as error:
+            message, state = str(error), JobState.WAITING
         except CeledgerError as error:
             message, state = str(error), JobState.FAILED
         except Exception as error:
@@ -180,7 +186,8 @@ class Worker:
             self.ledger.finish_job(job.id, self.owner, JobState.QUEUED, self.now(), "stopped")
             raise
         self.ledger.finish_job(job.id, self.owner, state, self.now(), message)
-        self.say(f"{job.commit[:10]}: {message}")
+        waits = "waits: " if state is JobState.WAITING else ""
+        self.say(f"{job.commit[:10]}: {waits}{message}")
 
     def _place(self, job: Job) -> Repository:
         """The work tree that moved, or, when it is gone, the repository: it has the commit."""
@@ -190,19 +197,28 @@ class Worker:
         return self.repository
 
     def _run(self, job: Job, beat: Callable[[], bool]) -> str:
+        place = self._place(job)
+        gate = Gate.of(place, attended=False)
+        gate.ask(job.key, ())  # it may not wait for the same any more
+        try:
+            return self._train(job, place, gate, beat)
+        except NotAllowed as error:
+            gate.ask(job.key, error.requests)
+            raise
+
+    def _train(self, job: Job, place: Repository, gate: Gate, beat: Callable[[], bool]) -> str:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import drift
         from celedger import suite as suites
         from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
 
-        place = self._place(job)
         settings = self.configure(place)
         commit = place.commit(job.commit)
         suite = suites.load(suites.find(job.suite or None, settings, place.root))
         tasks = choose_tasks(suite, ())
         with set_bench(
-            place, self.ledger, settings, suite, tasks,
+            place, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen,
         ) as bench:  # fmt: skip
             bench.stop = beat
@@ -231,6 +247,8 @@ def _bisect(place: Repository, bench: Bench, task: Task, verdict: Verdict) -> st
     try:
         history = place.history(good.sha, verdict.commit)
         report = bisection.bisect(bench, history, good, [task], verdict.metric or None)
+    except NotAllowed:
+        raise
     except CeledgerError as error:
         return f"{task.name}: bisect: {error}"
     return report.sentence()

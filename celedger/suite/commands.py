@@ -67,9 +67,10 @@ def text(value: object) -> str:
 
 
 def command_lines(
-    task: Task, *, python: str, suite_dir: Path, tree: Path, seed: int, out: Path
+    task: Task, *, python: str, suite_dir: Path, tree: Path, seed: int | str, out: Path
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """The task's commands in order, each with its name, ready to run."""
+    """The task's commands in order, each with its name, ready to run; the seed may be a mark that
+    is filled in when one starts."""
     values = {name: text(value) for name, value in task.params.items()}
     values |= {
         "python": python, "suite": str(suite_dir), "tree": str(tree), "seed": str(seed),

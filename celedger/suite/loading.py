@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import celedger
@@ -18,13 +18,23 @@ from celedger.config import Config
 from celedger.errors import SuiteError
 from celedger.model import Command, Task
 from celedger.suite import commands, grids, metrics, reports, table
-from celedger.suite.content import FILE, content_hash
+from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.table import Table
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_SEEDS = 10_000
 _LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
-_SUITE_KEYS = ("name", "python", "pythonpath", "preload", "build", "inputs", "venv", *_LIMITS)
+_SUITE_KEYS = (
+    "name",
+    "python",
+    "pythonpath",
+    "preload",
+    "build",
+    "inputs",
+    "venv",
+    "sandbox",
+    *_LIMITS,
+)
 _TASK_KEYS = (
     "name", "command", "commands", "params", "grid", "alias", "metrics", "steps", "pattern",
     "tensorboard", *_LIMITS,
@@ -39,6 +49,7 @@ class Suite:
     folder: Path
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (content.digests)
 
     @property
     def judged(self) -> frozenset[tuple[str, str]]:
@@ -107,10 +118,12 @@ def suites_in(home: Path) -> list[str]:
 def load(folder: Path) -> Suite:
     """Read a suite. Raises SuiteError with the file, the place and what is wrong."""
     file = folder / FILE
+    check_links(folder, file)
     top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
     head = Table(f"{file}: [suite]", top.raw("suite", {}), _SUITE_KEYS)
     name = _name(head, head.raw("name", folder.resolve().name))
     warnings = []
+    files = digests(folder)
     if name != folder.resolve().name and "name" in head:
         warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
     pattern = _limited(
@@ -119,13 +132,14 @@ def load(folder: Path) -> Suite:
             suite=name,
             name="",
             commands=(),
-            files=content_hash(folder),
+            files=hash_of(files),
             python=head.read("python", table.string, "python"),
             pythonpath=head.read("pythonpath", table.inside, (".",)),
             preload=head.read("preload", _modules, ()),
             build=_build(head),
             inputs=head.read("inputs", table.inside, ()),
             venv=head.read("venv", table.inside, ()),
+            sandbox=head.read("sandbox", table.truth, False),
         ),
     )
     shared = metrics.tables(f"{file}:", top.raw("metrics", {}))
@@ -141,7 +155,7 @@ def load(folder: Path) -> Suite:
             if task.name in tasks:
                 body.fail(f"is there twice: {task.name}")
             tasks[task.name] = task
-    return Suite(name, folder, tuple(tasks.values()), tuple(warnings))
+    return Suite(name, folder, tuple(tasks.values()), tuple(warnings), files)
 
 
 def _parsed(file: Path) -> dict[str, object]:

@@ -8,7 +8,6 @@ how fast: the kernel's build, the host's name, the size of its memory, temperatu
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -17,12 +16,14 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from celedger.errors import MachineError
 from celedger.model import Environment
+from celedger.system.gate import Permit, mark
 from celedger.system.gpu import Device
 from celedger.system.process import capture
 
@@ -100,11 +101,16 @@ def describe(
     device: Device,
     threads: int,
     repo_root: Path,
+    permit: Permit,
     run: Capture = capture,
 ) -> Environment:
     """The environment of trials run by the interpreter `python` on `device`. The interpreter is
-    asked once per process. Raises MachineError when it does not answer."""
-    probe = _probe(python, repo_root, run)
+    asked once per process. Raises MachineError when it does not answer, NotAllowed where the
+    permit does not cover that."""
+    key = python, repo_root, run
+    if key not in _answers:
+        _answers[key] = _probe(python, repo_root, permit, run)
+    probe = _answers[key]
     gpu = device.gpu
     stable: dict[str, object] = {
         "python": f"{probe['implementation']} {probe['version']}",
@@ -132,12 +138,25 @@ def describe(
     return Environment(fingerprint, {**stable, "beside": beside})
 
 
-@functools.cache
-def _probe(python: str, repo_root: Path, run: Capture) -> dict[str, object]:
+_answers: dict[tuple[str, Path, Capture], dict[str, object]] = {}
+
+
+def question(python: str, arguments: int) -> tuple[str, ...]:
+    """Return the words by which celedger asks an interpreter about itself, marks for its own."""
+    return (python, "-c", mark("code"), *(mark("argument") for _ in range(arguments)))
+
+
+def asking(permit: Permit, code: str, argument: str = "") -> Permit:
+    """Return a permit for a question, with what stands for its marks."""
+    return replace(permit, values={"code": code, "argument": argument})
+
+
+def _probe(python: str, repo_root: Path, permit: Permit, run: Capture) -> dict[str, object]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     status, out, err = run(
-        [python, "-c", _PROBE, str(repo_root)], cwd=None, env=env, timeout=PROBE_TIMEOUT
-    )
+        question(python, 1), env=env, permit=asking(permit, _PROBE, str(repo_root)),
+        timeout=PROBE_TIMEOUT,
+    )  # fmt: skip
     try:
         answer: dict[str, object] = json.loads(out) if status == 0 else {}
     except ValueError:

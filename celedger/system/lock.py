@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from celedger.errors import Interrupted, MachineError
+from celedger.system import umask
 
 _NAMELESS = 20  # polls in a row after which a holder that left no name is reported without one
 
@@ -59,7 +60,7 @@ class Lock:
         self.close()
 
 
-def try_flock(path: Path, *, mode: int = 0o644) -> Lock | None:
+def try_flock(path: Path, *, mode: int = 0o600) -> Lock | None:
     """Takes the lock of the file, made with `mode` when it is not there; None when another
     holder has it (also one in this process). Raises MachineError when the file cannot be
     opened."""
@@ -188,7 +189,8 @@ class DeviceLock:
 
 def _make_shared_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with umask.users():
+            folder.mkdir(parents=True, exist_ok=True)
         found = folder.stat()
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o1777:
             folder.chmod(0o1777)  # like /tmp: all may add a lock, none may remove another's

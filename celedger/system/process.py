@@ -1,6 +1,7 @@
-"""Every process celedger starts, starts here: trainings and builds under a supervisor that
-leaves nothing behind, short helper commands, and the detached worker. Must not know what a
-trial, a suite or a ledger is; it reports how a command ended and never what that means.
+"""Every process celedger starts, starts here, and none without a permit (gate.py): trainings and
+builds under a supervisor that leaves nothing behind, helper commands, and the detached worker. Must
+not know what a trial, a suite or a ledger is; it reports how a command ended and never what that
+means.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from enum import StrEnum
 from pathlib import Path
 from signal import SIGKILL, Signals
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import psutil
 
 from celedger.errors import MachineError
-from celedger.system import oom, tree
+from celedger.system import oom, tree, umask
+from celedger.system.gate import Permit
 from celedger.system.output import Output
+from celedger.system.programs import find_program
 from celedger.system.tree import Usage
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -98,9 +101,9 @@ class Reads:
 
 
 # Starts `argv` in a folder by a supervisor that is given (control, status), the log, the
-# descriptors to pass on and what to record; None where it must start cold.
+# descriptors to pass on, what to record and where to write; None where it must start cold.
 Fork = Callable[
-    [Sequence[str], Path, Sequence[int], int, Sequence[int], Reads | None], Supervisor | None
+    [Sequence[str], Path, Sequence[int], int, Sequence[int], Reads | None, str], Supervisor | None
 ]
 
 
@@ -132,15 +135,17 @@ class Running:
         cwd: Path,
         env: Mapping[str, str],
         log: Path,
+        permit: Permit,
         pass_fds: Sequence[int] = (),
         reads: Reads | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """Starts `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
         command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
-        MachineError when the log cannot be written or the machine cannot start a process."""
+        MachineError when the log cannot be written or the machine cannot start a process,
+        NotAllowed where the permit does not cover it."""
         with contextlib.closing(Output(log)) as output:
-            return cls._start(argv, cwd, env, output.fd, pass_fds, reads, clock)
+            return cls._start(argv, cwd, env, output.fd, permit, pass_fds, reads, clock)
 
     @classmethod
     def _start(
@@ -149,31 +154,36 @@ class Running:
         cwd: Path,
         env: Mapping[str, str],
         log_fd: int,
+        permit: Permit,
         pass_fds: Sequence[int],
         reads: Reads | None,
         clock: Callable[[], float],
         fork: Fork | None = None,
+        writable: Sequence[Path] = (),
     ) -> Self:
-        running = cls(argv, clock)
+        running = cls(permit.filled(argv), clock)
         problem = "an empty command"
         program = None
         if argv:
-            program, problem = _find_program(argv[0], cwd, env)
+            program, problem = find_program(running.argv[0], cwd, env)
         if program is None:
             running._exit = _not_started(problem)
             return running
+        argv = permit.grant(argv, cwd, env, program)
         running._token = env.get(TRIAL_VARIABLE, "")
         control_read, running._control = os.pipe()
         running._status, status_write = os.pipe()
         os.set_blocking(running._status, False)
         try:
             own = (control_read, status_write)
+            # Of the root the name would be a separator.
+            box = "//".join(str(path) if path.name else "/." for path in writable)
             running._process = (
-                fork(argv, cwd, own, log_fd, pass_fds, reads) if fork else None
-            ) or subprocess.Popen(
+                fork(argv, cwd, own, log_fd, pass_fds, reads, box) if fork else None
+            ) or _popen(
                 [sys.executable, "-I", "-S", str(SUPERVISOR),
                  str(control_read), str(status_write), env.get("LC_CTYPE", ""),
-                 *(reads.words() if reads else ("", "", "")), program, *argv],
+                 *(reads.words() if reads else ("", "", "")), box, program, *argv],
                 cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
                 start_new_session=True, pass_fds=(*own, *pass_fds),
             )  # fmt: skip
@@ -347,8 +357,10 @@ def run(
     cwd: Path,
     env: Mapping[str, str],
     log: Path,
+    permit: Permit,
     pass_fds: Sequence[int] = (),
     reads: Reads | None = None,
+    writable: Sequence[Path] = (),
     timeout: float,
     silence: float | None = None,
     memory: int | None = None,
@@ -360,13 +372,16 @@ def run(
     fork: Fork | None = None,
 ) -> Exit:
     """Runs a command to its end, or ends it (`reads`: a folder, and a file to which goes what the
-    command named of it, see reads.py): after `timeout` seconds; after `silence` seconds
-    in which neither the log grew nor `activity()` changed; when its tree holds more than
-    `memory` bytes; when `stop()` says so. `on_tick` is called about every `tick` seconds; what
-    it raises ends the command too and is passed on. Raises MachineError as `Running.start`."""
+    command named of it, see reads.py; `writable`: where alone it may write, see sandbox.py): after
+    `timeout` seconds; after `silence` seconds in which neither the log grew nor `activity()`
+    changed; when its tree holds more than `memory` bytes; when `stop()` says so. `on_tick` is
+    called about every `tick` seconds; what it raises ends the command too and is passed on. Raises
+    MachineError and NotAllowed as `Running.start`."""
     with (
         contextlib.closing(Output(log)) as output,
-        Running._start(argv, cwd, env, output.fd, pass_fds, reads, clock, fork) as running,
+        Running._start(
+            argv, cwd, env, output.fd, permit, pass_fds, reads, clock, fork, writable
+        ) as running,
     ):
         started = heard = clock()
         sign: object = None
@@ -411,15 +426,16 @@ def capture(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    permit: Permit,
     timeout: float,
 ) -> tuple[int, str, str]:
     """Runs a short helper command; returns its exit status, stdout and stderr. Raises
-    MachineError when it cannot be started or gives no answer within `timeout` seconds."""
+    MachineError when it cannot be started or gives no answer within `timeout` seconds, NotAllowed
+    where the permit does not cover it."""
     try:
-        with subprocess.Popen(
-            list(argv), cwd=cwd, env=None if env is None else dict(env),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        with spawn(
+            argv, cwd=cwd, env=env, permit=permit, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace",
         ) as process:  # fmt: skip
             try:
                 out, err = process.communicate(timeout=timeout)
@@ -434,6 +450,28 @@ def capture(
         raise MachineError(f"{argv[0]} cannot be started: {error}") from error
 
 
+def spawn(
+    argv: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    permit: Permit,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Starts a helper without a supervisor, in a session of its own. Raises OSError, and
+    NotAllowed where the permit does not cover it."""
+    words = permit.grant(argv, cwd, env, argv[0])
+    return _popen(
+        words, cwd=cwd, env=None if env is None else dict(env), stdin=subprocess.DEVNULL,
+        start_new_session=True, **options,
+    )  # fmt: skip
+
+
+def _popen(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """The one place where a process begins. What calls it has been granted a permit."""
+    return subprocess.Popen(list(argv), umask=umask.of_user(), **options)
+
+
 def sweep(ulid: str) -> int:
     """Kills what a trial of a dead runner left: every process of this user that carries its
     ulid. Returns how many there were."""
@@ -442,31 +480,6 @@ def sweep(ulid: str) -> int:
 
 def _not_started(message: str) -> Exit:
     return Exit(End.NOT_STARTED, None, 0.0, 0, 0.0, False, message)
-
-
-def _find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | None, str]:
-    """The file to execute, or None and the reason. As exec would look, from `cwd` and with the
-    PATH of `env`, but so that a missing command can be told from one that failed."""
-    if not name:
-        return None, "no command: its name is empty"
-    if "/" in name:
-        candidates = [cwd / name]
-    else:
-        folders = env.get("PATH", os.defpath).split(os.pathsep)
-        candidates = [cwd / folder / name for folder in folders]
-    try:
-        for path in candidates:
-            if path.is_file() and os.access(path, os.X_OK):
-                return str(path), ""
-        existing = [path for path in candidates if path.exists()]
-        nearby = (cwd / name).is_file()
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
-        return None, f"no command {name[:80]!r}: {error}"
-    if existing:
-        return None, f"{existing[0]} is not an executable file"
-    if "/" in name:
-        return None, f"no command {name!r} in {cwd}"
-    return None, f"no command {name!r} on PATH" + (f"; write ./{name} if it is meant" * nearby)
 
 
 def _signal_name(number: int) -> str:

@@ -140,18 +140,22 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-_loaded: list[Any] = []
+_loaded: dict[str, Any] = {}
 
 
 def recorder() -> Any:
     """The module reads.py. A launcher asks for it before it forks, so that none of its supervisors
     has to compile it."""
-    if not _loaded:
+    return _module("reads")
+
+
+def _module(name: str) -> Any:
+    if name not in _loaded:
         folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
         loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
-        _loaded.append(loader("celedger_reads", folder + "/reads.py").load_module())
-        del sys.modules["celedger_reads"]  # what a launcher has there, its trials have too
-    return _loaded[0]
+        _loaded[name] = loader(f"celedger_{name}", f"{folder}/{name}.py").load_module()
+        del sys.modules[f"celedger_{name}"]  # what a launcher has there, its trials have too
+    return _loaded[name]
 
 
 def main(
@@ -161,6 +165,7 @@ def main(
     tree: str,
     reads: str,
     beside: str,
+    writable: str,
     program: str,
     argv: list[str],
 ) -> None:
@@ -174,7 +179,7 @@ def main(
     def become(libc: object, me: int, watched: Callable[[], None]) -> None:
         _execute(program, argv, libc, me, status, watched)
 
-    supervise(control, status, become, tree=tree, reads=reads, beside=beside)
+    supervise(control, status, become, tree=tree, reads=reads, beside=beside, writable=writable)
 
 
 def supervise(
@@ -185,12 +190,13 @@ def supervise(
     tree: str = "",
     reads: str = "",
     beside: str = "",
+    writable: str = "",
 ) -> None:
     """Forks the command and watches it to its end. Returns in the child alone, where `become`
     (of libc, this process's number, and what begins the record of its reads) returned;
     `last_words` (JSON members, each with a comma before it) join the report of how it ended.
     What it names of the folder `tree`, and of those `beside` it, goes into the file `reads`, where
-    one is given."""
+    one is given. It writes only below the paths `writable` (joined by "//"), where any is given."""
     libc = None
     try:
         import ctypes
@@ -205,10 +211,18 @@ def supervise(
     me = os.getpid()
     # What records all that the command will read of `tree`, and opens beside it.
     watch = recorder().Watch(tree, beside) if reads else None
+    box = _module("sandbox") if writable else None
+
+    def begin() -> None:
+        if box is not None:
+            box.restrict(writable.split("//"))
+        if watch is not None:
+            watch.begin()
+
     started = time.monotonic()
     command = os.fork()
     if command == 0:
-        become(libc, me, watch.begin if watch else lambda: None)
+        become(libc, me, begin)
         return
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
@@ -245,5 +259,5 @@ def supervise(
 
 
 if __name__ == "__main__":
-    _, control, status, locale, tree, reads, beside, program, *argv = sys.argv
-    main(int(control), int(status), locale, tree, reads, beside, program, argv)
+    _, control, status, locale, tree, reads, beside, writable, program, *argv = sys.argv
+    main(int(control), int(status), locale, tree, reads, beside, writable, program, argv)

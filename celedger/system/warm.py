@@ -15,20 +15,22 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
 from celedger.system import process, tree
+from celedger.system.gate import Permit, mark
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
 from celedger.system.record import NOWHERE, take
 from celedger.system.sources import SOURCES
 
+FOLDER = Path("/")  # where a launcher starts: outside of any checkout
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
@@ -76,8 +78,9 @@ class _Launcher:
     """One launcher's process, at our end."""
 
     def __init__(
-        self, script: Path, python: str, preload: Sequence[str], env: Mapping[str, str]
-    ) -> None:
+        self, script: Path, python: str, preload: Sequence[str], env: Mapping[str, str],
+        permit: Permit,
+    ) -> None:  # fmt: skip
         self.stamps: tuple[tuple[str, int, int], ...] = ()
         self.files: dict[str, str] = {}
         self.packages: set[str] = set()
@@ -87,10 +90,10 @@ class _Launcher:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
         self._socket = ours
         with theirs, tempfile.TemporaryFile() as output:
-            self._process = subprocess.Popen(
-                [python, str(script), str(theirs.fileno()), str(SUPERVISOR), json.dumps(preload)],
-                cwd="/", env={**env, TRIAL_VARIABLE: "0" * _TOKEN}, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True, pass_fds=(theirs.fileno(),),
+            self._process = process.spawn(
+                line(python, preload), cwd=FOLDER, env={**env, TRIAL_VARIABLE: "0" * _TOKEN},
+                permit=_with(permit, script, theirs.fileno()),
+                stdout=output, stderr=output, pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
     def imported(self, stop: Callable[[], bool] | None) -> bool:
@@ -179,17 +182,19 @@ class Launchers:
         python: str,
         preload: Sequence[str],
         env: Mapping[str, str],
+        permit: Permit,
         stop: Callable[[], bool] | None = None,
     ) -> Fork | None:
-        """How to start a command warm; None where it must start cold. Waits for the imports when
-        it is the first of its kind, unless `stop()`. Raises SuiteError where a preloaded module
-        is the repository's own."""
+        """How to start a command warm; None where it must start cold. Waits for the imports, for
+        which the permit is, when it is the first of its kind, unless `stop()`. Raises SuiteError
+        where a preloaded module is the repository's own, NotAllowed."""
         token = env.get(TRIAL_VARIABLE, "")
         if not preload or not startable(argv, python) or len(token) != _TOKEN:
             return None
-        early = {k: v for k, v in env.items() if not k.startswith(_LATE)}
+        early = early_variables(env)
         late = {k: v for k, v in env.items() if k not in early}
-        launcher = self._launcher((python, tuple(preload), frozenset(early.items())), early, stop)
+        key = (python, tuple(preload), frozenset(early.items()))
+        launcher = self._launcher(key, early, permit, stop)
         if launcher is None:
             return None
 
@@ -200,13 +205,14 @@ class Launchers:
             log: int,
             passed: Sequence[int],
             reads: Reads | None,
+            writable: str,
         ) -> Supervisor | None:
             script = argv[1] == "-m" or (cwd / argv[1]).is_file()
             if not script or not cwd.is_dir():
                 return None
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
             order["reads"] = reads.words() if reads else ("", "", "")
-            order["named"] = launcher.named
+            order["writable"], order["named"] = writable, launcher.named
             forked = launcher.fork(order, [*own, log, *passed])
             if forked is None:  # killed, perhaps after it forked
                 tree.hunt(variable=(TRIAL_VARIABLE, token))
@@ -215,7 +221,7 @@ class Launchers:
         return fork
 
     def _launcher(
-        self, key: _Key, env: Mapping[str, str], stop: Callable[[], bool] | None
+        self, key: _Key, env: Mapping[str, str], permit: Permit, stop: Callable[[], bool] | None
     ) -> _Launcher | None:
         held = self._held.get(key)
         if held is None and key in self._held:
@@ -231,7 +237,7 @@ class Launchers:
             (self._held.pop(oldest) or held).close()  # type: ignore[union-attr]
         python, preload, _ = key
         try:
-            launcher = _Launcher(self._script, python, preload, env)
+            launcher = _Launcher(self._script, python, preload, env, permit)
         except OSError:
             return None
         fit = False
@@ -239,7 +245,7 @@ class Launchers:
             fit = launcher.imported(stop)
             self._refuse_own(preload, launcher)
             if fit and not (launcher.packages <= _QUIET and self._apart(launcher)):
-                named = self._named(python, preload, env, stop)
+                named = self._named(python, preload, env, permit, stop)
                 launcher.named, fit = named or {}, named is not None
         finally:
             if not fit:
@@ -252,6 +258,7 @@ class Launchers:
         python: str,
         preload: Sequence[str],
         env: Mapping[str, str],
+        permit: Permit,
         stop: Callable[[], bool] | None,
     ) -> dict[str, list[str]] | None:
         """What the imports read of the user's own repository, and what else counts of each trial
@@ -266,8 +273,8 @@ class Launchers:
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
                 fd = theirs.fileno()
                 done = process.run(
-                    [python, str(self._script), str(fd), str(SUPERVISOR), json.dumps(preload)],
-                    cwd=Path("/"), log=folder / "log", pass_fds=(fd,), timeout=_IMPORTING,
+                    line(python, preload), cwd=FOLDER, log=folder / "log", pass_fds=(fd,),
+                    permit=_with(permit, self._script, fd), timeout=_IMPORTING,
                     env={**env, TRIAL_VARIABLE: "0" * _TOKEN, "CELEDGER_SOURCES": str(folder)},
                     reads=Reads(folder, folder / "reads", self._beside), stop=stop,
                 )  # fmt: skip
@@ -308,6 +315,22 @@ class Launchers:
                     f"the suite preloads {name}, which is the repository's own ({folder})",
                     "take it out of `preload`: it has to come from the commit under test",
                 )
+
+
+def line(python: str, preload: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that start a launcher, marks for what is celedger's own."""
+    own = map(mark, ("script", "channel", "supervisor"))
+    return (python, *own, json.dumps(preload))
+
+
+def early_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a training that its launcher has, too."""
+    return {k: v for k, v in env.items() if not k.startswith(_LATE)}
+
+
+def _with(permit: Permit, script: Path, channel: int) -> Permit:
+    own = {"script": str(script), "channel": str(channel), "supervisor": str(SUPERVISOR)}
+    return replace(permit, values=own)
 
 
 def _starts_with_code(folder: Path) -> bool:

@@ -24,6 +24,7 @@ from celedger.model import (
 )
 from celedger.suite import command_lines
 from celedger.system import lock, process
+from celedger.system.gate import mark
 from celedger.system.telemetry import Sampler
 from celedger.trial import closure, events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
@@ -115,7 +116,7 @@ class Attempt:
         bench.listen(events.Started(self.commit, task, self.trial.seed))
         lines = command_lines(
             task, python=self.place.python, suite_dir=bench.suite_copy,
-            tree=bench.tree, seed=self.trial.seed, out=self.out,
+            tree=bench.tree, seed=mark("seed"), out=self.out,
         )  # fmt: skip
         self.journal.sources = sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
@@ -126,7 +127,7 @@ class Attempt:
                 with suppress(OSError):  # a full disk: this command meets it, too
                     os.write(self.channel, b"\n")
             try:
-                end = self._command(argv, env, task.timeout - spent)
+                end = self._command(name, argv, env, task.timeout - spent)
             except _Flooded as flood:  # what was not read by now would take minutes
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             if end.end is process.End.STOPPED:
@@ -162,13 +163,16 @@ class Attempt:
         if len(self.starts) == 1:
             self.totals["warm_duration" if warm else "duration"] = seconds
 
-    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
-        bench = self.bench
+    def _command(
+        self, name: str, argv: tuple[str, ...], env: Mapping[str, str], left: float
+    ) -> process.Exit:
+        bench, python = self.bench, self.place.python
         fork = None
         if bench.launchers is not None:
             fork = bench.launchers.forker(
-                argv, self.place.python, self.task.preload, env, bench.stop
-            )
+                argv, python, self.task.preload, env, bench.starts.launcher(self.task, python),
+                bench.stop,
+            )  # fmt: skip
         by_hand = bench.stop or (lambda: False)
 
         def tick(running: process.Running) -> None:
@@ -180,7 +184,11 @@ class Attempt:
 
         end = process.run(
             argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
+            permit=bench.starts.training(
+                self.task, name, python, bench.tree, bench.suite_copy, self.out, self.trial.seed
+            ),
             reads=process.Reads(bench.tree, self.reads, bench.closures.beside),
+            writable=bench.writable(self.task, self.out, self.journal_path, self.log),
             timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
@@ -247,6 +255,7 @@ class Attempt:
             strayed = self.bench.closures.keep(
                 self.commit, self.task, ulid, self.observed, self.bench.checkout,
                 self.bench.suite_copy, self.place.python,
+                self.bench.starts.question(self.task, self.place.python),
             )  # fmt: skip
             if strayed:
                 root = self.bench.checkouts.repository.root

@@ -34,6 +34,7 @@ from celedger.system.warm import Launchers
 from celedger.trial import closure, events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module
+from celedger.trial.starts import Starts
 from celedger.trial.suitecopy import SuiteCopy
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
@@ -55,6 +56,7 @@ class Workbench:
     child: Path
     environments: Mapping[str, Environment]  # task name -> where it would run now
     interpreters: Mapping[str, str]  # task name -> path of its interpreter
+    starts: Starts
     builds: Builds
     venvs: Venvs
     device: Device
@@ -66,6 +68,7 @@ class Workbench:
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
     stop: Callable[[], bool] | None = None
+    sandbox: bool = False  # for all tasks, whatever the suite says
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
     _suite: SuiteCopy | None = None
@@ -193,6 +196,7 @@ class Workbench:
                     environment=place.environment.fingerprint, suite_dir=self.suite_copy,
                     env=env, log=log, now=self.now(), fresh=self._fresh,
                     building=lambda: self.listen(events.Building(commit, task)), stop=self.stop,
+                    writable=self.writable(task, log),
                 )  # fmt: skip
                 if kind is not OutcomeKind.OK:
                     return kind, reason
@@ -217,6 +221,10 @@ class Workbench:
             return f"the requirements of {self._held_at[:10]}, with which all run, bring no {name}"
         python = self.interpreters[task.name]
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
+
+    def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
+        """Where a task in the sandbox may write: in its checkout, and there. () without one."""
+        return (self.tree, *others) if self.sandbox or task.sandbox else ()
 
     @property
     def checkout(self) -> Checkout:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +25,7 @@ from celedger.suite import build_lines
 from celedger.system import process
 from celedger.system.cache import Cache, shrink
 from celedger.trial.ending import classify, explain, tail
+from celedger.trial.starts import Starts
 
 # A failed build is not tried again for this long: a compiler that was missing may come back, and
 # --force asks at once.
@@ -81,6 +82,7 @@ class Builds:
     cache: Cache
     caches: tuple[Cache, ...]
     limit: Bytes
+    starts: Starts
     _failed: dict[str, str] = field(default_factory=dict)
 
     def provide(
@@ -98,6 +100,7 @@ class Builds:
         fresh: float = 0.0,
         building: Callable[[], None] = lambda: None,
         stop: Callable[[], bool] | None = None,
+        writable: Sequence[Path] = (),
     ) -> tuple[OutcomeKind, str]:
         """Build, or bring back, in a checkout that is at the commit, and seal it: `ok`, or the
         outcome and the reason. Failures remembered from before `fresh` (seconds since the epoch)
@@ -122,10 +125,11 @@ class Builds:
             return OutcomeKind.OK, ""
         building()
         lines = build_lines(task, python=python, suite_dir=suite_dir, tree=checkout.path)
-        for line in lines:
+        for step, line in enumerate(lines, 1):
+            permit = self.starts.build(task, step, python, checkout.path, suite_dir)
             end = process.run(
-                line, cwd=checkout.path, env=env, log=log, timeout=task.timeout,
-                silence=task.silence, stop=stop,
+                line, cwd=checkout.path, env=env, log=log, permit=permit, writable=writable,
+                timeout=task.timeout, silence=task.silence, stop=stop,
             )  # fmt: skip
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt
@@ -222,7 +226,10 @@ class Builds:
             if not known or not isinstance(changed, list):
                 return False
             assert isinstance(files, dict) and isinstance(folders, dict)
-            if any(checkout.tracks(n) and n not in changed for n in (*files, *folders)):
+            names = (*files, *folders)
+            if any(checkout.tracks(n) and n not in changed for n in names):
+                return False
+            if not all(_lies_in(checkout.path / name, checkout.path) for name in names):
                 return False
             try:
                 for name in folders:
@@ -264,6 +271,11 @@ def copy(source: Path, target: Path) -> None:
     else:
         shutil.copyfile(source, target)
     shutil.copystat(source, target)
+
+
+def _lies_in(path: Path, tree: Path) -> bool:
+    """Return True if no folder on the way to it is a link that leads out of the tree."""
+    return Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(tree))
 
 
 def _look(path: Path) -> list[int]:

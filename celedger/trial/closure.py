@@ -20,6 +20,7 @@ from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Checkout, Repository, filters
 from celedger.repo.closures import TREE, Contents, Forms, Objects
+from celedger.system.gate import Permit
 from celedger.system.record import take
 from celedger.trial import journal, outside, protocol
 from celedger.trial.imports import Imports, code_of, lists_by_finders
@@ -98,10 +99,11 @@ class Closures:
         checkout: Checkout,
         suite: Path,
         python: str,
+        permit: Permit,
     ) -> str:
         """Store the closure of a trial that just ended in a checkout, with a copy of its suite and
-        an interpreter. Returns the file that it took from the user's work tree instead, "" for
-        none."""
+        an interpreter (and a permit to ask it). Returns the file that it took from the user's work
+        tree instead, "" for none."""
         unknown, file = observed.unknown, ""
         if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
@@ -110,7 +112,8 @@ class Closures:
             if observed.opened or observed.looked:
                 found = outside.judge(
                     self._repository, self.beside, observed.opened, observed.looked,
-                    self._objects, commit.tree, self._kept(ulid), python, observed.since,
+                    self._objects, commit.tree, self._kept(ulid), python, permit,
+                    observed.since,
                 )  # fmt: skip
             file, unknown = found.file, unknown or found.unknown
             observed.paths |= found.paths

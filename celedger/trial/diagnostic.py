@@ -18,6 +18,7 @@ from celedger.errors import CannotJudge
 from celedger.model import Commit, OutcomeKind, Task
 from celedger.suite import command_lines
 from celedger.system import process
+from celedger.system.gate import mark
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import variables
@@ -84,11 +85,15 @@ def diagnose(
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
         lines = command_lines(
             task, python=place.python, suite_dir=bench.suite_copy,
-            tree=bench.tree, seed=seed, out=out,
+            tree=bench.tree, seed=mark("seed"), out=out,
         )  # fmt: skip
-        for _, argv in lines:
+        for name, argv in lines:
+            permit = bench.starts.training(
+                task, name, place.python, bench.tree, bench.suite_copy, out, seed
+            )
             end = process.run(
-                argv, cwd=bench.tree, env=env, log=log, timeout=task.timeout,
+                argv, cwd=bench.tree, env=env, log=log, permit=permit,
+                writable=bench.writable(task, out), timeout=task.timeout,
                 silence=task.silence, memory=task.memory, stop=bench.stop, on_tick=on_tick,
             )  # fmt: skip
             if end.end is process.End.STOPPED:

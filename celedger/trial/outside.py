@@ -21,14 +21,14 @@ import stat
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from celedger.errors import MachineError
 from celedger.repo import Repository
 from celedger.repo.closures import SUBMODULE, TREE, Objects
 from celedger.repo.plumbing import ask
-from celedger.system import process
+from celedger.system import environment, process
+from celedger.system.gate import Permit
 from celedger.system.sources import COMPILED
 
 # Of .git, what tells by its size or by being there.
@@ -75,11 +75,12 @@ def judge(
     commit: str,
     kept: Kept,
     python: str,
+    permit: Permit,
     began: float = math.inf,
 ) -> Outside:
     """Of what a trial opened of the folders `beside`, and what it only looked at; one that ends
     with a slash stands for all that is below. `commit` is the tree that it ran at; `python` is its
-    interpreter; it `began` then (Unix seconds)."""
+    interpreter, with a permit to ask it; it `began` then (Unix seconds)."""
     git = _inside(repository.common_dir)
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
@@ -131,7 +132,7 @@ def judge(
                     strayed.setdefault("folder", f"{reason}, too many files to tell which")
                 paths.add(lies)
             elif path not in opened:
-                searched = name in tree.folders and os.fsdecode(path) in _search_path(python)
+                searched = name in tree.folders and path in _search_path(python, permit)
                 if not searched and not tree.looks_the_same(lies, began):
                     strayed.setdefault(
                         "looked", f"it looks at {said} of the user's own work tree, which differs"
@@ -142,9 +143,8 @@ def judge(
             elif name in tree.folders:
                 # Python lists what is on its path to see that a module is not there. What would
                 # be there at another commit is what that commit has there.
-                if os.fsdecode(path) not in _search_path(python) and not tree.lists_the_same(
-                    name, began
-                ):
+                searched = path in _search_path(python, permit)
+                if not searched and not tree.lists_the_same(name, began):
                     strayed.setdefault("folder", f"{reason}, not as the commit has it")
                 paths.add(name)
             elif lies in tree.files:
@@ -264,16 +264,27 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "folder" if entry.is_dir(follow_symlinks=False) else "file"
 
 
-@lru_cache
-def _search_path(python: str) -> frozenset[str]:
+_searched: dict[str, frozenset[bytes]] = {}  # by interpreter
+
+
+def _search_path(python: str, permit: Permit) -> frozenset[bytes]:
     """The folders in which an interpreter looks for modules by itself."""
+    if python not in _searched:
+        _searched[python] = _ask_search_path(python, permit)
+    return _searched[python]
+
+
+def _ask_search_path(python: str, permit: Permit) -> frozenset[bytes]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    code = "import sys; print('\\n'.join(sys.path[1:]))"
+    code = "import sys; print('\\n'.join(filter(None, sys.path)))"
     try:
-        _, out, _ = process.capture([python, "-c", code], cwd=Path("/"), env=env, timeout=_ANSWER)
+        _, out, _ = process.capture(
+            environment.question(python, 0), env=env, permit=environment.asking(permit, code),
+            timeout=_ANSWER,
+        )  # fmt: skip
     except MachineError:
         return frozenset()
-    return frozenset(os.path.realpath(line) for line in out.splitlines() if line)
+    return frozenset(os.fsencode(os.path.realpath(line)) for line in out.splitlines() if line)
 
 
 def _inside(folder: Path) -> bytes:

@@ -15,6 +15,7 @@ import celedger
 from celedger.errors import MachineError
 from celedger.model import Task
 
+_PACKAGE = Path(celedger.__file__).parent
 # A user's own settings of these would bring code, or flags, that no commit contains.
 _DROPPED = ("PYTHON", "CELEDGER_", "COVERAGE_", "PYTEST_", "OLDPWD")
 # One thread count for every library that reads one: OpenMP, MKL, OpenBLAS, Accelerate, numexpr.
@@ -102,20 +103,26 @@ _OFTEN = (
 
 def child_copy(cache: Path) -> Path:
     """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
-    `importing.py`) and nothing else of celedger. It is named by its content, so an upgrade of
-    celedger makes another one."""
-    package = Path(celedger.__file__).parent
-    files = [package / "__init__.py", *sorted((package / "child").glob("*.py"))]
-    content = hashlib.sha256()
-    for file in files:
-        content.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
-    home = cache / content.hexdigest()[:16]
+    `importing.py`) and nothing else of celedger."""
+    home = child_folder(cache)
     if not home.exists():
         try:
-            _copy(files, package, home)
+            _copy(_child_files(), _PACKAGE, home)
         except OSError as error:
             raise MachineError(f"{cache} cannot be written: {error.strerror}") from error
     return home
+
+
+def child_folder(cache: Path) -> Path:
+    """Where that copy is. It is named by its content, so an upgrade of celedger makes another."""
+    content = hashlib.sha256()
+    for file in _child_files():
+        content.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
+    return cache / content.hexdigest()[:16]
+
+
+def _child_files() -> list[Path]:
+    return [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").glob("*.py"))]
 
 
 def _copy(files: Iterable[Path], package: Path, home: Path) -> None:

@@ -23,7 +23,10 @@ from celedger.repo import Checkout, Repository
 from celedger.repo.folders import Folders
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink
+from celedger.system.gate import Request
+from celedger.system.programs import find_program
 from celedger.trial.ending import classify, explain, tail
+from celedger.trial.starts import INSTALLING, Starts
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
 _NO_ROOM = "No space left on device"
@@ -31,6 +34,7 @@ _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 _FINDS = ("-f", "--find-links")
 _EDITABLE = ("-e", "--editable")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
+LINK = "120000 "  # mode of a symbolic link
 # Variables that would make another environment than the one asked for.
 _DROPPED = ("PYTHON", "CELEDGER_", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_PROJECT")
 
@@ -47,14 +51,16 @@ class Place:
     log: str = ""
 
 
-class _Unmade(Exception):
+class Unmade(Exception):
+    """There is no environment: `problem` says why in one line, `log` is what was said."""
+
     def __init__(self, kind: OutcomeKind, problem: str, log: str = "") -> None:
         super().__init__(problem)
         self.kind, self.problem, self.log = kind, problem, log
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """The requirement files as they are at a commit: those to install, and the mode and blob of
     everything that they name."""
 
@@ -71,11 +77,12 @@ class Venvs:
     caches: tuple[Cache, ...]
     limit: Bytes
     base_env: Mapping[str, str]
-    describe: Callable[[str, int], Environment]  # of an interpreter and a number of threads
+    describe: Callable[[str, Task], Environment]  # of an interpreter, for a task
+    starts: Starts
     stop: Callable[[], bool] | None = None
-    _wanted: dict[tuple[str, tuple[str, ...]], _Wanted | _Unmade] = field(default_factory=dict)
+    _wanted: dict[tuple[str, tuple[str, ...]], Wanted | Unmade] = field(default_factory=dict)
     _made: dict[str, tuple[Held, Folders, dict[int, Environment]]] = field(default_factory=dict)
-    _failed: dict[str, _Unmade] = field(default_factory=dict)
+    _failed: dict[str, Unmade] = field(default_factory=dict)
 
     def close(self) -> None:
         for held, _, _ in self._made.values():
@@ -86,7 +93,7 @@ class Venvs:
         """What tells one environment from another: the files' content and the interpreter.
         "" where the commit's files cannot be used."""
         wanted = self._find(commit, task)
-        return "" if isinstance(wanted, _Unmade) else _key(wanted, base)
+        return "" if isinstance(wanted, Unmade) else _key(wanted, base)
 
     def has(self, commit: str, task: Task, base: Place) -> bool:
         """Whether `place` would have nothing to install."""
@@ -100,72 +107,47 @@ class Venvs:
         interpreter it is made with; the checkout is moved to the commit where files of it are
         needed. Raises MachineError where the machine, not the commit, is what fails."""
         wanted = self._find(commit, task)
-        if isinstance(wanted, _Unmade):
+        if isinstance(wanted, Unmade):
             return _without(base, wanted, commit)
         key = _key(wanted, base)
         if key in self._failed:
             return _without(base, self._failed[key], key)
+        self._admit(key, wanted, task, base)
         try:
-            held, known = self._hold(key, wanted, base, commit, checkout)
-        except _Unmade as unmade:
+            held, known = self._hold(key, wanted, task, base, commit, checkout)
+        except Unmade as unmade:
             if unmade.kind is OutcomeKind.UNTESTABLE:
                 self._failed[key] = unmade
             return _without(base, unmade, key)
-        python = str(_python(held.path))
+        python = str(python_of(held.path))
         if task.threads not in known:
-            known[task.threads] = self.describe(python, task.threads)
+            known[task.threads] = self.describe(python, task)
         return Place(known[task.threads], python)
 
     # --- what is wanted
 
-    def _find(self, commit: str, task: Task) -> _Wanted | _Unmade:
+    def _find(self, commit: str, task: Task) -> Wanted | Unmade:
         name = (commit, task.venv)
         if name not in self._wanted:
             try:
-                self._wanted[name] = self._read(commit, task.venv)
-            except _Unmade as unmade:
+                self._wanted[name] = wanted(self.repository, commit, task.venv)
+            except Unmade as unmade:
                 self._wanted[name] = unmade
         return self._wanted[name]
 
-    def _read(self, sha: str, patterns: Sequence[str]) -> _Wanted:
-        """Follows what the files include. Raises _Unmade where one names the repository's own
-        code."""
-        files = dict(self.repository.matching(sha, patterns))
-        if not files:
-            raise _Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
-        install = tuple(files)
-        pending, seen = list(install), set(install)
-        while pending:
-            name = pending.pop()
-            text = self.repository.blob(sha, name).decode("utf-8", "replace")
-            for kind, value in _lines(text, name):
-                # pip takes what a file includes from beside it, and a path from where it runs.
-                target = _beside("" if kind == "local" else name, value)
-                if target is None:
-                    raise _Unmade(
-                        OutcomeKind.UNTESTABLE,
-                        f"{name} names {value!r}, which is outside the commit's tree",
-                    )
-                found = self.repository.matching(sha, [target])
-                folder = target not in found
-                if kind == "local" and folder:
-                    raise _Unmade(
-                        OutcomeKind.UNTESTABLE,
-                        f"{name} names {value!r}: a package of the repository itself goes on "
-                        "`pythonpath` or into `build`",
-                    )
-                if kind == "find" and not found:
-                    found = self.repository.matching(sha, [_beside("", value) or target])
-                files |= found
-                if kind == "include" and target not in seen:
-                    seen.add(target)
-                    pending += [target] if found else []
-        return _Wanted(install, files)
-
     # --- what there is
 
+    def _admit(self, key: str, wanted: Wanted, task: Task, base: Place) -> None:
+        """Ask whether an environment may be made from these files, also where it is there already.
+        Raises NotAllowed."""
+        if key in self._made:
+            return
+        home, env = self.cache.folder / key, install_variables(self.base_env)
+        for request in install_requests(self.starts, task, base.python, home, env, wanted):
+            self.starts.gate.admit(request)
+
     def _hold(
-        self, key: str, wanted: _Wanted, base: Place, commit: str,
+        self, key: str, wanted: Wanted, task: Task, base: Place, commit: str,
         checkout: Callable[[], Checkout],
     ) -> tuple[Held, dict[int, Environment]]:  # fmt: skip
         """The environment of a key, held, and how it was described for each number of threads."""
@@ -178,7 +160,7 @@ class Venvs:
             del self._made[key]
         for _ in range(2):
             held = self.cache.make(
-                key, lambda home: self._fill(home, wanted, base, commit, checkout()),
+                key, lambda home: self._fill(home, wanted, task, base, commit, checkout()),
                 stop=self.stop,
             )  # fmt: skip
             if _listing(held.path) == held.facts.get("listing"):
@@ -194,7 +176,7 @@ class Venvs:
         return held, self._made[key][2]
 
     def _fill(
-        self, home: Path, wanted: _Wanted, base: Place, commit: str, checkout: Checkout
+        self, home: Path, wanted: Wanted, task: Task, base: Place, commit: str, checkout: Checkout
     ) -> Mapping[str, object]:
         checkout.move_to(commit)
         source = home / "source"
@@ -202,11 +184,13 @@ class Venvs:
         for name in wanted.files:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkout.path / name, source / name)
-        env = {k: v for k, v in self.base_env.items() if not k.startswith(_DROPPED)}
-        env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+        env = install_variables(self.base_env)
         log = home / "log"
-        for line in _commands(home, base.python, wanted.install, env):
-            end = process.run(line, cwd=source, env=env, log=log, timeout=TIMEOUT, stop=self.stop)
+        for step, line in enumerate(install_lines(home, base.python, wanted.install, env), 1):
+            permit = self.starts.environment(task, step, base.python, home, wanted.files)
+            end = process.run(
+                line, cwd=source, env=env, log=log, permit=permit, timeout=TIMEOUT, stop=self.stop
+            )
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt
             kind = classify(end, log)
@@ -218,18 +202,18 @@ class Venvs:
             if kind is not OutcomeKind.OK:
                 killed = kind is OutcomeKind.KILLED
                 names = ", ".join(wanted.install)
-                raise _Unmade(
+                raise Unmade(
                     kind if killed else OutcomeKind.UNTESTABLE,
                     f"no environment from {names}: {explain(end, log)}", said,
                 )  # fmt: skip
         return {"commit": commit, "files": list(wanted.install), "listing": _listing(home)}
 
 
-def _commands(
+def install_lines(
     home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
     wanted = [word for name in files for word in ("-r", name)]
-    python, venv = str(_python(home)), str(home / "venv")
+    python, venv = str(python_of(home)), str(home / "venv")
     uv = shutil.which("uv", path=env.get("PATH", ""))
     if uv is not None:
         return [
@@ -243,6 +227,22 @@ def _commands(
     ]
 
 
+def install_requests(
+    starts: Starts, task: Task, python: str, home: Path, env: Mapping[str, str], wanted: Wanted
+) -> list[Request]:
+    """Return a description of each step of making an environment at `home`."""
+    requests = []
+    for step, line in enumerate(install_lines(home, python, wanted.install, env), 1):
+        program = find_program(line[0], home, env)[0] or ""
+        permit = starts.environment(task, step, python, home, wanted.files)
+        requests.append(permit.request(line, home / "source", env, program))
+    return requests
+
+
+def install_variables(base: Mapping[str, str]) -> dict[str, str]:
+    return {**{k: v for k, v in base.items() if not k.startswith(_DROPPED)}, **INSTALLING}
+
+
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
     """Options for uv, which else takes settings (`[tool.uv]` of pyproject.toml, uv.toml) from the
     folders above: an environment lies in the user's repository. Only the user's own file counts,
@@ -254,17 +254,17 @@ def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
     return ("--no-config",)
 
 
-def _python(home: Path) -> Path:
+def python_of(home: Path) -> Path:
     return home / "venv" / "bin" / "python"
 
 
-def _key(wanted: _Wanted, base: Place) -> str:
+def _key(wanted: Wanted, base: Place) -> str:
     interpreter = [base.python, base.environment.details["python"]]
     text = json.dumps([interpreter, wanted.install, dict(wanted.files)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without(base: Place, unmade: _Unmade, key: str) -> Place:
+def _without(base: Place, unmade: Unmade, key: str) -> Place:
     """A trial that could not have its environment is kept under one of its own: neither the base
     interpreter's, in which it never ran, nor that which it will have once this is mended."""
     details = {**base.environment.details, "venv": f"not made from {key[:12]}"}
@@ -298,12 +298,56 @@ def _clock(home: Path) -> Callable[[], int]:
     return now
 
 
+def wanted(repository: Repository, sha: str, patterns: Sequence[str]) -> Wanted:
+    """Return the requirement files of a commit, and what they include. Raises Unmade where one
+    names the repository's own code, or is a link: what that leads to is no part of the commit."""
+    files = dict(repository.matching(sha, patterns))
+    if not files:
+        raise Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
+    install = tuple(files)
+    pending, seen = list(install), set(install)
+    while pending:
+        _refuse_links(files)
+        name = pending.pop()
+        text = repository.blob(sha, name).decode("utf-8", "replace")
+        for kind, value in _lines(text, name):
+            # pip takes what a file includes from beside it, and a path from where it runs.
+            target = _beside("" if kind == "local" else name, value)
+            if target is None:
+                raise Unmade(
+                    OutcomeKind.UNTESTABLE,
+                    f"{name} names {value!r}, which is outside the commit's tree",
+                )
+            found = repository.matching(sha, [target])
+            folder = target not in found
+            if kind == "local" and folder:
+                raise Unmade(
+                    OutcomeKind.UNTESTABLE,
+                    f"{name} names {value!r}: a package of the repository itself goes on "
+                    "`pythonpath` or into `build`",
+                )
+            if kind == "find" and not found:
+                found = repository.matching(sha, [_beside("", value) or target])
+            files |= found
+            if kind == "include" and target not in seen:
+                seen.add(target)
+                pending += [target] if found else []
+    _refuse_links(files)
+    return Wanted(install, files)
+
+
+def _refuse_links(files: Mapping[str, str]) -> None:
+    link = next((name for name, entry in files.items() if entry.startswith(LINK)), None)
+    if link is not None:
+        raise Unmade(OutcomeKind.UNTESTABLE, f"{link} is a symbolic link: name the file itself")
+
+
 # --- requirement files (pip's "Requirements File Format")
 
 
 def _lines(text: str, name: str) -> list[tuple[str, str]]:
     """What a requirement file names beside it: `include` for a file of requirements, `find` for a
-    folder of archives, `local` for a package by its path. Raises _Unmade for an editable one."""
+    folder of archives, `local` for a package by its path. Raises Unmade for an editable one."""
     found = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -319,7 +363,7 @@ def _lines(text: str, name: str) -> list[tuple[str, str]]:
         if short is not None and not words[0].startswith("--"):
             option, value = short[1], short[2]
         if option in _EDITABLE:
-            raise _Unmade(
+            raise Unmade(
                 OutcomeKind.UNTESTABLE,
                 f"{name} installs {value!r} in editable form: the repository's own code goes on "
                 "`pythonpath`",

@@ -6,24 +6,27 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from celedger import suite as suites
 from celedger.config import Config
-from celedger.errors import MachineError, UsageError
+from celedger.errors import MachineError, SuiteError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, Task, TrialRecord, Why
 from celedger.repo import Repository, scrubbed
 from celedger.repo.slots import Checkouts
-from celedger.system import environment, gpu, lock
+from celedger.suite.content import hash_of
+from celedger.system import environment, gpu, lock, sandbox
 from celedger.system.cache import Cache
+from celedger.system.gate import Gate
 from celedger.system.warm import Launchers
-from celedger.trial import events, outside, parts, protocol
+from celedger.trial import events, expected, outside, parts, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
-from celedger.trial.surroundings import child_copy
+from celedger.trial.starts import Starts, settings_request
+from celedger.trial.surroundings import child_copy, child_folder
 from celedger.trial.venvs import Venvs
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
@@ -58,40 +61,60 @@ def set_bench(
     suite: suites.Suite,
     tasks: Sequence[Task],
     *,
+    gate: Gate,
     why: Why = Why.RUN,
     label: str = "celedger",
     listen: events.Listener = events.ignore,
+    commit: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Bench:
     """A bench on which the given tasks can run. Nothing is checked out or locked before the
-    first trial; raises MachineError where an interpreter or device does not exist."""
+    first trial; raises MachineError where an interpreter or device does not exist, NotAllowed
+    where the gate does not let these tasks start (with the requirements of a `commit`). `tell`
+    gets a line that names what is new since it was last allowed."""
     if os.pathsep in str(repository.state_dir):
         raise MachineError(
             f"{repository.state_dir} has a {os.pathsep!r}, which PYTHONPATH cannot carry",
             "move the repository to a folder without one",
         )
-    device = gpu.resolve(config.device)
-    interpreters = {
-        task.name: environment.resolve_interpreter(
-            task.python, os.environ.get("PATH", ""), repository.root
+    sandboxed = config.sandbox or any(task.sandbox for task in tasks)
+    if sandboxed and sandbox.version() < sandbox.NEEDED:
+        raise MachineError(
+            f"`sandbox = true` needs Landlock of version {sandbox.NEEDED}, and this kernel has "
+            f"{sandbox.version() or 'none'}",
+            "take it out of your configuration or the suite",
         )
-        for task in tasks
-    }
+    device = gpu.resolve(config.device)
+    starts = starts_of(repository, suite, gate)
+    interpreters = interpreters_of(repository, tasks)
+    base = scrubbed(os.environ)
+    asked = expected.requests(starts, tasks, interpreters, base, commit)
+    gate.review(
+        [settings_request(config), *asked],
+        texts={digest: suite.folder / name for name, digest in suite.files.items()},
+        brought=lambda: repository.has_committed([suite.folder, *config.files]),
+        tell=tell,
+    )
     environments = {
         task.name: environment.describe(
             interpreters[task.name],
             device=device,
             threads=task.threads,
             repo_root=repository.root,
+            permit=starts.question(task, interpreters[task.name]),
         )
         for task in tasks
     }
     kept = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
+    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
+    if suite_files.name != hash_of(suite.files):
+        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
     return Bench(
         ledger=ledger,
         checkouts=Checkouts(repository),
         suite=suite,
-        suite_files=suites.snapshot(suite, repository.state_dir / "suites"),
+        suite_files=suite_files,
         child=child,
         launchers=Launchers(
             child / "celedger" / "child" / "launcher.py",
@@ -100,27 +123,49 @@ def set_bench(
         ),
         environments=environments,
         interpreters=interpreters,
-        builds=Builds(repository, kept[0], kept, config.cache_limit),
+        starts=starts,
+        sandbox=config.sandbox,
+        builds=Builds(repository, kept[0], kept, config.cache_limit, starts),
         venvs=Venvs(
             repository,
             kept[1],
             kept,
             config.cache_limit,
-            scrubbed(os.environ),
+            base,
             # Nothing of it is the repository's own code: see celedger.trial.venvs.
-            lambda python, threads: environment.describe(
-                python, device=device, threads=threads, repo_root=Path(python).parent
+            lambda python, task: environment.describe(
+                python,
+                device=device,
+                threads=task.threads,
+                repo_root=Path(python).parent,
+                permit=starts.question(task, python),
             ),
+            starts,
         ),
         device=device,
         device_lock=lock.DeviceLock(
             device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
         ),
-        base_env=scrubbed(os.environ),
+        base_env=base,
         host=socket.gethostname(),
         why=why,
         listen=listen,
     )
+
+
+def starts_of(repository: Repository, suite: suites.Suite, gate: Gate) -> Starts:
+    """The permits of a suite. Nothing is copied or started."""
+    files = {f"{suite.name}/{name}": digest for name, digest in suite.files.items()}
+    return Starts(gate, repository, child_folder(repository.state_dir / "child"), files)
+
+
+def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, str]:
+    """The path of each task's interpreter, by the task's name. Raises MachineError."""
+    path = os.environ.get("PATH", "")
+    return {
+        task.name: environment.resolve_interpreter(task.python, path, repository.root)
+        for task in tasks
+    }
 
 
 @dataclass(frozen=True, slots=True)

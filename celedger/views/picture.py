@@ -24,6 +24,7 @@ from matplotlib.transforms import Bbox
 
 from celedger.errors import MachineError, UsageError
 from celedger.model import Commit, Direction, Metric
+from celedger.system import umask
 from celedger.views.format import clip, iso_date, short
 
 # Okabe & Ito, "Color Universal Design" (2008): told apart by readers of every colour vision.
@@ -142,8 +143,8 @@ def save(figure: Figure, path: Path) -> Path:
     metadata = {"Date": None, "Creator": "celedger"} if kind == "svg" else {"Software": "celedger"}
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with style():
+        with umask.users(), style():
+            path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(partial, format=kind, metadata=metadata)
         partial.replace(path)
     except OSError as error:

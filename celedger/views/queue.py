@@ -9,6 +9,7 @@ from celedger.model import Job, JobState
 from celedger.views import export
 from celedger.views.format import ago, count, plain, short
 
+_OPEN = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
 _RECENT = 5  # ended jobs shown without being asked for
 
 
@@ -17,10 +18,11 @@ class Queue:
     jobs: Sequence[Job]  # the oldest first
     notes: int  # merges that hooks have noted and no worker has taken in yet
     worker: bool  # whether a worker lives
+    waits: str = ""  # why no worker may take the notes in
 
 
 def _chosen(jobs: Sequence[Job], every: bool) -> list[Job]:
-    ended = [j for j in jobs if j.state not in (JobState.QUEUED, JobState.RUNNING)]
+    ended = [j for j in jobs if j.state not in _OPEN]
     hidden = set() if every else {j.id for j in ended[:-_RECENT]}
     return [j for j in jobs if j.id not in hidden]
 
@@ -40,9 +42,10 @@ def queue_text(queue: Queue, *, now: float, every: bool = False) -> str:
         state, message = _state(job, queue)
         lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}".rstrip())
     if queue.notes:
-        lines.append(f"{count(queue.notes, 'merge')} noted, not yet in the queue")
-    waiting = queue.notes or any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in queue.jobs)
-    if waiting and not queue.worker:
+        why = f"; waits: {plain(queue.waits)}" if queue.waits else ""
+        lines.append(f"{count(queue.notes, 'merge')} noted, not yet in the queue{why}")
+    going = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in queue.jobs)
+    if (going or (queue.notes and not queue.waits)) and not queue.worker:
         lines.append("no worker runs: `celedger worker` goes on")
     return "\n".join(lines) or "the queue is empty"
 
@@ -51,6 +54,7 @@ def queue_json(queue: Queue) -> dict[str, export.Json]:
     """Every job, with full hashes and times in seconds since the epoch."""
     return export.document(
         notes=queue.notes,
+        waits=queue.waits,
         worker=queue.worker,
         jobs=[
             {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from pathlib import Path
 
 from conftest import SUITE, Project
 
@@ -32,3 +34,31 @@ def test_doctor_lists_what_is_kept_and_prunes_what_can_be_made_again(project: Pr
     again = project.run("run", "HEAD", "--force")
     assert again.status in (0, 1), again.err
     assert project.run("doctor", "--older-than", "30").status == 129
+
+
+def test_doctor_runs_nothing_of_the_repository(project: Project) -> None:
+    for number, python in enumerate(("./evil.sh", str(project.root / "evil.sh"))):
+        evil = project.root / "evil.sh"
+        evil.write_text(f"#!/bin/sh\ntouch {project.root}/pwned\n")
+        evil.chmod(0o755)
+        toml = project.root / "suites" / "tiny" / "suite.toml"
+        toml.write_text(SUITE.replace('"tiny"', f'"tiny"\npython = "{python}"', 1))
+        project.commit(f"evil {number}")
+        project.run("allow")
+        done = project.run("doctor")
+        assert f"{evil}, in the repository: not asked" in done.out
+        assert not (project.root / "pwned").exists()
+
+
+def test_doctor_asks_no_interpreter_that_nobody_allowed(project: Project, tmp_path: Path) -> None:
+    evil = tmp_path / "evil"
+    evil.write_text(f'#!/bin/sh\ntouch {tmp_path}/asked\nexec "{sys.executable}" "$@"\n')
+    evil.chmod(0o755)
+    toml = project.root / "suites" / "tiny" / "suite.toml"
+    toml.write_text(SUITE.replace('"tiny"', f'"tiny"\npython = "{evil}"', 1))
+    project.commit("evil")
+    assert f"{evil}, not allowed yet: not asked" in project.run("doctor").out
+    assert not (tmp_path / "asked").exists()
+    project.run("allow")
+    assert f"{evil}, environment " in project.run("doctor").out
+    assert (tmp_path / "asked").exists()

@@ -9,9 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Project, git
+
+from celedger import config
+from celedger.config import Config
+from celedger.ledger import Ledger
+from celedger.model import Job, JobState, NewJob
+from celedger.repo import Repository
+from celedger.service.worker import Worker
 
 PATIENCE = 60.0  # seconds until a test gives up on a process; none of them waits this long
 
@@ -77,3 +85,52 @@ def branch_ahead(project: Project, files: dict[str, str] | None = None, name: st
     sha = project.commit(f"work on {name}", files)
     git(project.root, "checkout", "-q", "-")
     return sha
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """For what nobody rings a bell for."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def allow(project: Project) -> None:
+    done = project.run("allow")
+    assert done.status == 0, done.err
+
+
+class Crew:
+    """Workers of one project that share a ledger, as those of several processes do."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.repository = Repository.open(project.root)
+        self.said: list[str] = []
+        self.repository.exclude(["/ledger.db*", "/.celedger/"])
+        allow(project)
+        self.ledger = Ledger.open(project.root / "ledger.db", create=True)
+
+    def configure(self, place: Repository) -> Config:
+        return config.load(place.root, {}, worktree=place.worktree)
+
+    def worker(self, **settings: Any) -> Worker:
+        return Worker(self.repository, self.ledger, self.configure, self.said.append, **settings)
+
+    def note(self, text: str | None = None, name: str = "1") -> Path:
+        path = self.repository.state_dir / "queue" / f"{name}.moved"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(self.project.root) if text is None else text)
+        return path
+
+    def enqueue(self, commit: str, key: str = "", suite: str = "") -> Job:
+        self.ledger.record_commits([self.repository.commit(commit)])
+        return self.ledger.enqueue(NewJob("commit", commit, suite, time.time(), key))
+
+    def states(self) -> list[tuple[JobState, str]]:
+        return [(j.state, j.message) for j in self.ledger.jobs()]
+
+
+@pytest.fixture
+def crew(project: Project) -> Crew:
+    return Crew(project)

@@ -17,17 +17,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import PEOPLE, SCRIPT, Done, Project, git, make_project
+from conftest import PEOPLE, SCRIPT, Done, Project, celedger, git, make_project
 
-from celedger import config
-from celedger.config import Config
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, NewJob
+from celedger.model import Job, JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work, one_a_task
 
-from .conftest import PATIENCE, Bell, branch_ahead
+from .conftest import PATIENCE, Bell, Crew, allow, branch_ahead, until
 
 
 def queue(project: Project) -> dict[str, Any]:
@@ -38,6 +36,8 @@ def queue(project: Project) -> dict[str, Any]:
 
 def jobs(project: Project) -> list[tuple[str, str, str]]:
     """(commit, state, message) of every job, the oldest first."""
+    if not (project.root / "ledger.db").exists():
+        return []
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         return [(j.commit, j.state.value, j.message) for j in ledger.jobs()]
 
@@ -56,6 +56,7 @@ def alive(pid: int) -> bool:
 @pytest.fixture
 def hooked(project: Project, interpreter: str) -> Project:
     hooks.install(Repository.open(project.root), interpreter)
+    allow(project)
     return project
 
 
@@ -76,6 +77,7 @@ log(epoch=0, val_loss=1.0)
     suite += '[[task]]\nname = "fit"\ncommand = "{python} {suite}/fit.py"\nseeds = [0]\n'
     project = make_project(tmp_path / "project", suite, {"fit.py": wait})
     hooks.install(Repository.open(project.root), interpreter)
+    allow(project)
     yield project
     (tmp_path / "gate").touch()  # a test that failed before leaves no worker behind
 
@@ -114,6 +116,10 @@ def test_a_merge_in_a_linked_worktree_trains_its_head_with_its_configuration(
     sha = branch_ahead(hooked, {"celedger.toml": 'hook_suite = "tiny"\n'})
     git(linked, "merge", "-q", "next")
     assert bell.wait() == "ended 0", log(hooked)
+    assert f"celedger -C {linked} allow" in log(hooked)
+    done = celedger(linked, "allow")
+    assert (done.status, "hook_suite = tiny" in done.out) == (0, True), done.err
+    until(lambda: [s for _, s, _ in jobs(hooked)] == ["done"])
     assert jobs(hooked) == [(sha, "done", "nothing regressed")]
     with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
         assert [(j.suite, j.key) for j in ledger.jobs()] == [("tiny", str(linked))]
@@ -239,40 +245,6 @@ def test_what_a_merge_made_worse_is_bisected_and_the_queue_names_the_commit(
 # --- inside one process, where the moment matters
 
 
-class Crew:
-    """Workers of one project that share a ledger, as those of several processes do."""
-
-    def __init__(self, project: Project) -> None:
-        self.project = project
-        self.repository = Repository.open(project.root)
-        self.said: list[str] = []
-        self.ledger = Ledger.open(project.root / "ledger.db", create=True)
-
-    def configure(self, place: Repository) -> Config:
-        return config.load(place.root, {}, worktree=place.worktree)
-
-    def worker(self, **settings: Any) -> Worker:
-        return Worker(self.repository, self.ledger, self.configure, self.said.append, **settings)
-
-    def note(self, text: str | None = None, name: str = "1") -> Path:
-        path = self.repository.state_dir / "queue" / f"{name}.moved"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(str(self.project.root) if text is None else text)
-        return path
-
-    def enqueue(self, commit: str, key: str = "", suite: str = "") -> Job:
-        self.ledger.record_commits([self.repository.commit(commit)])
-        return self.ledger.enqueue(NewJob("commit", commit, suite, time.time(), key))
-
-    def states(self) -> list[tuple[JobState, str]]:
-        return [(j.state, j.message) for j in self.ledger.jobs()]
-
-
-@pytest.fixture
-def crew(project: Project) -> Crew:
-    return Crew(project)
-
-
 @pytest.mark.parametrize("bisect", [True, False])
 def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     bisect: bool, crew: Crew
@@ -282,6 +254,7 @@ def test_a_crash_is_bisected_too_and_only_where_the_configuration_says_so(
     assert crew.worker().drain() == 1
     settings = f"bisect_on_regression = {str(bisect).lower()}\n"
     crew.project.commit("harmless", {"celedger.toml": settings})
+    allow(crew.project)
     boom = crew.project.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})
     crew.project.commit("later", {"a.py": "2\n"})
     crew.note()
@@ -363,6 +336,7 @@ def test_a_long_trial_keeps_its_lease(crew: Crew) -> None:
     """Time flies here: a minute between two looks at the clock."""
     script = crew.project.root / "suites" / "tiny" / "fit.py"
     script.write_text("import time\ntime.sleep(0.5)\n" + script.read_text())
+    allow(crew.project)
     (sha,) = crew.project.history([1.0])
     crew.enqueue(sha)
     clock = iter(range(0, 10**9, 60))
@@ -406,6 +380,7 @@ def test_a_merge_whose_configuration_is_broken_is_a_job_that_says_so(crew: Crew)
 def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_path: Path) -> None:
     other = make_project(tmp_path / "other", scripts={"fit.py": SCRIPT})
     other.history([1.0, 2.0])
+    allow(other)
     crew.project.history([1.0])
     crew.note(str(crew.project.root), "1")
     crew.note(str(other.root), "2")

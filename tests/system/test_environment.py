@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import PERMIT
 
 from celedger.errors import MachineError
 from celedger.model import Environment
@@ -36,7 +37,10 @@ def written(packages: Mapping[str, str]) -> Any:
 
 def described(packages: Mapping[str, str], device: Device = CPU, threads: int = 1) -> Environment:
     root = Path("/repo")
-    return describe("python", device=device, threads=threads, repo_root=root, run=written(packages))
+    return describe(
+        "python", device=device, threads=threads, repo_root=root, permit=PERMIT,
+        run=written(packages),
+    )  # fmt: skip
 
 
 def test_this_interpreter_is_described_and_asked_once(tmp_path: Path) -> None:
@@ -47,7 +51,9 @@ def test_this_interpreter_is_described_and_asked_once(tmp_path: Path) -> None:
         return capture(argv, **options)
 
     first, again = (
-        describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path, run=counted)
+        describe(
+            sys.executable, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT, run=counted
+        )
         for _ in range(2)
     )
     packages = first.details["packages"]
@@ -113,7 +119,7 @@ def test_what_moves_with_the_commits_is_no_part_of_the_environment(tmp_path: Pat
     path = os.pathsep.join([str(site), str(repo / "src")])
     interpreter.write_text(f"#!/bin/sh\nPYTHONPATH='{path}' exec '{sys.executable}' -S \"$@\"\n")
     interpreter.chmod(0o755)
-    found = describe(str(interpreter), device=CPU, threads=1, repo_root=repo).details
+    found = describe(str(interpreter), device=CPU, threads=1, repo_root=repo, permit=PERMIT).details
     assert found["packages"] == {"from-index": "1.0", "from-elsewhere": "1.0"}
     assert found["beside"]["excluded"] == ["celedger", "editable", "from-here"]  # type: ignore[index]
 
@@ -145,7 +151,7 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
     for program in ("true", "false", "cat"):
         path = subprocess.check_output(["sh", "-c", f"command -v {program}"], text=True).strip()
         with pytest.raises(MachineError, match=program):
-            describe(path, device=CPU, threads=1, repo_root=tmp_path)
+            describe(path, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT)
 
 
 def test_modules_in_the_current_folder_do_not_answer_for_an_interpreter(
@@ -154,4 +160,5 @@ def test_modules_in_the_current_folder_do_not_answer_for_an_interpreter(
     monkeypatch.chdir(tmp_path)
     for name in ("json", "email", "urllib", "platform"):
         (tmp_path / f"{name}.py").write_text("1 / 0\n")
-    assert describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path).details["packages"]
+    found = describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT)
+    assert found.details["packages"]

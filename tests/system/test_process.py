@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import PERMIT
 
 from celedger.errors import MachineError
 from celedger.system import oom, output
@@ -53,7 +54,11 @@ def until(condition: Callable[[], object], seconds: float = 60.0, note: str = ""
 @pytest.fixture
 def execute(tmp_path: Path, token: str) -> Callable[..., Exit]:
     def call(*argv: str, **options: object) -> Exit:
-        options = {"timeout": 20.0, "env": {"PATH": PATH, "CELEDGER_TRIAL": token}} | options
+        options = {
+            "timeout": 20.0,
+            "permit": PERMIT,
+            "env": {"PATH": PATH, "CELEDGER_TRIAL": token},
+        } | options
         return run(argv, cwd=tmp_path, log=tmp_path / "logs" / "log", **options)  # type: ignore[arg-type]
 
     return call
@@ -143,7 +148,14 @@ def test_a_command_that_does_not_exist_is_named(
         assert (done.end, done.returncode) == (End.NOT_STARTED, None)
         assert said in done.message
         assert "\n" not in done.message
-    done = run(["true"], cwd=tmp_path / "gone", env={"PATH": PATH}, log=tmp_path / "l", timeout=60)
+    done = run(
+        ["true"],
+        cwd=tmp_path / "gone",
+        env={"PATH": PATH},
+        log=tmp_path / "l",
+        timeout=60,
+        permit=PERMIT,
+    )
     assert done.end is End.NOT_STARTED
     assert "gone" in done.message
 
@@ -151,7 +163,14 @@ def test_a_command_that_does_not_exist_is_named(
 def test_a_log_that_cannot_be_written_is_an_error_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot be written"):
-        run(["true"], cwd=tmp_path, env={"PATH": PATH}, log=tmp_path / "file" / "log", timeout=60)
+        run(
+            ["true"],
+            cwd=tmp_path,
+            env={"PATH": PATH},
+            log=tmp_path / "file" / "log",
+            timeout=60,
+            permit=PERMIT,
+        )
 
 
 def test_grandchildren_that_left_the_session_die_with_the_command(
@@ -255,7 +274,9 @@ def test_an_exception_in_a_tick_leaves_nothing(execute: Callable[..., Exit]) -> 
 
 def test_the_command_is_out_of_reach_of_the_terminals_ctrl_c(tmp_path: Path, token: str) -> None:
     env = {"PATH": PATH, "CELEDGER_TRIAL": token}
-    with Running.start(["sleep", "60"], cwd=tmp_path, env=env, log=tmp_path / "log") as running:
+    with Running.start(
+        ["sleep", "60"], cwd=tmp_path, env=env, log=tmp_path / "log", permit=PERMIT
+    ) as running:
         assert os.getsid(running.pid) != os.getsid(0)
         assert os.getpgid(running.pid) == running.pid
         assert running.poll() is None
@@ -268,7 +289,9 @@ def test_a_killed_supervisor_is_noticed_and_its_tree_ended(tmp_path: Path, token
     env = {"PATH": PATH, "CELEDGER_TRIAL": token}
     script = "setsid sleep 100 & sleep 101 & echo ready; wait"
     log = tmp_path / "log"
-    with Running.start(["sh", "-c", script], cwd=tmp_path, env=env, log=log) as running:
+    with Running.start(
+        ["sh", "-c", script], cwd=tmp_path, env=env, log=log, permit=PERMIT
+    ) as running:
         until(lambda: log.read_text() == "ready\n" and len(running.usage().pids) == 3)
         os.kill(os.getsid(running.pid), signal.SIGKILL)
         until(running.poll)
@@ -281,6 +304,7 @@ def test_a_killed_supervisor_is_noticed_and_its_tree_ended(tmp_path: Path, token
 RUNNER = """
 import sys
 from pathlib import Path
+from celedger.system.gate import Gate, Permit
 from celedger.system.process import run
 script = ("import os, time; print('up', flush=True)\\n"
           "for _ in range(3):\\n"
@@ -290,7 +314,8 @@ script = ("import os, time; print('up', flush=True)\\n"
           "time.sleep(100)")
 folder = Path(sys.argv[1])
 run([sys.executable, "-S", "-c", script], cwd=folder, timeout=100, log=folder / "log",
-    env={"CELEDGER_TRIAL": sys.argv[2]})
+    env={"CELEDGER_TRIAL": sys.argv[2]},
+    permit=Permit(Gate(folder / "allowed", attended=True), "a test's"))
 """
 
 
@@ -335,10 +360,10 @@ def test_sweep_ends_what_a_dead_runner_left_and_spares_the_rest(tmp_path: Path) 
 
 def test_capture_returns_status_and_both_streams(tmp_path: Path) -> None:
     script = "echo out; echo err >&2; exit 4"
-    assert capture(["sh", "-c", script], timeout=60) == (4, "out\n", "err\n")
+    assert capture(["sh", "-c", script], timeout=60, permit=PERMIT) == (4, "out\n", "err\n")
     with pytest.raises(MachineError, match="no-such-command"):
-        capture(["no-such-command"], timeout=60)
+        capture(["no-such-command"], timeout=60, permit=PERMIT)
     started = time.monotonic()
     with pytest.raises(MachineError, match="no answer within"):
-        capture(["sh", "-c", "sleep 100 & sleep 100"], timeout=0.1)
+        capture(["sh", "-c", "sleep 100 & sleep 100"], timeout=0.1, permit=PERMIT)
     assert time.monotonic() - started < 60

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import PERMIT
 
 import celedger
 from celedger.errors import SuiteError
@@ -63,7 +64,7 @@ class Place:
         return (sys.executable, str(script), *words)
 
     def fork(self, argv: tuple[str, ...], env: Mapping[str, str]) -> process.Fork:
-        fork = self.launchers.forker(argv, sys.executable, PRELOAD, env)
+        fork = self.launchers.forker(argv, sys.executable, PRELOAD, env, PERMIT)
         assert fork is not None
         return fork
 
@@ -81,7 +82,7 @@ class Place:
             fork = self.fork(argv, env) if warm else None
             return process.run(
                 argv, cwd=self.tree, env=env, log=self.log, pass_fds=(CHANNEL,), timeout=timeout,
-                fork=fork, **limits,  # type: ignore[arg-type]
+                fork=fork, permit=PERMIT, **limits,  # type: ignore[arg-type]
             )  # fmt: skip
         finally:
             os.close(channel)
@@ -165,7 +166,7 @@ def test_a_module_by_name_runs_like_a_script(place: Place) -> None:
 
 
 def test_nothing_of_the_recorder_is_met_or_taken_for_a_preloaded_package(place: Place) -> None:
-    held = _Launcher(LAUNCHER, sys.executable, PRELOAD, place.env())
+    held = _Launcher(LAUNCHER, sys.executable, PRELOAD, place.env(), PERMIT)
     try:
         assert held.imported(None)
         assert held.packages - {"_distutils_hack"} == {"numpy"}
@@ -337,7 +338,7 @@ def test_a_forked_trial_is_found_by_its_id(place: Place) -> None:
     """As `recover` looks for what a dead runner left."""
     argv = place.argv("import time; time.sleep(600)")
     env = place.env(CELEDGER_FD="")
-    with process.Running._start(argv, place.tree, env, 2, (), None, time.monotonic,
+    with process.Running._start(argv, place.tree, env, 2, PERMIT, (), None, time.monotonic,
                                 place.fork(argv, env)) as running:  # fmt: skip
         assert psutil.pid_exists(running.pid)
         assert tree.hunt(variable=("CELEDGER_TRIAL", place.token)) >= 1
@@ -413,12 +414,14 @@ def test_kill_9_of_celedger_leaves_nothing(place: Place) -> None:
 import os, sys, time
 from pathlib import Path
 from celedger.system import process
+from celedger.system.gate import Gate, Permit
 from celedger.system.warm import Launchers
 held = Launchers(Path({str(LAUNCHER)!r}), Path("/nowhere"))
 argv, env = (sys.executable, {script!r}), {place.env()!r}
-fork = held.forker(argv, sys.executable, ("numpy",), env)
+permit = Permit(Gate(Path({str(place.tree)!r}).parent / "allowed", attended=True), "a test's")
+fork = held.forker(argv, sys.executable, ("numpy",), env, permit)
 process.run(argv, cwd=Path({str(place.tree)!r}), env=env, log=Path({str(place.log)!r}),
-            timeout=600, fork=fork)
+            timeout=600, fork=fork, permit=permit)
 """
     celedger_ = subprocess.Popen([sys.executable, "-c", parent])
     _until(lambda: place.log.exists() and "on" in place.log.read_text())
@@ -464,8 +467,8 @@ def test_a_launcher_that_is_unfit_means_a_cold_start(
     place = Place(tmp_path / "place", launchers) if (tmp_path / "place").mkdir() is None else None
     assert place is not None
     argv = (str(python), place.argv("print(1)")[1])
-    assert launchers.forker(argv, str(python), ("json",), place.env()) is not None
-    assert launchers.forker(argv, str(python), (preload,), place.env()) is None
+    assert launchers.forker(argv, str(python), ("json",), place.env(), PERMIT) is not None
+    assert launchers.forker(argv, str(python), (preload,), place.env(), PERMIT) is None
     launchers.close()
 
 
@@ -491,7 +494,7 @@ def test_a_module_of_the_repository_is_refused(tmp_path: Path) -> None:
     python.symlink_to(Path(sys.executable).resolve())
     launchers = Launchers(LAUNCHER, own)
     with pytest.raises(SuiteError, match="mylib, which is the repository's own"):
-        launchers.forker((str(python), argv[1]), str(python), ("mylib",), place.env())
+        launchers.forker((str(python), argv[1]), str(python), ("mylib",), place.env(), PERMIT)
     launchers.close()
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import Project, git, make_project
 
 from celedger.ledger import Ledger
-from celedger.trial.venvs import _commands
+from celedger.trial.venvs import install_lines
 
 SUITE = """\
 [suite]
@@ -353,10 +353,10 @@ def test_uv_takes_no_settings_from_the_folders_above(tmp_path: Path) -> None:
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    for line in _commands(tmp_path / "home", sys.executable, ["r.txt"], env):
+    for line in install_lines(tmp_path / "home", sys.executable, ["r.txt"], env):
         assert "--no-config" in line
     own = tmp_path / ".config" / "uv" / "uv.toml"
     own.parent.mkdir(parents=True)
     own.touch()
-    _, install = _commands(tmp_path / "home", sys.executable, ["r.txt"], env)
+    _, install = install_lines(tmp_path / "home", sys.executable, ["r.txt"], env)
     assert install[3:5] == ("--config-file", str(own))

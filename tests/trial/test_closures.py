@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from conftest import PERMIT
 
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Environment, Footprint, Task
@@ -19,7 +20,9 @@ from celedger.repo.closures import Contents, Forms, Objects
 from celedger.suite import load
 from celedger.system import process
 from celedger.system.cache import Cache
+from celedger.system.gate import Gate
 from celedger.trial.closure import Closures, Observed
+from celedger.trial.starts import Starts
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
 from tests.conftest import SUITE, Project, git, make_project
@@ -34,6 +37,7 @@ def record(tree: Path, code: str) -> Path:
     log, reads = tree.parent / "log", tree.parent / "reads"
     done = process.run(
         [sys.executable, "-S", "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
+        permit=PERMIT,
         reads=process.Reads(tree, reads), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
@@ -416,6 +420,7 @@ def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: P
         Bytes(0),
         {},
         lambda *_: base.environment,
+        Starts(Gate.of(repository, attended=True), repository, project.root, {}),
     )
     keys = [made.key(repository.resolve(f"HEAD~{n}").sha, task, base) for n in range(4)]
     assert len(set(keys)) == 3

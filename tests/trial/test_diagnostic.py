@@ -17,6 +17,7 @@ from celedger.errors import CannotJudge
 from celedger.ledger import Ledger
 from celedger.model import Commit, OutcomeKind
 from celedger.repo import Repository
+from celedger.system.gate import Gate
 from celedger.trial.diagnostic import diagnose
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
@@ -46,8 +47,11 @@ def bench(tmp_path: Path) -> Iterator[tuple[Bench, Commit]]:
     tasks = choose_tasks(suite_, ())
     with (
         Ledger.open(settings.ledger, create=True) as ledger,
-        set_bench(repository, ledger, settings, suite_, tasks) as bench,
-    ):
+        set_bench(
+            repository, ledger, settings, suite_, tasks,
+            gate=Gate.of(repository, attended=True),
+        ) as bench,
+    ):  # fmt: skip
         yield bench, repository.resolve("HEAD~1")
 
 

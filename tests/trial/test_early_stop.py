@@ -15,6 +15,7 @@ from celedger import suite as suites
 from celedger.ledger import Ledger
 from celedger.model import Commit, Mark, Task, TrialRecord, VerdictKind, Why
 from celedger.repo import Repository
+from celedger.system import gate as gate_
 from celedger.trial import events
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
@@ -118,6 +119,7 @@ def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository,
     with (
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
         set_bench(repository, ledger, settings, suite, tasks,
+                  gate=gate_.Gate.of(repository, attended=True),
                   why=Why.BISECT, label="test", listen=events.ignore) as bench,
     ):  # fmt: skip
         found = Gate(gate)

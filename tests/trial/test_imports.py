@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from conftest import PERMIT
 
 import celedger
 from celedger import config
@@ -22,6 +23,7 @@ from celedger.ledger import Ledger
 from celedger.model import Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.system import process
+from celedger.system.gate import Gate
 from celedger.trial import looking
 from celedger.trial.closure import Closures, Observed
 from celedger.trial.imports import Imports, is_data
@@ -85,7 +87,7 @@ def told(tmp_path: Path, code: str, python: str = sys.executable) -> Imports:
     }  # fmt: skip
     log, reads = tmp_path / "log", tmp_path / "reads"
     done = process.run(
-        [python, str(tmp_path / "main.py")], cwd=tree, env=env, log=log,
+        [python, str(tmp_path / "main.py")], cwd=tree, env=env, log=log, permit=PERMIT,
         reads=process.Reads(tree, reads), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
@@ -535,10 +537,11 @@ def test_two_celedgers_derive_a_trial_once(tmp_path: Path) -> None:
     tasks = choose_tasks(suite, ())
     before, commit = repository.resolve("HEAD~1"), repository.resolve("HEAD")
     path = project.root / "ledger.db"
+    gate = Gate.of(repository, attended=True)
     with (
         Ledger.open(path, create=True) as mine, Ledger.open(path) as other,
-        set_bench(repository, mine, settings, suite, tasks) as bench,
-        set_bench(repository, other, settings, suite, tasks) as second,
+        set_bench(repository, mine, settings, suite, tasks, gate=gate) as bench,
+        set_bench(repository, other, settings, suite, tasks, gate=gate) as second,
     ):  # fmt: skip
         assert not bench.run(before, tasks[0], 0).derived
         content = Closures.content

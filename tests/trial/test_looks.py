@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import PERMIT
 
 import celedger
 from celedger.ledger import Ledger
@@ -114,7 +115,7 @@ class Looked:
         }  # fmt: skip
         log, reads = place / "log", place / "reads"
         done = process.run(
-            [python, str(place / "main.py")], cwd=world.root, env=env, log=log,
+            [python, str(place / "main.py")], cwd=world.root, env=env, log=log, permit=PERMIT,
             reads=process.Reads(world.root, reads), timeout=120,
         )  # fmt: skip
         assert done.ok, log.read_text()

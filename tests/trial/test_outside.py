@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import PERMIT
 
 from celedger.ledger import Ledger
 from celedger.model import Command, Task
@@ -44,7 +45,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     time.sleep(2 * outside.TICK)  # what was written just before is not of this time
     began = time.time()
     done = process.run(
-        [python, "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log,
+        [python, "-c", code], cwd=tree, env={"PATH": os.environ["PATH"]}, log=log, permit=PERMIT,
         reads=process.Reads(tree, reads, beside), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
@@ -53,7 +54,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     assert not observed.unknown
     return outside.judge(
         repository, beside, observed.opened, observed.looked, Objects(repository),
-        repository.resolve("HEAD").tree, kept(project), python, began,
+        repository.resolve("HEAD").tree, kept(project), python, PERMIT, began,
     )  # fmt: skip
 
 
@@ -187,8 +188,9 @@ def test_a_folder_of_very_many_untracked_files_is_told_as_one(
         opened = reads.folded({bytes(project.root / name) for name in names})
         assert len(opened) <= 3 < len(names)
         found = outside.judge(
-            repository, [project.root], opened, (), objects, tree, kept(project), sys.executable
-        )
+            repository, [project.root], opened, (), objects, tree, kept(project), sys.executable,
+            PERMIT,
+        )  # fmt: skip
         return bool(found.unknown), {*found.paths}
 
     many = [f"data/{name}" for name in ("big/a", "big/b/1/2", "big/b/2/2", "small/d", "x.csv")]
@@ -225,6 +227,7 @@ def test_a_folder_above_the_users_work_trees_makes_a_closure_unknown(project: Pr
         tree,
         kept(project),
         sys.executable,
+        PERMIT,
     )
     assert "too many files" in found.unknown
 
@@ -253,6 +256,7 @@ def test_a_repository_at_the_root_is_watched(tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'f')!r}); open('/etc/passwd')"
     process.run(
         [sys.executable, "-c", code], cwd=tmp_path / "tree", env={}, log=tmp_path / "log",
+        permit=PERMIT,
         reads=process.Reads(tmp_path / "tree", tmp_path / "reads", beside), timeout=120,
     )  # fmt: skip
     observed = Observed()

@@ -1,0 +1,105 @@
+"""What the worker would start and obey in a repository, and what becomes of those who wait for it
+to be allowed. Knows how a suite's starts are described; shows nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from celedger.config import Config
+from celedger.errors import CeledgerError
+from celedger.ledger import Ledger
+from celedger.model import JobState
+from celedger.repo import Repository, scrubbed
+from celedger.system import process
+from celedger.system.gate import Gate, NotAllowed, Permit, Request
+from celedger.trial.starts import settings_request
+
+
+def queue_folder(repository: Repository) -> Path:
+    """Where the hooks of a repository leave their notes, one file NUMBER.moved each."""
+    return repository.state_dir / "queue"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the worker asks for. `problem` says why the suite cannot be read, if it cannot; `texts`
+    are the files of the suite, by the hashes of their contents."""
+
+    settings: Request
+    starts: tuple[Request, ...]
+    texts: Mapping[str, Path] = field(default_factory=dict)
+    problem: CeledgerError | None = None
+
+
+def asked(
+    repository: Repository, settings: Config, gate: Gate, suite_name: str | None = None
+) -> Asked:
+    """Return the settings of the repository and the starts of a suite (the one that a merge trains)
+    at HEAD. Starts nothing."""
+    from celedger import suite as suites
+    from celedger.trial import expected
+    from celedger.trial.workplace import interpreters_of, starts_of
+
+    own = settings_request(settings)
+    try:
+        name = suite_name or settings.hook_suite
+        suite = suites.load(suites.find(name, settings, repository.root))
+        starts = expected.requests(
+            starts_of(repository, suite, gate), suite.tasks,
+            interpreters_of(repository, suite.tasks), scrubbed(os.environ),
+            repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,
+        )  # fmt: skip
+    except CeledgerError as error:
+        return Asked(own, (), problem=error)
+    texts = {digest: suite.folder / name for name, digest in suite.files.items()}
+    return Asked(own, tuple(starts), texts)
+
+
+def waiting(repository: Repository, settings: Config) -> list[str]:
+    """Return a line for each merge that waits to be allowed: what is new, and what to type."""
+    lines = []
+    if any(queue_folder(repository).glob("*.moved")) and (why := held_back(repository, settings)):
+        lines.append(f"a merge waits: {why}")
+    if settings.ledger.is_file():
+        with Ledger.open(settings.ledger, readonly=True) as ledger:
+            jobs = ledger.jobs(state=JobState.WAITING)
+        lines += [f"the merge of {job.commit[:10]} waits: {job.message}" for job in jobs]
+    return lines
+
+
+def check_settings(gate: Gate, settings: Config) -> None:
+    """Raise NotAllowed where the repository's own settings are new."""
+    gate.review([settings_request(settings)])
+
+
+def held_back(repository: Repository, settings: Config) -> str:
+    """Say why the notes of merges wait: "" where they do not."""
+    try:
+        check_settings(Gate.of(repository, attended=False), settings)
+    except NotAllowed as error:
+        return str(error)
+    return ""
+
+
+def wake(repository: Repository, settings: Config, gate: Gate) -> bool:
+    """Start a worker, as a hook does, if a merge waits. Raises MachineError."""
+    waiting = any(queue_folder(repository).glob("*.moved"))
+    if not waiting and settings.ledger.is_file():
+        with Ledger.open(settings.ledger, readonly=True) as ledger:
+            waiting = bool(ledger.jobs(state=JobState.WAITING))
+    if waiting:
+        log = os.open(
+            repository.state_dir / "worker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+        )
+        try:
+            process.spawn(
+                [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],
+                cwd=repository.worktree, permit=Permit(gate, "worker"), stdout=log, stderr=log,
+            )  # fmt: skip
+        finally:
+            os.close(log)
+    return waiting

@@ -1,0 +1,334 @@
+"""The gate: every kind of process that celedger starts, with one byte changed, waits at the place
+where it would start; what a person types is allowed by that; and what is allowed goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, git, make_project
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celedger.ledger import Ledger
+from celedger.model import JobState
+from celedger.repo import Repository
+from celedger.service import hooks
+from celedger.service.worker import Worker
+from celedger.system import process
+from celedger.system.gate import Gate, NotAllowed, Permit, mark
+
+from .conftest import Bell, Crew, allow, branch_ahead, until
+
+SUITE = """\
+[suite]
+name = "tiny"
+{}
+[metrics.val_loss]
+direction = "lower"
+[[task]]
+name = "fit"
+command = "{{python}} {{suite}}/fit.py --seed {{seed}} a"
+"""
+FIT = "import model\nfrom celedger.child import log\nlog(epoch=0, val_loss=1.0)\n"
+
+# kind of process: what of the suite's table, its files or the commit's is changed by a byte
+KINDS: dict[str, tuple[str, str, tuple[str, str]]] = {
+    "a question to an interpreter": ('python = "BIN/p1"', "suite.toml", ("p1", "p2")),
+    "an environment": ('venv = ["r.txt"]', "r.txt", ("# a", "# b")),
+    "an environment of other files": ('venv = ["r.txt"]', "suite.toml", ('"r.txt', '"s.txt')),
+    "a build": ('build = ["true a"]', "suite.toml", ("true a", "true b")),
+    "a build of the suite's script": ('build = ["sh {suite}/b.sh"]', "b.sh", ("# a", "# b")),
+    "a launcher": ('preload = ["json"]', "suite.toml", ("json", "glob")),
+    "a training": ("", "suite.toml", ("} a", "} b")),
+    "a training from a launcher": ('preload = ["json"]', "fit.py", ("1.0", "1.5")),
+    "a training with other roots": ('pythonpath = ["a"]', "suite.toml", ('"a"', '"b"')),
+    "a training with more threads": ("threads = 1", "suite.toml", ("= 1", "= 2")),
+    "a training with more time": ('timeout = "1m"', "suite.toml", ("1m", "9m")),
+    "a training with more seeds": ("seeds = 1", "suite.toml", ("= 1", "= 3")),
+    "a training out of the sandbox": ("sandbox = true", "suite.toml", ("true", "false")),
+}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The words of all that the one starting place began."""
+    begin, words = process._popen, []
+
+    def popen(argv: Sequence[str], **options: Any) -> Any:
+        words.append(argv)
+        return begin(argv, **options)
+
+    monkeypatch.setattr(process, "_popen", popen)
+    return words
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uv on the path, which makes an environment in no time."""
+    found = shutil.which("uv", path=str(Path(sys.executable).parent))
+    assert found is not None
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv").symlink_to(found)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'uv'}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("table", "file", "change"), KINDS.values(), ids=KINDS)
+def test_a_process_with_one_byte_changed_waits(
+    table: str, file: str, change: tuple[str, str],
+    tmp_path: Path, started: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It waits where it would start; and before, since a job asks for all of its starts at once."""
+    for name in ("p1", "p2"):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        path.chmod(0o755)
+    text = SUITE.format(table.replace("BIN", str(tmp_path / "bin")))
+    project = make_project(tmp_path / "project", text, {"fit.py": FIT, "b.sh": "# a\n"})
+    models = dict.fromkeys(("model.py", "a/model.py", "b/model.py"), "X = 1\n")
+    project.commit("first", {"r.txt": "# a\n", "s.txt": "# a\n", **models})
+    crew = Crew(project)
+    crew.note()
+    assert crew.worker().drain() == 1  # what was allowed is all that it takes
+    assert crew.states() == [(JobState.DONE, "nothing regressed")]
+    assert started
+    folder = project.root if file == "r.txt" else project.root / "suites" / "tiny"
+    path, (before, after) = folder / file, change
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    sha = project.commit("second", dict.fromkeys(models, "X = 2\n"))
+    crew.note()
+    with monkeypatch.context() as unasked:
+        unasked.setattr(Gate, "review", lambda *_, **__: None)
+        crew.worker().drain()
+    for asked in (False, True):
+        (_, (state, message)) = crew.states()
+        assert state is JobState.WAITING, message
+        assert "allow it: celedger allow" in message
+        assert not any(record.ok for record in crew.ledger.trials(commit=sha))
+        started.clear()
+        if not asked:
+            crew.worker().drain()
+    assert started == []
+
+
+words = st.lists(
+    st.one_of(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+        st.lists(st.sampled_from(["/t", "/t/x", "/o", "a", "tree", "{tree}", "\\0tree"])).map(
+            "".join
+        ),
+    ),
+    min_size=1,
+)
+
+
+@given(words)
+def test_a_description_with_the_values_of_its_marks_is_what_is_started(argv: list[str]) -> None:
+    paths = {"tree": "/t", "suite": "/t/x", "out": "/o"}
+    permit = Permit(Gate(Path("/nowhere"), attended=False), "any", paths, {"seed": "7"})
+    described = permit.request([*argv, mark("seed")]).facts["command"]
+    assert isinstance(described, list)
+    assert permit.filled(described) == (*argv, "7")
+
+
+def test_variables_that_are_not_the_users_own_count(tmp_path: Path) -> None:
+    gate = Gate(tmp_path, attended=False, variables={"HOME": "/h", "OMP": "1"})
+    permit = Permit(gate, "any", {"tree": "/t"}, given=["OMP"])
+
+    def digest(**env: str) -> str:
+        return permit.request(["x"], None, env).digest
+
+    assert digest(HOME="/h", OMP="1") == digest(OMP="1", CELEDGER_SEED="3")
+    assert digest(HOME="/evil", OMP="1") != digest(OMP="1")
+    assert digest(OMP="2") != digest(OMP="1")
+    assert digest(OMP="1", LD_PRELOAD="/t/x.so") != digest(OMP="1")
+    assert digest(OMP="/t") == permit.request(["x"], None, {"OMP": mark("tree")}).digest
+
+
+def test_what_is_allowed_is_for_its_owner_alone_and_no_clone_has_it(
+    project: Project, tmp_path: Path
+) -> None:
+    project.history([1.0])
+    allow(project)
+    folder = project.root / ".git" / "celedger" / "allowed"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    git(tmp_path, "clone", "-q", str(project.root), "clone")
+    clone = Project(tmp_path / "clone")
+    (clone.root / "suites").symlink_to(project.root / "suites")
+    (clone.root / "suites").unlink()
+    shutil.copytree(project.root / "suites", clone.root / "suites")
+    assert Gate.of(Repository.open(clone.root), attended=False).empty
+    assert "training fit" in clone.run("allow", "--dry-run").out
+
+
+# --- what a person types
+
+
+def tracked_project(root: Path) -> Project:
+    """A project whose suite is in its history, as pulls need it."""
+    project = make_project(root)
+    (root / ".git" / "info" / "exclude").write_text("")
+    project.commit("suite", {"model.py": "LEVEL = 1.0\n"})
+    return project
+
+
+def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named_first(
+    tmp_path: Path,
+) -> None:
+    project = tracked_project(tmp_path / "project")
+    first = project.run("run", "HEAD")
+    assert "last allowed" not in first.err
+    toml = (project.root / "suites" / "tiny" / "suite.toml").read_text()
+    fit = (project.root / "suites" / "tiny" / "fit.py").read_text()
+    (project.root / "suites" / "tiny" / "fit.py").write_text(fit + "# mine\n")
+    mine = project.run("run", "HEAD")
+    assert "last allowed" not in mine.err  # an edit of one's own needs no word
+    project.commit("mine")
+    branch_ahead(project, {
+        "suites/tiny/fit.py": fit + "# theirs\n", "celedger.toml": "cache_limit = '1GB'\n",
+        "suites/tiny/suite.toml": toml.replace("seeds = [0, 1]", "seeds = [0]"),
+    })  # fmt: skip
+    git(project.root, "merge", "-q", "next")
+    crew_note = project.root / ".git" / "celedger" / "queue" / "1.moved"
+    crew_note.parent.mkdir(parents=True)
+    crew_note.write_text(str(project.root))
+    assert "cache_limit" in project.run("worker").err
+    done = project.run("run", "HEAD")
+    said = [line for line in done.err.splitlines() if "last allowed" in line]
+    assert said == [
+        (
+            "celedger: new since it was last allowed: settings (cache_limit), tiny/fit.py, "
+            "training fit of suite tiny (seeds)"
+        )
+    ]
+    assert done.err.startswith(said[0])
+    assert "last allowed" not in project.run("run", "HEAD", "--force").err
+    # And the worker, which this has woken, needs no word any more.
+    until(lambda: not crew_note.exists())
+    until(lambda: [job.state for job in _jobs(project)] == [JobState.DONE])
+
+
+def _jobs(project: Project) -> list[Any]:
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        return ledger.jobs()
+
+
+def test_reading_allows_nothing(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    for verb in (["queue"], ["log"], ["doctor"], ["hook", "status"], ["allow", "--dry-run"]):
+        project.run(*verb)
+    assert Gate.of(Repository.open(project.root), attended=False).empty
+
+
+def test_init_and_the_first_hook_install_allow_what_is_there_a_second_one_does_not(
+    tmp_path: Path,
+) -> None:
+    project = Project(tmp_path)
+    git(tmp_path, "init", "-q")
+    project.commit("first")
+    assert project.run("init").status == 0
+    done = project.run("allow", "--dry-run")
+    assert (done.out, "nothing is new" in done.err) == ("", True)
+    other = tracked_project(tmp_path / "other")
+    assert other.run("hook", "install").status == 0
+    assert other.run("allow", "--dry-run").out == ""
+    other.commit("evil", {"suites/tiny/fit.py": "evil\n"})
+    again = other.run("hook", "install")
+    assert "see it: celedger allow --dry-run" in again.err
+    assert "tiny/fit.py" in other.run("allow", "--dry-run").out
+
+
+def test_allow_shows_what_differs_and_hides_nothing(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    first = project.run("allow")
+    assert "+command: '{python}' '{suite}/fit.py' --seed '{seed}'" in first.out
+    assert "+tiny/fit.py" in first.out
+    toml = (project.root / "suites" / "tiny" / "suite.toml").read_text()
+    project.commit("theirs", {
+        "suites/tiny/suite.toml": toml.replace("--seed", "--quick \\u202e --seed").replace(
+            '"tiny"', '"tiny"\nbuild = ["make -j2"]'
+        ),
+        "suites/tiny/fit.py": "\x1b[8mhidden\u200b\n"
+        + (project.root / "suites" / "tiny" / "fit.py").read_text(),
+    })  # fmt: skip
+    shown = project.run("allow")
+    assert (
+        shown.out
+        == """\
+build 1 of suite tiny
+  +command: make -j2
+  +folder: {tree}
+  +asks: metric
+""".replace("  +asks: metric\n", "")
+        + """
+training fit of suite tiny
+  -command: '{python}' '{suite}/fit.py' --seed '{seed}'
+  +command: '{python}' '{suite}/fit.py' --quick '\\u202e' --seed '{seed}'
+
+tiny/fit.py
+  +\\x1b[8mhidden\\u200b
+   import random, sys
+   from celedger.child import log
+"""
+    )
+    assert project.run("allow").out == ""
+
+
+# --- the whole way: a pull, its hook, the worker, a person
+
+
+@pytest.fixture
+def hooked(tmp_path: Path, interpreter: str) -> Iterator[Project]:
+    project = tracked_project(tmp_path / "project")
+    hooks.install(Repository.open(project.root), interpreter)
+    allow(project)
+    yield project
+
+
+def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: Bell) -> None:
+    sha = branch_ahead(hooked, {"suites/tiny/fit.py": "print('evil')\n"})
+    git(hooked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0"
+    (job,) = _jobs(hooked)
+    assert (job.commit, job.state) == (sha, JobState.WAITING)
+    said = "new since it was last allowed: tiny/fit.py (see it: celedger allow --dry-run; allow it"
+    log = (hooked.root / ".git" / "celedger" / "worker.log").read_text()
+    for text in (job.message, log, hooked.run("queue").out, hooked.run("hook", "status").out,
+                 hooked.run("log").err):  # fmt: skip
+        assert said in text
+    assert "print('evil')" in hooked.run("allow").out
+    until(lambda: _jobs(hooked)[0].state is JobState.DONE)
+    assert "missing" in _jobs(hooked)[0].message
+
+
+def test_a_newer_merge_supersedes_one_that_waits(hooked: Project, bell: Bell) -> None:
+    fit = (hooked.root / "suites" / "tiny" / "fit.py").read_text()
+    for name, text in (("one", "evil\n"), ("two", fit)):
+        branch_ahead(hooked, {"suites/tiny/fit.py": text}, name=name)
+        git(hooked.root, "merge", "-q", name)
+        assert bell.wait() == "ended 0"
+    assert [job.state for job in _jobs(hooked)] == [JobState.SUPERSEDED, JobState.DONE]
+
+
+def test_a_worker_that_nobody_attends_raises_before_it_opens_anything(crew: Crew) -> None:
+    """The settings say which ledger it is."""
+    crew.project.commit("theirs", {"celedger.toml": 'ledger = "other.db"\n'})
+    crew.note()
+    settings = crew.configure(crew.repository)
+    from celedger.service.allow import check_settings
+
+    with pytest.raises(NotAllowed, match="settings"):
+        check_settings(Gate.of(crew.repository, attended=False), settings)
+    assert isinstance(crew.worker(), Worker)
+    assert crew.worker().collect() == 0  # the note stays
+    assert not (crew.project.root / "other.db").exists()
