@@ -120,6 +120,9 @@ def source(*folders: Path) -> Path | None:
 def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """The file that configures celedger here, and what it says; None where there is none."""
     own, shared = (folder / name for name in FILES)
+    if leads_out(path := own if own.is_file() else shared):
+        cause = f"{path} is a link that leads out of the repository"
+        raise ConfigError(cause, "put a file celedger.toml there")
     if own.is_file():
         file, table = own, _read(own)
     elif shared.is_file() and _mentioned(shared):
@@ -160,6 +163,19 @@ def _check_links(path: Path, places: Iterable[Path], env: Mapping[str, str]) -> 
         link = next(filter(Path.is_symlink, steps), None)
         if link is not None:
             raise ConfigError(f"{link} is a symbolic link", _instead(env))
+
+
+def leads_out(path: Path) -> bool:
+    """Return True for a link that leads out of the work tree it lies in, or into git's own folder:
+    a merge can lay one. Outside of any repository a link may lead anywhere."""
+    if not path.is_symlink():
+        return False
+    home = next((p for p in path.absolute().parents if (p / ".git").exists()), None)
+    if home is None:
+        return False
+    target = path.resolve()
+    inside = target.is_relative_to(home.resolve())
+    return not inside or target.is_relative_to((home / ".git").resolve())
 
 
 def _instead(env: Mapping[str, str]) -> str:

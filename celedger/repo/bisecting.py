@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from celedger.errors import RepositoryError
 from celedger.repo.filters import ONE_INDEX
 from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import Repository
@@ -47,6 +48,10 @@ def lay(repository: Repository, commit: str, names: Sequence[str], folder: Path)
         where, *ONE_INDEX, f"--work-tree={folder}", "checkout-index", "-z", "--stdin", "--force",
         stdin=tracked, env=env,
     )  # fmt: skip
+    for name in map(os.fsdecode, tracked.split(b"\0")[:-1]):
+        link = folder / name
+        if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
+            raise RepositoryError(f"{name} of {commit[:10]} is a link that leads out of it")
     own = tell(where, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths).out
     own += tell(where, "ls-files", "-z", "--others", "--", *paths).out
     for name in map(os.fsdecode, own.split(b"\0")[:-1]):

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from celedger.config import leads_out
 from celedger.errors import SuiteError
 
 FILE = "suite.toml"
@@ -38,17 +39,9 @@ def files(folder: Path) -> list[tuple[str, Path]]:
 
 
 def check_links(*paths: Path) -> None:
-    """Raise SuiteError for a link that leads out of the work tree it lies in, or into git's own
-    folder: a merge can lay one. Outside of any repository a link may lead anywhere."""
+    """Raise SuiteError for a link that leads out of its repository."""
     for path in paths:
-        if not path.is_symlink():
-            continue
-        home = next((p for p in path.absolute().parents if (p / ".git").exists()), None)
-        if home is None:
-            continue
-        target = path.resolve()
-        inside = target.is_relative_to(home.resolve())
-        if not inside or target.is_relative_to((home / ".git").resolve()):
+        if leads_out(path):
             raise SuiteError(f"{path} is a link that leads out of the repository", "remove it")
 
 
