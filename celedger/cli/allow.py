@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from celedger.cli.session import Options, find, note
+from celedger.cli.session import Options, find, warn
 from celedger.errors import Status
 
 
@@ -34,11 +34,11 @@ def allow(
     if new:
         print(changes_text(repository, gate, new, asked.texts))
     else:
-        note("celedger: nothing is new since it was last allowed")
+        warn("nothing is new since it was last allowed")
     if not dry_run:
         gate.review(new, texts=asked.texts)
         if service.wake(repository, settings, gate):
-            note("celedger: what waited goes on; see `celedger queue`")
+            warn(command.retyped("what waited goes on; see `celedger queue`"))
     if asked.problem is not None:
         raise asked.problem
     return Status.GOOD

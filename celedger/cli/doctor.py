@@ -112,9 +112,10 @@ def _sandbox() -> str:
     from celedger.system import sandbox
 
     version = sandbox.version()
+    if not version:
+        return "not available: this kernel has no Landlock, or it is off"
     if version < sandbox.NEEDED:
-        known = f"its Landlock has version {version}" if version else "it has no Landlock"
-        return f"not available: this kernel is too old, {known}"
+        return f"not available: this kernel has Landlock of version {version}, too old"
     return f"available (Landlock, version {version})"
 
 

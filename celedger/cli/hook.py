@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from celedger.cli.session import Options, find, keep_out_of_git, note
+from celedger.cli.session import Options, find, keep_out_of_git, note, warn
 from celedger.errors import Status
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def install(context: typer.Context) -> int:
     if asked.problem is not None:
         note(f"celedger: no suite is allowed yet: {asked.problem}")
     elif gate.missing([asked.settings, *asked.starts]):
-        note(f"celedger: the suite or the settings are new since they were allowed: {gate.hint}")
+        warn(options.retyped(f"the suite or the settings are new since allowed: {gate.hint}"))
     if isinstance(done, hooks.Elsewhere):
         print(f"core.hooksPath is {done.configured}: celedger does not write there.")
         print("Add this line to each of these executable sh scripts there:")
@@ -74,5 +74,5 @@ def status(context: typer.Context) -> int:
     for hook in hooks.status(repository, sys.executable):
         print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
     for line in allow.waiting(repository, settings):
-        print(line)
+        print(context.obj.retyped(line))
     return Status.GOOD

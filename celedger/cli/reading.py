@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, reading
+from celedger.cli.session import reading, warn
 from celedger.errors import Status, UsageError, command
 
 
@@ -25,7 +25,7 @@ def log(
 
     with reading(context.obj) as session:
         for line in allow.waiting(session.repository, session.config):
-            note(f"celedger: {line}")
+            warn(context.obj.retyped(line))
         if json:
             print(export.dumps(log_json(session.ledger, limit=limit)))
         else:

@@ -37,7 +37,7 @@ def worker(
     except NotAllowed as error:  # the settings: they say which ledger the queue is in
         if not from_hook:
             raise
-        _write(f"a merge waits: {error}")
+        _write(context.obj.retyped(f"a merge waits: {error}"))
     return Status.GOOD
 
 
@@ -66,6 +66,7 @@ def _drain(command: Options, *, from_hook: bool) -> None:
         log = repository.state_dir / "worker.log"
 
         def say(text: str) -> None:
+            text = command.retyped(text)
             if not from_hook:
                 progress.say(f"celedger: {text}")
                 return

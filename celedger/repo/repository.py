@@ -227,10 +227,12 @@ class Repository:
 
     def has_committed(self, paths: Iterable[Path]) -> bool:
         """Return True if git tracks something of these, all of it as HEAD has it: a merge may have
-        brought it, and nobody is editing it."""
+        brought it, and nobody is editing it. What lies elsewhere was laid there from a commit."""
         names = [f":(top,literal){p.relative_to(self.worktree)}" for p in paths
                  if p.is_relative_to(self.worktree)]  # fmt: skip
-        if not names or not ask(self.worktree, "ls-files", "-z", "--", *names).out:
+        if not names:
+            return True
+        if not ask(self.worktree, "ls-files", "-z", "--", *names).out:
             return False
         return ask(self.worktree, "diff", "--quiet", "HEAD", "--", *names).status == 0
 

@@ -14,9 +14,7 @@ from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import JobState
 from celedger.repo import Repository, scrubbed
-from celedger.system import process
-from celedger.system.gate import Gate, NotAllowed, Permit, Request
-from celedger.trial.starts import settings_request
+from celedger.system.gate import Gate, NotAllowed, Permit, Request, settings_request
 
 
 def queue_folder(repository: Repository) -> Path:
@@ -44,7 +42,7 @@ def asked(
     from celedger.trial import expected
     from celedger.trial.workplace import interpreters_of, starts_of
 
-    own = settings_request(settings)
+    own = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
         suite = suites.load(suites.find(name, settings, repository.root))
@@ -73,7 +71,7 @@ def waiting(repository: Repository, settings: Config) -> list[str]:
 
 def check_settings(gate: Gate, settings: Config) -> None:
     """Raise NotAllowed where the repository's own settings are new."""
-    gate.review([settings_request(settings)])
+    gate.review([settings_request(settings.merged)])
 
 
 def held_back(repository: Repository, settings: Config) -> str:
@@ -87,6 +85,8 @@ def held_back(repository: Repository, settings: Config) -> str:
 
 def wake(repository: Repository, settings: Config, gate: Gate) -> bool:
     """Start a worker, as a hook does, if a merge waits. Raises MachineError."""
+    from celedger.system import process
+
     waiting = any(queue_folder(repository).glob("*.moved"))
     if not waiting and settings.ledger.is_file():
         with Ledger.open(settings.ledger, readonly=True) as ledger:

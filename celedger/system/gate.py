@@ -61,6 +61,11 @@ class Request:
         return hashlib.sha256(self.subject.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
+def settings_request(merged: Mapping[str, object]) -> Request:
+    """Return what the repository's own file of settings asks for; nothing where it says nothing."""
+    return Request("settings", {"settings": dict(merged)} if merged else {})
+
+
 class NotAllowed(CeledgerError):
     """The worker would have to start or obey what nobody allowed on this machine: it waits."""
 
@@ -125,13 +130,13 @@ class Gate:
         new = self.missing(requests)
         if not new:
             return
+        self.keep(texts or {})
         if not self.attended:
             raise self.refusal(new)
         if not self.empty and brought():
             tell(f"new since it was last allowed: {self.summary(new)}")
         for request in new:
             self.allow(request)
-        self.keep(texts or {})
 
     def missing(self, requests: Iterable[Request]) -> list[Request]:
         """Return those that nobody allowed, none twice."""
@@ -165,7 +170,7 @@ class Gate:
         return [request for _, request in sorted(found, key=lambda pair: pair[0])]
 
     def keep(self, texts: Mapping[str, Path]) -> None:
-        """Keep a copy of files that were allowed, so that a change of them can be shown."""
+        """Keep a copy of files that are asked for, so that a change of them can be shown."""
         for digest, path in texts.items():
             copy = self.folder / f"{digest}.text"
             with suppress(OSError):
@@ -173,7 +178,7 @@ class Gate:
                     self._write(copy, path.read_bytes())
 
     def kept(self, digest: str) -> bytes | None:
-        """Return the content of a file that was allowed, or None where it was not kept."""
+        """Return the content of a file that was asked for, or None where it was not kept."""
         try:
             return (self.folder / f"{digest}.text").read_bytes()
         except OSError:
@@ -208,12 +213,11 @@ class Gate:
 
     @property
     def hint(self) -> str:
+        """Return what to type, in backquotes; from a linked work tree it must name that one."""
         here = self.repository
         linked = here is not None and here.worktree != here.root
-        command = (
-            f"celedger -C {shlex.quote(str(here.worktree))}" if linked and here else "celedger"
-        )
-        return f"see it: {command} allow --dry-run; allow it: {command} allow"
+        words = ["celedger", *(["-C", str(here.worktree)] if linked and here else []), "allow"]
+        return f"see it: `{shlex.join(words)} --dry-run`; allow it: `{shlex.join(words)}`"
 
     def summary(self, new: Sequence[Request]) -> str:
         """Name what differs from what was allowed before, in a few words."""

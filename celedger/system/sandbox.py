@@ -38,7 +38,9 @@ class _PathBeneath(ctypes.Structure):
 
 
 def version() -> int:
-    """Return the version of Landlock that this kernel has; 0 where it has none."""
+    """Return the version of Landlock that this kernel has; 0 where it has none, or it is off."""
+    if os.uname().sysname != "Linux":
+        return 0
     try:
         return max(0, _call(_CREATE, None, 0, _VERSION))
     except OSError:

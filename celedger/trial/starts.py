@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.config import Config
 from celedger.model import Task
 from celedger.repo import Repository
-from celedger.system.gate import Gate, Permit, Request
+from celedger.system.gate import Gate, Permit
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.surroundings import variables
 
@@ -95,11 +94,6 @@ class Starts:
             "child": str(self.child),
             **{name: str(path) for name, path in paths.items()},
         }
-
-
-def settings_request(config: Config) -> Request:
-    """What the repository's own file of settings asks for; of nothing where it says nothing."""
-    return Request("settings", {"settings": dict(config.merged)} if config.merged else {})
 
 
 def _asked(task: Task, names: tuple[str, ...]) -> dict[str, object]:

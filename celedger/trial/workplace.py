@@ -20,12 +20,12 @@ from celedger.repo.slots import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import environment, gpu, lock, sandbox
 from celedger.system.cache import Cache
-from celedger.system.gate import Gate
+from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, expected, outside, parts, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
-from celedger.trial.starts import Starts, settings_request
+from celedger.trial.starts import Starts
 from celedger.trial.surroundings import child_copy, child_folder
 from celedger.trial.venvs import Venvs
 
@@ -90,7 +90,7 @@ def set_bench(
     base = scrubbed(os.environ)
     asked = expected.requests(starts, tasks, interpreters, base, commit)
     gate.review(
-        [settings_request(config), *asked],
+        [settings_request(config.merged), *asked],
         texts={digest: suite.folder / name for name, digest in suite.files.items()},
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,

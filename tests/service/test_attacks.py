@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 import sys
 import venv
 from collections.abc import Callable
@@ -131,9 +132,9 @@ def begin(world: World, files: dict[str, str] | None = None, *, allow: bool = Tr
 
 def link(world: World, name: str, target: Path | str) -> None:
     path = world.upstream.root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         git(world.upstream.root, "rm", "-qr", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
 
 
@@ -196,6 +197,10 @@ WAITING: dict[str, Callable[[World], dict[str, str]]] = {
     "another ledger": lambda w: {"celedger.toml": 'ledger = "model.db"\n'},
     "a bisect": lambda w: {"pyproject.toml": "[tool.celedger]\nbisect_on_regression = true\n"},
     "a limit that empties the caches": lambda w: {"celedger.toml": "cache_limit = 1\n"},
+    "inputs of a build": lambda w: {"suites/tiny/suite.toml": suite('inputs = ["**"]')},
+    "a suite behind a link": lambda w: link(w, "suites/tiny", "../elsewhere") or {
+        "elsewhere/suite.toml": suite(f'build = ["{w.payload}"]'), "elsewhere/fit.py": FIT,
+    },
 }  # fmt: skip
 
 
@@ -214,7 +219,7 @@ def test_what_a_merge_brought_waits_until_a_person_allows_it(
     for verb in (["hook", "status"], ["log"]):
         shown = world.victim.run(*verb)
         said = shown.out + shown.err
-        assert "allow it: celedger allow" in said or "no trials" in said, said
+        assert "allow it: `celedger allow`" in said or "no trials" in said, said
     shown = world.victim.run("allow", "--dry-run")
     assert shown.out and world.waits()
     # The revert is what was allowed: it is trained, with no word from anybody.
@@ -235,6 +240,35 @@ def test_the_code_under_test_and_what_an_allowed_build_reads_of_it_may_change(
     world.work()
     assert world.jobs() == [(JobState.DONE, "nothing regressed")]
     assert world.pwned.exists()
+
+
+def test_files_that_git_and_python_obey_elsewhere_start_nothing(world: World) -> None:
+    """A merge cannot bring the configuration that drivers, hooks and submodules need; and modules
+    of the repository are for trainings, not for celedger and its questions to the interpreter."""
+    begin(world, {"suites/tiny/suite.toml": suite('preload = ["json"]')})
+    module = f"import os\n'/checkouts/' in os.getcwd() or os.system({world.payload!r})\n"
+    names = ("csv", "zipfile", "sqlite3", "typer", "psutil", "usercustomize")
+    world.merge({
+        **{f"{name}.py": module for name in names},
+        ".gitattributes": "* filter=evil diff=evil merge=evil\n",
+        ".gitmodules": '[submodule "x"]\npath = x\nurl = ./y\nupdate = "!' + world.payload + '"\n',
+        ".gitconfig": f'[filter "evil"]\nsmudge = {world.payload}\n',
+        "hooks/post-checkout": f"#!/bin/sh\n{world.payload}\n",
+        ".githooks/post-checkout": f"#!/bin/sh\n{world.payload}\n",
+    })  # fmt: skip
+    # As the hook starts it: the program of other tests has its modules by now.
+    words = [sys.executable, "-P", "-m", "celedger", "worker"]
+    subprocess.run(words, cwd=world.victim.root, check=True)
+    assert world.jobs() == [(JobState.DONE, "nothing regressed")]
+    assert world.clean()
+
+
+def test_settings_that_outweigh_those_allowed_wait(world: World) -> None:
+    begin(world, {"pyproject.toml": '[tool.celedger]\nsuite = "tiny"\n'})
+    world.merge({"celedger.toml": 'suite = "tiny"\nbisect_on_regression = true\n'})
+    world.work()
+    assert world.waits()
+    assert "bisect_on_regression" in world.victim.run("queue").out
 
 
 def test_requirements_that_change_wait_though_the_suite_is_the_same(world: World) -> None:
@@ -323,6 +357,14 @@ REFUSED: dict[str, tuple[Callable[[World], object], str]] = {
         lambda w: (link(w, ".celedger", w.outside), w.merge()),
         ".celedger is a symbolic link",
     ),
+    "settings behind a link": (
+        lambda w: (link(w, "celedger.toml", w.outside / "secret.txt"), w.merge()),
+        "celedger.toml is a link that leads out of the repository",
+    ),
+    "settings behind a link, for all tools": (
+        lambda w: (link(w, "pyproject.toml", w.outside / "secret.txt"), w.merge()),
+        "pyproject.toml is a link that leads out of the repository",
+    ),
     "a link for the suites": (
         lambda w: (link(w, "suites", w.outside), w.merge()),
         "suites is a symbolic link",
@@ -355,6 +397,36 @@ def test_what_leads_out_of_the_repository_is_refused(
     assert typed.status in (128, 129)
     assert world.clean()
     assert "\n*\n" not in (world.victim.root / ".git" / "info" / "exclude").read_text()
+
+
+def test_a_suite_behind_a_link_that_leads_out_is_not_read(world: World) -> None:
+    begin(world)
+    theirs = world.outside.parent / "theirs"
+    theirs.mkdir()
+    (theirs / "suite.toml").write_text(suite(f'build = ["{world.payload}"]'))
+    (theirs / "fit.py").write_text(FIT)
+    link(world, "suites/tiny", theirs)
+    world.merge()
+    world.work()
+    ((state, message),) = world.jobs()
+    assert state is JobState.FAILED
+    assert "suites/tiny is a link that leads out of the repository" in message
+    assert world.victim.run("run", "HEAD").status == 129
+    assert world.clean()
+
+
+def test_during_a_git_bisect_a_link_that_leads_out_is_not_read(world: World) -> None:
+    """The suite is then laid in another folder, as it is at the commit where the bisect began."""
+    begin(world)
+    link(world, "suites/tiny/data", world.outside / "secret.txt")
+    world.merge()
+    for words in (["start"], ["bad"], ["good", "HEAD~1"]):
+        git(world.victim.root, "bisect", *words)
+    git(world.victim.root, "checkout", "-q", "--detach", "HEAD~1")
+    done = world.victim.run("check")
+    assert "suites/tiny/data of " in done.err and "leads out" in done.err, done.err
+    assert done.status == 128
+    assert world.clean()
 
 
 @pytest.mark.parametrize("name", ["data", "fit.py", "suite.toml"])

@@ -112,7 +112,7 @@ def test_a_process_with_one_byte_changed_waits(
     for asked in (False, True):
         (_, (state, message)) = crew.states()
         assert state is JobState.WAITING, message
-        assert "allow it: celedger allow" in message
+        assert "allow it: `celedger allow`" in message
         assert not any(record.ok for record in crew.ledger.trials(commit=sha))
         started.clear()
         if not asked:
@@ -218,6 +218,19 @@ def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named
     until(lambda: [job.state for job in _jobs(project)] == [JobState.DONE])
 
 
+def test_during_a_git_bisect_too_what_a_merge_brought_is_named_first(tmp_path: Path) -> None:
+    project = tracked_project(tmp_path / "project")
+    allow(project)
+    good = project.commit("good", {"model.py": "LEVEL = 1.5\n"})
+    fit = (project.root / "suites" / "tiny" / "fit.py").read_text()
+    bad = project.commit("theirs", {"suites/tiny/fit.py": fit + "# theirs\n"})
+    for words in (["start"], ["bad", bad], ["good", good]):
+        git(project.root, "bisect", *words)
+    git(project.root, "checkout", "-q", "--detach", good)
+    done = project.run("check")
+    assert "celedger: new since it was last allowed: tiny/fit.py\n" in done.err
+
+
 def _jobs(project: Project) -> list[Any]:
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         return ledger.jobs()
@@ -244,7 +257,7 @@ def test_init_and_the_first_hook_install_allow_what_is_there_a_second_one_does_n
     assert other.run("allow", "--dry-run").out == ""
     other.commit("evil", {"suites/tiny/fit.py": "evil\n"})
     again = other.run("hook", "install")
-    assert "see it: celedger allow --dry-run" in again.err
+    assert "see it: `celedger allow --dry-run`" in again.err
     assert "tiny/fit.py" in other.run("allow", "--dry-run").out
 
 
@@ -301,7 +314,9 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     assert bell.wait() == "ended 0"
     (job,) = _jobs(hooked)
     assert (job.commit, job.state) == (sha, JobState.WAITING)
-    said = "new since it was last allowed: tiny/fit.py (see it: celedger allow --dry-run; allow it"
+    said = (
+        "new since it was last allowed: tiny/fit.py (see it: `celedger allow --dry-run`; allow it"
+    )
     log = (hooked.root / ".git" / "celedger" / "worker.log").read_text()
     for text in (job.message, log, hooked.run("queue").out, hooked.run("hook", "status").out,
                  hooked.run("log").err):  # fmt: skip
@@ -309,6 +324,21 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     assert "print('evil')" in hooked.run("allow").out
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
     assert "missing" in _jobs(hooked)[0].message
+
+
+def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_from_any(
+    hooked: Project, bell: Bell, tmp_path: Path
+) -> None:
+    linked = Project(tmp_path / "linked")
+    git(hooked.root, "worktree", "add", "-q", "-b", "other", str(linked.root))
+    fit = (linked.root / "suites" / "tiny" / "fit.py").read_text()
+    branch_ahead(linked, {"suites/tiny/fit.py": fit + "# theirs\n"})
+    git(linked.root, "merge", "-q", "next")
+    assert bell.wait() == "ended 0"
+    (job,) = _jobs(hooked)
+    assert f"`celedger -C {linked.root} allow`" in job.message
+    assert "+# theirs" in hooked.run("allow").out
+    until(lambda: _jobs(hooked)[0].state is JobState.DONE)
 
 
 def test_a_newer_merge_supersedes_one_that_waits(hooked: Project, bell: Bell) -> None:
