@@ -144,8 +144,7 @@ class Task:
     inputs: tuple[str, ...] = ()
     venv: tuple[str, ...] = ()  # requirement files of the commit that make its interpreter
     threads: int = 1
-    # Modules imported once for many trials. No part of the definition: a trial is the same started
-    # warm or cold. What does differ, its duration, is a metric of another name (`warm_duration`).
+    # Imported once for many trials. No part of the definition; only the duration has another name.
     preload: tuple[str, ...] = ()
     sandbox: bool = False  # it writes only where it is meant to; no part of the definition either
     timeout: Seconds = 600.0
