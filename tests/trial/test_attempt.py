@@ -15,6 +15,7 @@ from celedger import suite as suites
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
+from celedger.system.gate import Gate
 from celedger.trial import journal
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
@@ -38,9 +39,10 @@ def bench_of(tmp_path: Path, command: str, **scripts: str) -> Iterator[Bench]:
     with (
         Ledger.open(project.root / "ledger.db", create=True) as ledger,
         set_bench(
-            repository, ledger, settings, suite, choose_tasks(suite, ()), label="test"
+            repository, ledger, settings, suite, choose_tasks(suite, ()), label="test",
+            gate=Gate.of(repository, attended=True),
         ) as bench,
-    ):
+    ):  # fmt: skip
         yield bench
 
 
