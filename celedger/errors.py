@@ -69,6 +69,14 @@ class LedgerError(CeledgerError):
     """The ledger cannot be opened, read or written: corrupt, foreign, too new, read-only, full."""
 
 
+class LedgerDamaged(LedgerError):
+    """The ledger is not as celedger wrote it."""
+
+
+class LedgerGone(LedgerError):
+    """The ledger is not where it was: deleted, renamed, replaced, its disk gone."""
+
+
 class MachineError(CeledgerError):
     """The machine refused: no such interpreter, no such device, disk full."""
 

@@ -34,24 +34,23 @@ class Closures(Writer):
         code = _packed(footprint)
         text = b"\n\0".join((paths, inputs.encode(), *([code.encode()] if code else ())))
         digest = hashlib.sha256(text).hexdigest()
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO footprints (digest, paths, inputs, code) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (digest, zlib.compress(paths), inputs, code),
+        with self.transaction():
+            self._record(
+                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=code
             )
-            connection.execute(
-                "INSERT INTO closures VALUES (?, ?, ?, '') ON CONFLICT DO NOTHING",
-                (self._trial_id(ulid), self._id("footprints", "digest", digest), content),
-            )
+            footprint_id = self._id("footprints", "digest", digest)
+            self._record(
+                "closures", trial=self._trial_id(ulid), footprint=footprint_id, content=content,
+                unknown="",
+            )  # fmt: skip
 
     def record_unknown_closure(self, ulid: str, why: str) -> None:
         """Such a trial stands for no other."""
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO closures VALUES (?, NULL, '', ?) ON CONFLICT DO NOTHING",
-                (self._trial_id(ulid), why.encode("utf-8", "replace").decode()),
-            )
+        with self.transaction():
+            self._record(
+                "closures", trial=self._trial_id(ulid), content="",
+                unknown=why.encode("utf-8", "replace").decode(),
+            )  # fmt: skip
 
     def closures(self, *, recipe: str, environment: str, seed: int | None = None) -> list[Closure]:
         """Of the trials that may stand for another, in the order in which they started."""
@@ -91,9 +90,6 @@ class Closures(Writer):
             self.start_trial(trial)
             new, old = self._trial_id(trial.ulid), self._trial_id(evidence.ulid)
             connection.execute(
-                "INSERT INTO closures VALUES (?, ?, ?, '')", (new, evidence.footprint, content)
-            )
-            connection.execute(
                 "INSERT INTO derived SELECT ?, ? WHERE NOT EXISTS "
                 "(SELECT 1 FROM derived WHERE trial = ?)",
                 (new, old, old),
@@ -109,6 +105,10 @@ class Closures(Writer):
                 "(SELECT id FROM metrics WHERE name IN (SELECT value FROM json_each(?))) "
                 "AND task = (SELECT task FROM trials WHERE id = ?)",
                 (new, old, json.dumps(list(without)), old),
+            )
+            self._seal("trials", new)
+            self._record(
+                "closures", trial=new, footprint=evidence.footprint, content=content, unknown=""
             )
 
 

@@ -1,11 +1,12 @@
 """Opening the file: what it may be, how it is made, migrated, and opened for reading only.
 
 Lives here: the connection's settings, the lock under which a ledger is made or migrated, the copy
-kept before a migration, and one sentence for each thing that can be wrong with the file. It must
-not know what the tables hold.
+kept before a migration, the check of what is opened, and one sentence for each thing that can be
+wrong with the file. It must not know what the tables hold.
 
-The file is never opened but through SQLite: closing any other descriptor of it would drop the
-POSIX locks that another connection of this process holds (https://sqlite.org/howtocorrupt.html).
+The file is opened through SQLite and by `pages.py` alone: closing any other descriptor of it would
+drop the POSIX locks that a connection of this process holds
+(https://sqlite.org/howtocorrupt.html).
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
-from celedger.errors import LedgerError
+from celedger.errors import LedgerDamaged, LedgerError
+from celedger.ledger import checking
 from celedger.ledger.identity import APPLICATION_ID, VERSION
+from celedger.ledger.pages import Pages
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
-CHECKPOINT_PAGES = 10_000  # the default of 1,000 doubles the mean cost of an epoch
 CACHE_KIB = 16_384
 _SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
 
@@ -31,7 +34,7 @@ _NETWORK = {
 }  # fmt: skip
 
 
-def open_for_writing(path: Path, *, create: bool) -> sqlite3.Connection:
+def open_for_writing(path: Path, *, create: bool) -> tuple[sqlite3.Connection, Pages]:
     """A connection to today's schema, made or migrated when it must be."""
     if create and not _size(path):
         if path.exists() and not path.is_file():
@@ -41,31 +44,28 @@ def open_for_writing(path: Path, *, create: bool) -> sqlite3.Connection:
     for needed in (path, path.parent):  # SQLite keeps its -wal beside the ledger
         if not os.access(needed, os.W_OK):
             raise LedgerError(f"{needed} is read-only, and the ledger must be written to")
-    connection = _connect(path, "mode=rw")
-    try:
+    with _opened(path, "mode=rw") as (connection, pages):
         version = _version(connection, path)  # first: a foreign file is not touched
-        _configure(connection, path)
+        if version == VERSION:
+            _check(connection, path, pages)
+        _configure(connection, path, pages)
         if version < VERSION:
-            _migrate(connection, path)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+            _migrate(connection, path, pages)
+    return connection, pages
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
+def open_for_reading(path: Path) -> tuple[sqlite3.Connection, Pages]:
     """A connection that cannot write; works on a read-only file or folder too."""
     _must_be_a_file(path)
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        connection = _connect(path, "mode=rw")  # not "ro": so that the last to close tidies up
-        try:
+        # Not "ro": so that the last to close tidies up.
+        with _opened(path, "mode=rw") as (connection, pages):
             if _version(connection, path) < VERSION:
-                _migrate(connection, path)
+                _migrate(connection, path, pages)
+            else:
+                _check(connection, path, pages)
             connection.execute("PRAGMA query_only = ON")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return connection, pages
     try:
         return _readable(path, "mode=ro")
     except sqlite3.OperationalError as error:
@@ -81,9 +81,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         return _readable(path, "mode=ro&immutable=1")
 
 
-def _readable(path: Path, query: str) -> sqlite3.Connection:
-    connection = _connect(path, query)
-    try:
+def _readable(path: Path, query: str) -> tuple[sqlite3.Connection, Pages]:
+    with _opened(path, query) as (connection, pages):
         version = _version(connection, path)
         if version < VERSION:
             raise LedgerError(
@@ -91,14 +90,51 @@ def _readable(path: Path, query: str) -> sqlite3.Connection:
                 "read-only, so it cannot be brought to today's",
                 "copy it to a folder that can be written to",
             )
+        _check(connection, path, pages)
+    return connection, pages
+
+
+@contextlib.contextmanager
+def _opened(path: Path, query: str) -> Iterator[tuple[sqlite3.Connection, Pages]]:
+    """Yield a connection and the pages of its file, which are closed when the body fails."""
+    pages = Pages(path)
+    try:
+        connection = _connect(path, query)
+        try:
+            yield connection, pages
+        except BaseException:
+            with pages.checkpoint():
+                connection.close()
+            raise
     except BaseException:
-        connection.close()
+        pages.close()
         raise
-    return connection
 
 
-def explain(error: sqlite3.Error, path: Path) -> LedgerError:
-    """The one sentence for what SQLite said."""
+def _check(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
+    """Raise LedgerDamaged for a file that is not as celedgers wrote it. Its rows are looked at
+    only where a page is not, which another program may have written."""
+    sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'points'"
+    row = connection.execute(sql).fetchone()
+    if pages.changed(spared=row[0] if row else 0):
+        wrong = list(islice(checking.damage(connection), 2))
+        if wrong:
+            raise damaged(path, wrong)
+        pages.renew()
+
+
+def damaged(path: Path, wrong: Iterable[str]) -> LedgerDamaged:
+    """Return the error for what `checking` yielded."""
+    first, *others = wrong
+    return LedgerDamaged(
+        f"{path} is damaged: {first}{' and more' if others else ''}", "see `celedger doctor`"
+    )
+
+
+def explain(error: Exception, path: Path) -> LedgerError:
+    """The one sentence for what SQLite said, or for what it made of a damaged file."""
+    if not isinstance(error, sqlite3.Error):
+        return damaged(path, [checking.plain(str(error))])
     name = getattr(error, "sqlite_errorname", None) or ""
     kind = name.split("_")[1] if name.startswith("SQLITE_") else ""
     if kind == "FULL" or (kind == "IOERR" and _disk_is_full(path)):
@@ -117,10 +153,7 @@ def explain(error: sqlite3.Error, path: Path) -> LedgerError:
     if kind == "NOTADB":
         return _not_sqlite(path)
     if kind == "CORRUPT":
-        return LedgerError(
-            f"{path} is corrupt ({error})",
-            f"keep a copy, then rescue what can be read: sqlite3 {path} .recover",
-        )
+        return damaged(path, [checking.plain(str(error))])
     if kind == "CANTOPEN":
         return LedgerError(f"{path} cannot be opened", "check its permissions and its folder's")
     if kind == "IOERR":
@@ -145,8 +178,8 @@ def on_network(path: Path, mounts: str) -> bool:
 _ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 
-def _not_sqlite(path: Path) -> LedgerError:
-    return LedgerError(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
+def _not_sqlite(path: Path) -> LedgerDamaged:
+    return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
 
 
 def _no_file(path: Path) -> LedgerError:
@@ -183,11 +216,11 @@ def _connect(path: Path, query: str) -> sqlite3.Connection:
     return connection
 
 
-def _configure(connection: sqlite3.Connection, path: Path) -> None:
+def _configure(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     wanted = "delete" if on_network(path.resolve(), _mounts()) else "wal"
     if mode != wanted:
-        with _alone(path):
+        with alone(path):
             try:
                 connection.execute(f"PRAGMA journal_mode = {wanted}")
             except sqlite3.OperationalError:
@@ -195,15 +228,17 @@ def _configure(connection: sqlite3.Connection, path: Path) -> None:
                     raise
                 # Somebody else has a ledger open that was copied here in the other mode: it works
                 # as it is, and the next one to open it alone switches it.
+        pages.renew()
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `Store` makes each, see pages.py
+    connection.execute("PRAGMA journal_size_limit = 0")
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version. Raises LedgerError for a foreign file and for a newer schema."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
-        raise LedgerError(f"{path} is an SQLite file, but not a ledger of celedger", _ELSEWHERE)
+        raise LedgerDamaged(f"{path} is an SQLite file, but not a ledger of celedger", _ELSEWHERE)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise LedgerError(
@@ -213,9 +248,9 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     if not _size(_beside(path, "-wal")) and _size(path) < pages * page:
-        raise LedgerError(
-            f"{path} is corrupt: it was cut short ({_size(path):,} of {pages * page:,} bytes)",
-            f"keep a copy, then rescue what can be read: sqlite3 {path} .recover",
+        raise LedgerDamaged(
+            f"{path} is damaged: it was cut short ({_size(path):,} of {pages * page:,} bytes)",
+            "see `celedger doctor`",
         )
     return int(version)
 
@@ -225,7 +260,7 @@ def _make(path: Path) -> None:
     races for the switch to WAL."""
     if not path.parent.is_dir():
         raise LedgerError(f"{path.parent} is not a folder, so no ledger can be made in it")
-    with _alone(path):
+    with alone(path):
         if _size(path):
             return  # another process was first
         from celedger.ledger import schema
@@ -235,32 +270,36 @@ def _make(path: Path) -> None:
             schema.migrate(connection)
             if not on_network(path.resolve(), _mounts()):
                 connection.execute("PRAGMA journal_mode = WAL")
-        # A -wal whose ledger was deleted would be replayed onto the new one.
-        for suffix in ("-wal", "-shm", "-journal"):
-            stale = _beside(path, suffix)
-            if stale.exists():
-                stale.replace(_beside(stale, ".orphan"))
-        _put(draft, path)
+        install(draft, path)
+        pages = Pages(path)
+        pages.renew()
+        pages.close()
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
     """Bring an older ledger to today's schema, keeping a copy of it as it was. A second attempt
     may replace the copy: rows are only ever added, so the newer one holds all of the older."""
-    with _alone(path):
+    with alone(path):
         if _version(connection, path) >= VERSION:
             return  # another process was first
         from celedger.ledger import schema
 
+        # What is damaged must not get a checksum; nor does a version change by itself.
+        (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        (done,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
+        if sound != "ok" or done >= VERSION:
+            raise damaged(path, [sound if sound != "ok" else "the version in its header"])
         draft = _draft(path)
         with contextlib.closing(_connect(draft, "mode=rwc")) as copy:
             connection.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
         _put(draft, _beside(path, f".before-{VERSION}"))
         schema.migrate(connection)
+        pages.renew()
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     """Hold the lock under which a ledger is made, migrated or switched to another mode."""
     hidden = path.parent / ".celedger"
     try:
@@ -283,6 +322,16 @@ def _draft(path: Path) -> Path:
     for suffix in ("", "-wal", "-shm", "-journal"):
         _beside(draft, suffix).unlink(missing_ok=True)
     return draft
+
+
+def install(draft: Path, path: Path) -> None:
+    """Rename a ledger into place. A -wal whose ledger was deleted would be replayed onto it, so
+    that is renamed, too."""
+    for suffix in ("-wal", "-shm", "-journal"):
+        stale = _beside(path, suffix)
+        if stale.exists():
+            stale.replace(_beside(stale, ".orphan"))
+    _put(draft, path)
 
 
 def _put(draft: Path, place: Path) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.errors import LedgerError
+from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.steps import StepReader
 from celedger.model import (
     BaselineAct,
@@ -83,9 +85,20 @@ class Reader(StepReader):
         found = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
         return found[0] if start and len(found) == 1 else None
 
+    def trial_documents(self, ulid: str) -> list[Document]:
+        """Return a trial and all it refers to in portable form, for `Writer.add_documents`."""
+        self._must_be_sound(ulid)
+        try:
+            return Carrier(self._connection).trial(ulid)
+        except LookupError as error:
+            raise LedgerError(f"{self.path} cannot give trial {ulid}: {error}") from error
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Metric -> its (epoch, value) in the order of epochs. Empty for an unknown trial; for a
         derived one, what its evidence reported."""
+        self._must_be_sound(ulid)
         where, values = _where({"r.ulid = ?": ulid, "m.name = ?": metric})
         found: dict[str, list[tuple[int, float]]] = {}
         for name, epoch, value in self._rows(

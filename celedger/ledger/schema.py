@@ -5,7 +5,8 @@ where the file is, who holds it, or what is read from it. Only imported when a l
 migrated: sqlite_utils costs 0.1 s of a process.
 
 A migration that has shipped is never edited. A new one raises `VERSION` in `identity.py` by one
-and adds a line to docs/ledger.md.
+and adds a line to docs/ledger.md. One that adds a column to a table of `facts.TABLES` writes the
+checksums of its rows anew: they cover every column.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sqlite3
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
+from celedger.ledger import facts
 from celedger.ledger.identity import APPLICATION_ID
 
 MIGRATIONS = Migrations("celedger")
@@ -73,6 +75,27 @@ def sources(db: Database) -> None:
     db.conn.execute("ALTER TABLE footprints ADD COLUMN code TEXT NOT NULL DEFAULT ''")
     db.conn.execute("PRAGMA user_version = 2")
 
+
+@MIGRATIONS(name="3_checksums")
+def checksums(db: Database) -> None:
+    """Every fact gets its checksum, of what it is now. A trial without an outcome gets it then."""
+    run(db, _CHECKSUMS)
+    append_only(db, "checksums")
+    for table in facts.TABLES:
+        ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
+        for (row,) in db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall():
+            facts.seal(db.conn, table, row)
+    db.conn.execute("PRAGMA user_version = 3")
+
+
+_CHECKSUMS = """
+CREATE TABLE checksums (         -- in the order in which facts were completed
+  id INTEGER PRIMARY KEY,
+  fact TEXT NOT NULL,            -- the table of its row
+  row INTEGER NOT NULL,
+  value INTEGER NOT NULL         -- CRC-32; the latest of a fact counts
+) STRICT;
+"""
 
 _TABLES = """
 CREATE TABLE commits (

@@ -1,48 +1,105 @@
 """What reading and writing share: the connection, its transactions, and its errors.
 
 Lives here: one place that begins transactions (immediately, so that a writer waits instead of
-being told "locked") and one that turns SQLite's errors into sentences. It must not know a table.
+being told "locked"), one that gives a fact its checksum and hands it to the archive, and one that
+turns SQLite's errors into sentences. It must not know what a table means.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from celedger.errors import LedgerError
-from celedger.ledger import opening
+from celedger.errors import LedgerError, LedgerGone
+from celedger.ledger import checking, facts, opening
+from celedger.ledger.archive import Archive
+from celedger.ledger.pages import Pages
+
+CHECKPOINT = 40 << 20  # bytes of -wal; SQLite's default of 4 MiB doubles the mean cost of an epoch
+# Facts that are nothing without another one, and are archived with it.
+_PRELIMINARY = frozenset({"commits", "metrics", "tasks", "definitions", "environments"})
 
 
 class Store:
     """An open ledger file. For one thread of one process."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, pages: Pages, archive: Archive | None
+    ) -> None:
         self.path = path
         self.folder = path.parent
+        self.archive = archive
         self._connection = connection
+        self._pages = pages
         self._metric_ids: dict[str, int] = {}
         self._trial_ids: dict[str, int] = {}
+        self._checksums: dict[tuple[str, int], int] | None = None  # as of when one was asked for
+        self._sound_trials: set[str] = set()
         self._failed_parts = 0
+        self._completed = False  # facts that the archive must have now
+        self._checkpoint_at = CHECKPOINT
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = False, readonly: bool = False) -> Self:
-        """The ledger at `path`. `create` makes one where there is none (or an empty file).
-        Raises LedgerError: absent, foreign, corrupt, from a newer celedger, not writable."""
+    def open(
+        cls,
+        path: Path,
+        *,
+        create: bool = False,
+        readonly: bool = False,
+        archive: Archive | None = None,
+    ) -> Self:
+        """The ledger at `path`. `create` makes one where there is none (or an empty file). What is
+        completed goes to the `archive` as well. Raises LedgerError: absent, foreign, damaged, from
+        a newer celedger, not writable; LedgerGone where the archive shows that there was one."""
         path = Path(path).absolute()
+        if archive is not None:
+            must_be_there(path, archive)
         try:
             if readonly:
-                return cls(path, opening.open_for_reading(path))
-            return cls(path, opening.open_for_writing(path, create=create))
-        except sqlite3.Error as error:
+                return cls(path, *opening.open_for_reading(path), archive)
+            store = cls(path, *opening.open_for_writing(path, create=create), archive)
+        except checking.ERRORS as error:
             raise opening.explain(error, path) from error
+        try:
+            store._archive()
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     def close(self) -> None:
         """The last one to close folds the -wal into the file."""
-        with contextlib.suppress(sqlite3.Error):  # a full disk: the -wal stays and is read later
+        if self._pages.vanished():
+            import ctypes
+
+            # SQLite would remove the -wal of what is at this path now: leave it open for ever.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            return
+        wrote = in_wal_mode = False  # it is not on a network file system
+        with contextlib.suppress(sqlite3.Error):
+            wrote = self._connection.total_changes > 0
+            in_wal_mode = self._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        # A full disk: the -wal stays and is read later.
+        with contextlib.suppress(sqlite3.Error), self._pages.checkpoint():
             self._connection.close()
+        if wrote and not in_wal_mode:
+            self._pages.renew()
+        self._pages.close()
+
+    def examine(self) -> tuple[list[str], list[str]]:
+        """Return what is damaged, and which rows no celedger wrote: every page and row is read."""
+        try:
+            return checking.examine(self._connection)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def lacks_facts(self) -> bool:
+        """Return True if the archive has facts that the ledger has not."""
+        return self.archive is not None and self.archive.lacks(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -75,14 +132,101 @@ class Store:
             except BaseException:
                 self._metric_ids.clear()  # rows made inside are gone, and so are their ids
                 self._trial_ids.clear()
+                self._completed = False
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self._checkpoint()
+            if self._completed:
+                self._archive()
         except sqlite3.Error as error:
-            raise opening.explain(error, self.path) from error
+            raise self._explained(error) from error
+
+    def _seal(self, table: str, row: int) -> None:
+        """Give a fact its checksum, in the transaction that completes it."""
+        facts.seal(self._connection, table, row)
+        self._completed |= table not in _PRELIMINARY
+
+    def _archive(self) -> None:
+        """Bring the archive up to the ledger. Raises LedgerGone where the file went meanwhile."""
+        self._completed = False
+        try:
+            if self.archive is not None:
+                self.archive.catch_up(self._connection, self.folder)
+        except LookupError as error:
+            raise opening.damaged(self.path, [str(error)]) from error
+        except checking.ERRORS as error:
+            raise self._explained(error) from error
+        finally:
+            if self._pages.vanished():
+                raise self._gone()
+
+    def _checkpoint(self) -> None:
+        """Fold the -wal into the file when it has grown large."""
+        try:
+            size = os.stat(f"{self.path}-wal").st_size  # noqa: PTH116 -- a path costs 10 µs an epoch
+        except OSError:
+            return
+        if size < CHECKPOINT:
+            self._checkpoint_at = CHECKPOINT
+        elif size >= self._checkpoint_at:
+            # On a full disk the -wal stays as it is.
+            with contextlib.suppress(sqlite3.Error), self._pages.checkpoint():
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._checkpoint_at = size + CHECKPOINT  # a reader may keep it from being complete
+
+    def _must_be_sound(self, ulid: str) -> None:
+        """Raise LedgerDamaged unless a trial is as it was written: for what is read of `points`,
+        which opening does not check."""
+        if ulid in self._sound_trials:
+            return
+        try:
+            for (key,) in self._rows(
+                "SELECT coalesce(d.evidence, r.id) FROM trials r JOIN outcomes o ON o.trial = r.id "
+                "LEFT JOIN derived d ON d.trial = r.id WHERE r.ulid = ?",
+                (ulid,),
+            ):
+                if self._checksums is None:
+                    self._checksums = checking.checksums(self._connection)
+                written = self._checksums.get(("trials", key))
+                if written not in (None, facts.checksum(self._connection, "trials", key)):
+                    wrong = checking.describe(self._connection, "trials", key)
+                    raise opening.damaged(self.path, [wrong])
+                self._sound_trials.add(ulid)
+        except checking.ERRORS as error:
+            raise self._explained(error) from error
+
+    def _gone(self) -> LedgerGone:
+        return LedgerGone(
+            f"{self.path} went away while it was written to: it was deleted, moved or replaced, "
+            "or its disk is gone",
+            "`celedger doctor --restore` brings back what was measured"
+            if self.archive is not None else "nothing more can be recorded",
+        )  # fmt: skip
+
+    def _explained(self, error: Exception) -> LedgerError:
+        return self._gone() if self._pages.vanished() else opening.explain(error, self.path)
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         try:
             return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise opening.explain(error, self.path) from error
+            raise self._explained(error) from error
+
+
+def must_be_there(path: Path, archive: Archive) -> None:
+    """Raise LedgerGone where there is no ledger and the archive shows that there was one."""
+    # Asked twice: another process may make it meanwhile.
+    if not is_there(path) and (contents := archive.holds()) and not is_there(path):
+        raise LedgerGone(
+            f"the ledger {path} is gone; {archive.folder} has {contents} of it",
+            "`celedger doctor --restore` rebuilds it; to begin a new one, delete that folder",
+        )
+
+
+def is_there(path: Path) -> bool:
+    """Return True for a file that is not empty."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from celedger.errors import LedgerError
 from celedger.ledger import steps
+from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.store import Store
 from celedger.model import (
     BaselineRecord,
@@ -34,41 +34,38 @@ _LARGEST = 2**63 - 1  # SQLite's integers
 
 class Writer(Store):
     def record_commits(self, commits: Iterable[Commit]) -> None:
-        commits = list(commits)
         with self.transaction() as connection:
-            connection.executemany(
-                "INSERT INTO commits (sha, tree, author, author_time, commit_time, subject) "
-                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                [
-                    (c.sha, c.tree, _text(c.author), c.author_time, c.commit_time, _text(c.subject))
-                    for c in commits
-                ],
-            )
-            connection.executemany(
-                "INSERT INTO parents SELECT id, ?, ? FROM commits WHERE sha = ? "
-                "ON CONFLICT DO NOTHING",
-                [(i, sha, c.sha) for c in commits for i, sha in enumerate(c.parents)],
-            )
+            for c in commits:
+                new = self._insert(
+                    "commits", sha=c.sha, tree=c.tree, author=_text(c.author),
+                    author_time=c.author_time, commit_time=c.commit_time, subject=_text(c.subject),
+                )  # fmt: skip
+                key = new or self._id("commits", "sha", c.sha)
+                # A shallow clone does not know the parents of every commit: they may come later.
+                parents = connection.executemany(
+                    "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    [(key, i, sha) for i, sha in enumerate(c.parents)],
+                )
+                if new or parents.rowcount > 0:
+                    self._seal("commits", key)
 
     def record_task(self, task: Task) -> None:
         """The task by its recipe, and how each of its metrics is judged from now on."""
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO tasks (recipe, suite, name, definition) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (task.recipe, _text(task.suite), _text(task.name), _json(task.definition())),
-            )
+        with self.transaction():
+            self._record(
+                "tasks", recipe=task.recipe, suite=_text(task.suite), name=_text(task.name),
+                definition=_json(task.definition()),
+            )  # fmt: skip
             task_id = self._id("tasks", "recipe", task.recipe)
             for metric in task.metrics:
                 self._define(task_id, metric)
 
     def record_environment(self, environment: Environment) -> None:
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO environments (fingerprint, details) VALUES (?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (environment.fingerprint, _json(dict(environment.details))),
-            )
+        with self.transaction():
+            self._record(
+                "environments", fingerprint=environment.fingerprint,
+                details=_json(dict(environment.details)),
+            )  # fmt: skip
 
     def start_trial(self, trial: Trial) -> None:
         """Raises LedgerError when its commit, task or environment was not recorded before."""
@@ -88,6 +85,8 @@ class Writer(Store):
                     _text(trial.device),
                 ),
             )
+        if self._pages.vanished():
+            raise self._gone()
 
     def append(
         self,
@@ -101,12 +100,15 @@ class Writer(Store):
         return self.append_epochs(ulid, (EpochReport(epoch, values, fingerprint),))
 
     def append_epochs(self, ulid: str, reports: Iterable[EpochReport]) -> tuple[str, ...]:
-        """Several epochs in one transaction, as `append` does one: for taking in a journal."""
+        """Several epochs in one transaction, as `append` does one: for taking in a journal. What
+        is said of a trial that has ended comes too late, and is not taken."""
         points: list[tuple[int, int, int, float | None]] = []
         fingerprints: list[tuple[int, int, str]] = []
         with self.transaction() as connection:
             trial, known = self._trial_id(ulid), self._metric_ids
             reports = list(reports)
+            if connection.execute("SELECT 1 FROM outcomes WHERE trial = ?", (trial,)).fetchone():
+                return ()
             for report in reports:
                 epoch = report.epoch
                 if not 0 <= epoch <= _LARGEST:
@@ -170,80 +172,110 @@ class Writer(Store):
                 "WHERE d.task = r.task AND d.metric = ?1) FROM trials r WHERE r.id = ?3",
                 [(self._metric_id(name), _real(v), trial) for name, v in summaries.items()],
             )
+            self._seal("trials", trial)
             return True
 
     def record_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """A verdict that says what the latest on its commit, task and metric said adds nothing."""
         with self.transaction() as connection:
             for v in verdicts:
-                key = (
-                    self._id("commits", "sha", v.commit),
-                    _text(v.suite),
-                    _text(v.task),
-                    _text(v.metric),
-                )
-                numbers = (v.level, v.value, v.effect, v.low, v.high, v.p_value)
-                said = (
-                    v.kind.value,
-                    *map(_real, numbers),
-                    _trial_set(connection, v.trials),
-                    _trial_set(connection, v.baseline),
-                    _text(v.rule),
-                    _text(v.note),
-                    v.recipe,
-                    v.environment,
-                )
+                subject = {
+                    "revision": self._id("commits", "sha", v.commit),
+                    "suite": _text(v.suite),
+                    "task": _text(v.task),
+                    "metric": _text(v.metric),
+                }
+                judgement = {
+                    "kind": v.kind.value,
+                    "level": _real(v.level),
+                    "value": _real(v.value),
+                    "effect": _real(v.effect),
+                    "low": _real(v.low),
+                    "high": _real(v.high),
+                    "p_value": _real(v.p_value),
+                    "trials": self._trial_set(v.trials),
+                    "baseline": self._trial_set(v.baseline),
+                    "rule": _text(v.rule),
+                    "note": _text(v.note),
+                    "recipe": v.recipe,
+                    "environment": v.environment,
+                }
                 latest = connection.execute(
-                    "SELECT kind, level, value, effect, low, high, p_value, trials, baseline, rule,"
-                    " note, recipe, environment FROM verdicts "
+                    f"SELECT {', '.join(judgement)} FROM verdicts "
                     "WHERE (revision, suite, task, metric) = (?, ?, ?, ?) "
                     "ORDER BY id DESC LIMIT 1",
-                    key,
+                    tuple(subject.values()),
                 ).fetchone()
-                if latest != said:
-                    connection.execute(
-                        "INSERT INTO verdicts (revision, suite, task, metric, kind, level, value, "
-                        "effect, low, high, p_value, trials, baseline, rule, note, recipe, "
-                        "environment) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        key + said,
-                    )
+                if latest != tuple(judgement.values()):
+                    self._record("verdicts", **subject, **judgement)
 
     def record_bisect(self, bisect: BisectRecord) -> None:
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO bisects (ulid, suite, task, metric, good, bad, culprits, probability, "
-                "status, ended, report) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (
-                    bisect.ulid,
-                    _text(bisect.suite),
-                    _text(bisect.task),
-                    _text(bisect.metric),
-                    bisect.good,
-                    bisect.bad,
-                    _json(list(bisect.culprits)),
-                    _real(bisect.probability),
-                    _text(bisect.status),
-                    bisect.ended,
-                    _json(dict(bisect.report)),
-                ),
+        with self.transaction():
+            self._record(
+                "bisects",
+                ulid=bisect.ulid,
+                suite=_text(bisect.suite),
+                task=_text(bisect.task),
+                metric=_text(bisect.metric),
+                good=bisect.good,
+                bad=bisect.bad,
+                culprits=_json(list(bisect.culprits)),
+                probability=_real(bisect.probability),
+                status=_text(bisect.status),
+                ended=bisect.ended,
+                report=_json(dict(bisect.report)),
             )
 
     def record_baseline(self, baseline: BaselineRecord) -> None:
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO baselines (ulid, act, revision, suite, task, metric, who, why, at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    baseline.ulid,
-                    baseline.act.value,
-                    self._id("commits", "sha", baseline.commit),
-                    *map(_text, (baseline.suite, baseline.task, baseline.metric)),
-                    _text(baseline.who),
-                    _text(baseline.why),
-                    baseline.at,
-                ),
+        with self.transaction():
+            self._record(
+                "baselines",
+                ulid=baseline.ulid,
+                act=baseline.act.value,
+                revision=self._id("commits", "sha", baseline.commit),
+                suite=_text(baseline.suite),
+                task=_text(baseline.task),
+                metric=_text(baseline.metric),
+                who=_text(baseline.who),
+                why=_text(baseline.why),
+                at=baseline.at,
             )
+
+    def add_documents(self, documents: Iterable[Document]) -> tuple[int, int]:
+        """Add the facts that the ledger lacks, in one transaction. Returns how many trials are
+        among them, and how many facts were left out: they refer to what neither side has."""
+        added = 0
+        with self.transaction() as connection:
+            carrier = Carrier(connection)
+            waiting, before = documents, -1
+            while True:
+                missing: list[Document] = []  # what they refer to may come later
+                for document in waiting:
+                    try:
+                        if carrier.add(document):
+                            self._completed = True
+                            added += "trials" in document
+                    except LookupError:
+                        missing.append(document)
+                if len(missing) in (0, before):
+                    return added, len(missing)
+                waiting, before = missing, len(missing)
+
+    def _insert(self, table: str, **row: object) -> int | None:
+        """Insert a row unless one of its name is there. Returns the key of a new one."""
+        added = self._connection.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) "
+            "ON CONFLICT DO NOTHING",
+            tuple(row.values()),
+        )
+        return added.lastrowid if added.rowcount else None
+
+    def _record(self, table: str, **row: object) -> int | None:
+        """Insert a fact that is one row, with its checksum."""
+        key = self._insert(table, **row)
+        if key is not None:
+            self._seal(table, key)
+        return key
 
     def _id(self, table: str, column: str, value: str) -> int:
         """The key of a row that must be there."""
@@ -263,33 +295,36 @@ class Writer(Store):
         known = self._metric_ids.get(name)
         if known is None:
             clean = _text(name)
-            self._connection.execute(
-                "INSERT INTO metrics (name) VALUES (?) ON CONFLICT DO NOTHING", (clean,)
-            )
+            self._record("metrics", name=clean)
             known = self._metric_ids[name] = self._id("metrics", "name", clean)
         return known
 
     def _define(self, task_id: int, metric: Metric) -> None:
-        key = (self._metric_id(metric.name), task_id)
-        definition = (
-            _text(metric.unit),
-            metric.direction.value,
-            metric.kind.value,
-            metric.floor.amount,
-            int(metric.floor.relative),
-            metric.summary,
-        )
+        metric_id = self._metric_id(metric.name)
+        definition = {
+            "unit": _text(metric.unit),
+            "direction": metric.direction.value,
+            "kind": metric.kind.value,
+            "floor": metric.floor.amount,
+            "floor_is_relative": int(metric.floor.relative),
+            "summary": metric.summary,
+        }
         latest = self._rows(
-            "SELECT unit, direction, kind, floor, floor_is_relative, summary FROM definitions "
+            f"SELECT {', '.join(definition)} FROM definitions "
             "WHERE (metric, task) = (?, ?) ORDER BY id DESC LIMIT 1",
-            key,
+            (metric_id, task_id),
         )
-        if latest != [definition]:
-            self._connection.execute(
-                "INSERT INTO definitions (metric, task, unit, direction, kind, floor, "
-                "floor_is_relative, summary) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                key + definition,
-            )
+        if latest != [tuple(definition.values())]:
+            self._record("definitions", metric=metric_id, task=task_id, **definition)
+
+    def _trial_set(self, ulids: Sequence[str]) -> int:
+        """The row of these trials, made where it is not there."""
+        text = _json(list(ulids))
+        digest = hashlib.sha256(text.encode()).digest()
+        rows = self._rows("SELECT id FROM trial_sets WHERE digest = ?", (digest,))
+        key = rows[0][0] if rows else self._record("trial_sets", digest=digest, ulids=text)
+        assert key is not None
+        return int(key)
 
     def _reported_otherwise(
         self,
@@ -341,16 +376,3 @@ def _has_bytes(text: str) -> bool:
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-
-
-def _trial_set(connection: sqlite3.Connection, ulids: Sequence[str]) -> int:
-    """The row of these trials, made where it is not there."""
-    text = _json(list(ulids))
-    digest = hashlib.sha256(text.encode()).digest()
-    found = connection.execute("SELECT id FROM trial_sets WHERE digest = ?", (digest,))
-    row = found.fetchone()
-    if row is None:
-        row = connection.execute(
-            "INSERT INTO trial_sets (digest, ulids) VALUES (?, ?) RETURNING id", (digest, text)
-        ).fetchone()
-    return int(row[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -11,17 +12,25 @@ import pytest
 
 from celedger.ledger import Ledger, ulid
 from celedger.model import (
+    BaselineAct,
+    BaselineRecord,
+    BisectRecord,
     Command,
     Commit,
     Direction,
     Environment,
+    EpochReport,
     Floor,
+    Footprint,
     Kind,
     Metric,
     Outcome,
     OutcomeKind,
+    StepValues,
     Task,
     Trial,
+    Verdict,
+    VerdictKind,
     Why,
 )
 
@@ -76,14 +85,63 @@ class Facts:
         ledger.start_trial(trial)
         return trial
 
+    def outcome(self, kind: OutcomeKind = OutcomeKind.OK) -> Outcome:
+        return Outcome(kind, self.clock)
+
     def finished(
         self, ledger: Ledger, value: float, kind: OutcomeKind = OutcomeKind.OK, **of: object
     ) -> Trial:
         """A trial that has ended, with one epoch and one summary."""
         trial = self.trial(ledger, **of)  # type: ignore[arg-type]
         ledger.append(trial.ulid, 0, {"loss": value})
-        assert ledger.finish_trial(trial.ulid, Outcome(kind, self.clock), {"loss": value})
+        assert ledger.finish_trial(trial.ulid, self.outcome(kind), {"loss": value})
         return trial
+
+    def fill(self, ledger: Ledger, commits: int = 4) -> list[Trial]:
+        """A row in every table, and trials whose points take several pages."""
+        before, trials = None, []
+        for number in range(commits):
+            commit = self.commit(number, *([before] if before else []))
+            before = commit
+            for seed in (0, 1):
+                trial = self.trial(ledger, commit=commit, seed=seed)
+                ledger.append_epochs(trial.ulid, [
+                    EpochReport(e, {"loss": 1 / (e + 1), "nan": float("nan"), "inf": float("inf")},
+                                f"f{e}", {"loss": StepValues(0, (0.5, 0.25))})
+                    for e in range(60)
+                ])  # fmt: skip
+                assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 2.0), {"loss": 0.5})
+                trials.append(trial)
+            ledger.record_verdicts([
+                Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, trials=(trial.ulid,))
+            ])  # fmt: skip
+        ledger.record_closure(trials[0].ulid, Footprint((b"model.py",), ("*.txt",)), "0" * 64)
+        ledger.record_unknown_closure(trials[1].ulid, "it mounts")
+        (closure,) = ledger.closures(recipe=trial.recipe, environment=trial.environment)
+        derived = self.trial(ledger, commit=self.commit(77)).ulid
+        ledger.finish_trial(derived, Outcome(OutcomeKind.FAILED, 3.0, "exit status 1", 1), {})
+        twin = replace(trials[0], ulid="01DERIVED", commit=self.commit(77).sha, started=9.0)
+        ledger.derive_trial(twin, closure, "1" * 64, ["nan"])
+        ledger.record_bisect(
+            BisectRecord("01B", "core", "mlp", "loss", "a", "b", (), 0.5, "found", 1)
+        )
+        ledger.record_baseline(
+            BaselineRecord(
+                "01P", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
+            )
+        )
+        return trials
+
+    def answers(self, ledger: Ledger) -> str:
+        """All that can be asked, as text: NaN is not itself."""
+        trials = ledger.trials()
+        return repr([
+            ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
+            ledger.verdicts(), ledger.bisects(), ledger.baselines(),
+            ledger.summaries("mlp", "loss"),
+            [(ledger.series(r.trial.ulid), ledger.fingerprints(r.trial.ulid),
+              ledger.steps(r.trial.ulid)) for r in trials],
+        ])  # fmt: skip
 
 
 @pytest.fixture

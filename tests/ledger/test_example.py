@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from celedger.ledger import Ledger
@@ -42,9 +43,10 @@ def test_todays_code_opens_the_example_and_changes_no_byte() -> None:
 def test_todays_code_writes_to_a_copy_of_the_example(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE, tmp_path / "ledger.db")
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        last = ledger.trials()[-1].trial
-        ledger.append(last.ulid, 99, {"val_loss": 0.5})
-        assert ledger.series(last.ulid, "val_loss")["val_loss"][-1] == (99, 0.5)
+        new = replace(ledger.trials()[-1].trial, ulid="01NEW")
+        ledger.start_trial(new)
+        ledger.append(new.ulid, 99, {"val_loss": 0.5})
+        assert ledger.series(new.ulid, "val_loss")["val_loss"] == [(99, 0.5)]
 
 
 def test_the_script_makes_the_same_rows_from_the_same_seed(tmp_path: Path) -> None:

@@ -261,9 +261,10 @@ def test_a_bisect_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
 def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, facts: Facts) -> None:
     commit, parent = facts.commit(2, facts.commit(1)), facts.commit(1)
     ledger.record_commits([commit, parent])
-    trial = facts.finished(ledger, 1.0, commit=commit)
+    trial = facts.trial(ledger, commit=commit)
     ledger.append(trial.ulid, 1, {"loss": 1.0}, "f1")
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
+    assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"loss": 1.0})
     ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
     ledger.record_closure(trial.ulid, Footprint((b"model.py",)), "0" * 64)
     (closure,) = ledger.closures(recipe=trial.recipe, environment=trial.environment)
@@ -277,7 +278,7 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 19
+    assert len(tables) == 20
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -1,0 +1,324 @@
+"""What is not as celedger wrote it is told when the ledger is opened, or when it is read."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_utils.migrations import Migrations
+
+from celedger.errors import LedgerDamaged, LedgerError
+from celedger.ledger import Ledger, checking, opening, schema, store
+
+PAGE = 4096
+
+
+@pytest.fixture
+def filled(ledger: Ledger, facts: Any) -> Ledger:
+    facts.fill(ledger)
+    ledger.close()
+    return ledger
+
+
+def test_nothing_is_wrong_with_what_celedger_wrote(filled: Ledger) -> None:
+    with Ledger.open(filled.path, readonly=True) as ledger:
+        assert ledger.examine() == ([], [])
+
+
+def flip(data: bytearray, chance: random.Random) -> None:
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+
+
+def flip_in_head(data: bytearray, chance: random.Random) -> None:
+    at = chance.randrange(len(data) // PAGE) * PAGE + chance.randrange(24)
+    data[at] ^= 1 << chance.randrange(8)
+
+
+def garbage(data: bytearray, chance: random.Random) -> None:
+    at = chance.randrange(len(data) - 16)
+    data[at : at + 16] = chance.randbytes(16)
+
+
+def zeros(data: bytearray, chance: random.Random) -> None:
+    page = chance.randrange(len(data) // PAGE) * PAGE
+    data[page : page + PAGE] = bytes(PAGE)
+
+
+def cut_short(data: bytearray, chance: random.Random) -> None:
+    del data[chance.randrange(len(data)) :]
+
+
+@pytest.mark.parametrize("sums", [True, False], ids=["with sums", "copied without sums"])
+@pytest.mark.parametrize("damage", [flip, flip_in_head, garbage, zeros, cut_short])
+def test_a_damaged_ledger_is_refused_or_answers_as_before(
+    filled: Ledger, facts: Any, damage: Callable[[bytearray, random.Random], None], sums: bool
+) -> None:
+    path, chance = filled.path, random.Random(f"{damage.__name__} 7")
+    good, pages = path.read_bytes(), path.parent / ".celedger" / "ledger.db.pages"
+    good_sums = pages.read_bytes()
+    with Ledger.open(path, readonly=True) as ledger:
+        expected = facts.answers(ledger)
+    refused = 0
+    for _ in range(15):
+        data = bytearray(good)
+        damage(data, chance)
+        path.write_bytes(data)
+        pages.write_bytes(good_sums)
+        if not sums:
+            pages.unlink()
+        try:
+            with Ledger.open(path, readonly=True) as ledger:
+                assert facts.answers(ledger) == expected
+        except LedgerError as error:
+            refused += 1
+            assert str(error).isprintable()
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "name"),
+    [
+        ("points", "value = 0.75 WHERE trial = 1 AND epoch = 3 AND metric = 1", "trial 01"),
+        ("summaries", "value = 0.75 WHERE trial = 1", "trial 01"),
+        ("outcomes", "kind = 'oom' WHERE trial = 1", "trial 01"),
+        ("steps", "series = x'0000000000000000' WHERE trial = 1 AND epoch = 3", "trial 01"),
+        ("commits", "subject = 'no' WHERE id = 2", "commit 0000000000"),
+        ("parents", "place = 1 WHERE revision = 2", "commit 0000000000"),
+        ("environments", "details = '{}'", "row 1 of environments"),
+        ("definitions", "floor = 0.5", "row 1 of definitions"),
+        ("verdicts", "kind = 'regressed' WHERE id = 1", "row 1 of verdicts"),
+        ("baselines", "why = ''", "row 1 of baselines"),
+    ],
+)
+def test_a_row_that_another_program_changed_is_named(
+    filled: Ledger, table: str, change: str, name: str
+) -> None:
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute(f"DROP TRIGGER {table}_never_changed")
+        person.execute(f"UPDATE {table} SET {change}")
+    for how in ({}, {"readonly": True}):
+        with pytest.raises(LedgerDamaged, match=name) as raised:
+            Ledger.open(filled.path, **how)
+        assert "celedger doctor" in raised.value.hint
+
+
+def test_a_row_that_another_program_deleted_is_missed(filled: Ledger) -> None:
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute("DROP TRIGGER points_never_deleted")
+        person.execute("DELETE FROM points WHERE trial = 2 AND epoch = 59")
+    with pytest.raises(LedgerDamaged, match="trial 01"):
+        Ledger.open(filled.path)
+
+
+def test_replace_of_a_client_without_recursive_triggers_is_noticed(filled: Ledger) -> None:
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute("INSERT OR REPLACE INTO summaries VALUES (1, 1, 1, 9.5, 1)")  # none fires
+    with pytest.raises(LedgerDamaged, match="trial 01"):
+        Ledger.open(filled.path)
+
+
+def test_rows_that_no_celedger_wrote_are_listed_and_do_not_stop_a_reader(filled: Ledger) -> None:
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute("INSERT INTO metrics (name) VALUES ('mine')")
+        person.execute("INSERT INTO points VALUES (999, 0, 1, 0.5)")
+    with Ledger.open(filled.path, readonly=True) as ledger:
+        damage, strange = ledger.examine()
+    assert damage == []
+    assert [line.split()[0] for line in strange] == ["row", "points"]
+
+
+def test_a_damaged_series_is_told_when_it_is_read_and_others_answer(
+    filled: Ledger, facts: Any
+) -> None:
+    path = filled.path
+    with Ledger.open(path, readonly=True) as ledger:
+        first = ledger.trials()[0].trial.ulid
+        with closing(sqlite3.connect(path)) as connection:
+            (root,) = connection.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = 'points'"
+            ).fetchone()
+    data = bytearray(path.read_bytes())
+    assert data[(root - 1) * PAGE] == 2  # the root has leaves
+    leaf = int.from_bytes(data[(root - 1) * PAGE + 8 : (root - 1) * PAGE + 12], "big")
+    data[leaf * PAGE - 1] ^= 64  # the leaf of the newest trial's values
+    path.write_bytes(data)
+    with Ledger.open(path, readonly=True) as ledger:
+        assert len(ledger.series(first)["loss"]) == 60
+        with pytest.raises(LedgerDamaged, match=r"trial 01.* of mlp at 0000"):
+            for record in reversed(ledger.trials()):
+                ledger.series(record.trial.ulid)
+        assert len(ledger.trials()) == 10
+
+
+def test_the_version_in_the_header_does_not_change_by_itself(filled: Ledger) -> None:
+    before = sorted(p.name for p in filled.folder.iterdir())
+    for version in (0, 1, 2):
+        with closing(sqlite3.connect(filled.path)) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        for how in ({}, {"readonly": True}):
+            with pytest.raises(LedgerDamaged, match="damaged: the version in its header"):
+                Ledger.open(filled.path, **how)
+    assert sorted(p.name for p in filled.folder.iterdir()) == before
+
+
+def test_another_program_may_checkpoint_and_vacuum(filled: Ledger, facts: Any) -> None:
+    expected = facts.answers(Ledger.open(filled.path, readonly=True))
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute("CREATE INDEX mine ON points (value)")
+        person.execute("VACUUM")
+    for _ in range(2):
+        with Ledger.open(filled.path, readonly=True) as ledger:
+            assert facts.answers(ledger) == expected
+
+
+def changed_pages(path: Path) -> bool:
+    with Ledger.open(path, readonly=True) as ledger:
+        return ledger._pages.changed()
+
+
+def test_the_sums_follow_every_checkpoint(
+    ledger: Ledger, facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "CHECKPOINT", 100_000)
+    ledger._checkpoint_at = 100_000
+    facts.fill(ledger)
+    before = ledger.path.read_bytes()
+    assert len(before) > 150_000, "no checkpoint happened"
+    assert not ledger._pages.changed()
+    reader = Ledger.open(ledger.path, readonly=True)  # the last to close folds in the rest
+    ledger.close()
+    reader.close()
+    assert ledger.path.read_bytes() != before
+    assert not changed_pages(ledger.path)
+
+
+def test_a_kill_between_a_checkpoint_and_its_sums_costs_one_check_of_the_rows(
+    filled: Ledger, facts: Any
+) -> None:
+    path = filled.path
+    pages = path.parent / ".celedger" / "ledger.db.pages"
+    before = pages.read_bytes()
+    with Ledger.open(path) as ledger:
+        facts.finished(ledger, 1.0, commit=facts.commit(50))
+    pages.write_bytes(before)
+    with Ledger.open(path, readonly=True) as ledger:
+        assert ledger.examine() == ([], [])
+    assert not changed_pages(path)
+
+
+def old(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a ledger of an older schema."""
+    today, then = schema.migrate, Migrations(schema.MIGRATIONS.name)
+    then._migrations = list(schema.MIGRATIONS._migrations)[:version]
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "VERSION", version)
+        patch.setattr(schema, "migrate", lambda connection: today(connection, then))
+        Ledger.open(path, create=True).close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_rows_of_an_older_ledger_get_their_checksums(
+    filled: Ledger, facts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    path = tmp_path / "old.db"
+    old(path, version, monkeypatch)
+    with closing(sqlite3.connect(path, isolation_level=None)) as then:
+        then.execute("ATTACH ? AS new", (str(filled.path),))
+        for (table,) in then.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '%sqlite%'"
+        ).fetchall():
+            columns = ", ".join(r[1] for r in then.execute(f"PRAGMA table_info({table})"))
+            then.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
+    with Ledger.open(path) as ledger, Ledger.open(filled.path, readonly=True) as new:
+        assert ledger.examine() == ([], [])
+        assert facts.answers(ledger) == facts.answers(new)
+        assert ledger._rows("SELECT count(*) FROM checksums") == new._rows(
+            "SELECT count(*) FROM checksums"
+        )
+
+
+def test_what_is_damaged_gets_no_checksum(
+    tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.db"
+    old(path, 2, monkeypatch)
+    with closing(sqlite3.connect(path)) as then:
+        then.executemany(
+            "INSERT INTO commits VALUES (?, ?, 't', 'a', 1, 1, 's')",
+            [(i, f"{i:040}") for i in range(500)],
+        )
+        then.commit()
+        (root,) = then.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_commits_1'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * PAGE + 3
+    data[at + 1] ^= 1  # one child more or less
+    path.write_bytes(data)
+    shutil.copy(path, tmp_path / "kept")
+    with pytest.raises(LedgerDamaged):
+        Ledger.open(path)
+    assert path.read_bytes() == (tmp_path / "kept").read_bytes()
+
+
+def test_the_parents_of_a_commit_may_come_later(ledger: Ledger, facts: Any) -> None:
+    """A shallow clone does not know them."""
+    parent = facts.commit(1)
+    whole, shallow = facts.commit(2, parent), facts.commit(2)
+    ledger.record_commits([shallow])
+    ledger.record_commits([whole])
+    ledger.record_commits([shallow])
+    assert ledger.commits() == [whole]
+    assert ledger.examine() == ([], [])
+
+
+def test_an_epoch_after_the_outcome_comes_too_late(ledger: Ledger, facts: Any) -> None:
+    trial = facts.finished(ledger, 1.0)
+    assert ledger.append(trial.ulid, 7, {"loss": 2.0}) == ()
+    assert ledger.series(trial.ulid) == {"loss": [(0, 1.0)]}
+    assert ledger.examine() == ([], [])
+
+
+def test_the_sums_follow_a_ledger_without_a_wal(
+    tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network file system."""
+    path = tmp_path / "ledger.db"
+    monkeypatch.setattr(opening, "on_network", lambda *_: True)
+    with Ledger.open(path, create=True) as ledger:
+        facts.fill(ledger)
+        assert ledger._rows("PRAGMA journal_mode") == [("delete",)]
+    assert not changed_pages(path)
+
+
+def test_a_check_of_the_rows_sees_one_state_while_others_write(
+    ledger: Ledger, facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = facts.commit(1)
+    ledger.record_commits([facts.commit(2)])
+    whole = checking.checksum
+
+    def meanwhile(connection: sqlite3.Connection, table: str, row: int) -> int:
+        with Ledger.open(ledger.path) as writer:
+            writer.record_commits([facts.commit(2, parent)])  # the commit gets another checksum
+        return whole(connection, table, row)
+
+    monkeypatch.setattr(checking, "checksum", meanwhile)
+    assert list(checking.damage(ledger._connection)) == []
+
+
+def test_foreign_rows_are_listed_beside_damaged_ones(filled: Ledger) -> None:
+    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
+        person.execute("INSERT INTO metrics (name) VALUES ('mine')")
+        person.execute("DROP TRIGGER environments_never_changed")
+        person.execute("UPDATE environments SET details = '{}'")
+    damage, foreign = checking.examine_file(filled.path)
+    assert "row 1 of environments" in damage
+    assert len(foreign) == 1
+    assert foreign[0].endswith("of metrics")
