@@ -196,7 +196,8 @@ class Ring:
         )
         if still:
             self.wrong.append(f"{what}: {len(still)} trials stay open")
-        journals = list((self.repo / ".celedger" / "journals").glob("*.jsonl"))
+        folders = (".celedger/journals", ".git/celedger/ledgers/*/journals")
+        journals = [path for folder in folders for path in self.repo.glob(f"{folder}/*.jsonl")]
         if journals:
             self.wrong.append(f"{what}: journals are left: {journals}")
         slots = self.repo / ".git" / "celedger" / "checkouts"

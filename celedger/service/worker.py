@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celedger.config import Config
-from celedger.errors import CeledgerError, LedgerError
+from celedger.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.ledger import Ledger
 from celedger.model import Job, JobState, NewJob, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
@@ -175,6 +175,8 @@ class Worker:
             message, state = self._run(job, beat), JobState.DONE
         except NotAllowed as error:
             message, state = str(error), JobState.WAITING
+        except LedgerGone:
+            raise  # the queue went with it
         except CeledgerError as error:
             message, state = str(error), JobState.FAILED
         except Exception as error:

@@ -1,8 +1,9 @@
 """The one trial that is under way: its journal, its log, its processes.
 
 The order of steps is the promise: the journal exists and is locked before the trial is in the
-ledger, the trial is in the ledger before its process starts, and its outcome is there before
-the journal goes. A kill between any two of them leaves something the next command can finish.
+ledger, the trial is in the ledger before its process starts, and its outcome is there, and in the
+ledger's archive, before the journal goes. A kill between any two of them leaves something the next
+command can finish.
 """
 
 from __future__ import annotations
@@ -63,7 +64,6 @@ class Attempt:
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
-        self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
         self.totals: dict[str, float] = {}
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.observed = closure.Observed()
@@ -73,23 +73,18 @@ class Attempt:
         self.lock: lock.Lock | None = None
 
     def begin(self) -> None:
+        ledger, trial = self.bench.ledger, self.trial
         try:
-            for folder in (self.journal_path.parent, self.log.parent, self.out):
+            for folder in (self.log.parent, self.out):
                 folder.mkdir(parents=True, exist_ok=True)
-            parts.inherit(self.bench.ledger, self.task, self.trial, self.out)
-            # Locked before it has its name: nobody may take a new journal for a dead one's.
-            draft = self.journal_path.with_suffix(".new")
-            self.channel = os.open(
-                draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
-            )
-            self.lock = lock.try_flock(draft)
-            draft.rename(self.journal_path)
+            parts.inherit(ledger, self.task, trial, self.out)
         except OSError as error:
             raise LedgerError(
-                f"cannot write beside the ledger in {self.journal_path.parent}: {error.strerror}",
+                f"cannot write beside the ledger in {self.log.parent}: {error.strerror}",
                 "free some room there or move the ledger with --ledger",
             ) from error
-        self.bench.ledger.start_trial(self.trial)
+        self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
+        self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
 
     def execute(self) -> Outcome:
         bench, task = self.bench, self.task
@@ -260,7 +255,7 @@ class Attempt:
             if strayed:
                 root = self.bench.checkouts.repository.root
                 self.bench.listen(events.Strayed(self.commit, self.task, root, strayed))
-        self.journal_path.unlink(missing_ok=True)
+        journal.remove(ledger, self.journal_path)
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()
         record = ledger.trial(ulid)
@@ -274,9 +269,7 @@ class Attempt:
             return
         try:
             # Afresh: the interrupt may have come between reading a report and recording it.
-            read = [source.afresh() for source in self.journal.sources]
-            self.journal = journal.Journal(self.journal_path, self.bench.ledger, self.trial.ulid)
-            self.journal.sources = read
+            self.journal = self.journal.afresh()
             self.journal.follow()
             why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
             self.finish(self._outcome(OutcomeKind.INTERRUPTED, why, None))
@@ -287,6 +280,7 @@ class Attempt:
         self.reads.unlink(missing_ok=True)
         if self.channel >= 0:
             os.close(self.channel)
+            self.journal.close()
             self.channel = -1
         if self.lock is not None:
             self.lock.close()

@@ -94,5 +94,8 @@ def answers(record: TrialRecord, task: Task) -> bool:
 
 
 def disk_is_full(folder: Path) -> bool:
-    """Whether a failure may be the machine's: there is no room for another epoch."""
-    return shutil.disk_usage(folder).free < DISK_FULL
+    """Return True if a failure may be the machine's: there is no room for another epoch."""
+    try:
+        return shutil.disk_usage(folder).free < DISK_FULL
+    except OSError:  # the folder is gone
+        return False

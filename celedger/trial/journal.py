@@ -1,9 +1,12 @@
-"""The journal of a trial: an append-only file beside the ledger that outlives everyone.
+"""The journal of a trial: an append-only file that outlives everyone, the ledger included.
 
 The training appends a line per report and returns; the runner follows the file into the
 ledger; whoever starts next takes in what a dead runner left. A runner holds a lock on the
 journal for as long as it lives, and the kernel lets go of it however the runner dies, so
 "is somebody still working on this trial" never rests on a process number.
+
+It lies in the ledger's archive, where `git clean` cannot reach it, with the facts of its trial in
+a file beside it. A link beside the ledger shows it to other repositories that share the ledger.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+from celedger.errors import LedgerError
 from celedger.ledger import Ledger
-from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, TrialRecord
+from celedger.ledger.archive import private, private_folder
+from celedger.ledger.facts import dumps, loads
+from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import lock
 from celedger.trial import protocol, sources
 
@@ -29,6 +36,12 @@ def own_folder(ledger: Ledger) -> Path:
 
 
 def folder(ledger: Ledger) -> Path:
+    return ledger.archive.journals if ledger.archive is not None else links(ledger)
+
+
+def links(ledger: Ledger) -> Path:
+    """Return the folder beside the ledger that shows its journals, wherever they are; without an
+    archive, and as an older celedger made them, they are there themselves."""
     return own_folder(ledger) / "journals"
 
 
@@ -55,11 +68,15 @@ class Journal:
     """Follows one journal file into the ledger, idempotently."""
 
     def __init__(self, path: Path, ledger: Ledger, ulid: str) -> None:
-        self.path = path
+        # Held open: it can be read to its end though its name may go.
+        self._file = path.open("rb", buffering=0)
         self.sources: list[sources.Source] = []  # what reports in other ways, followed as well
-        self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid
+        self._restart()
+
+    def _restart(self) -> None:
+        self.marks: set[Mark] = set()
         self._parser = protocol.Parser()
         self._offset = 0
         self._tail = b""
@@ -68,10 +85,17 @@ class Journal:
     @property
     def size(self) -> int:
         """Bytes reported so far."""
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return self._offset
+        return os.fstat(self._file.fileno()).st_size
+
+    def afresh(self) -> Journal:
+        """Return the same journal, and its sources, at their beginning."""
+        other = copy(self)
+        other._restart()
+        other.sources = [source.afresh() for source in self.sources]
+        return other
+
+    def close(self) -> None:
+        self._file.close()
 
     def follow(
         self,
@@ -113,22 +137,60 @@ class Journal:
         """Return the next complete lines; none when there are no more. A line is complete with its
         newline, and the last one at the `end`."""
         lines: list[bytes] = []
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                while not lines and (chunk := file.read(CHUNK)):
-                    self._offset += len(chunk)
-                    *lines, self._tail = (self._tail + chunk).split(b"\n")
-                    if lines and self._skipping:
-                        lines[0], self._skipping = b"\0", False  # rubbish, whatever it was
-                    if len(self._tail) > protocol.MAX_LINE:
-                        # One endless line must not fill the memory: drop it as it comes.
-                        self._tail, self._skipping = b"", True
-        except FileNotFoundError:
-            pass
+        while not lines and (chunk := os.pread(self._file.fileno(), CHUNK, self._offset)):
+            self._offset += len(chunk)
+            *lines, self._tail = (self._tail + chunk).split(b"\n")
+            if lines and self._skipping:
+                lines[0], self._skipping = b"\0", False  # rubbish, whatever it was
+            if len(self._tail) > protocol.MAX_LINE:
+                # One endless line must not fill the memory: drop it as it comes.
+                self._tail, self._skipping = b"", True
         if end and not lines and (self._tail or self._skipping):
             lines, self._tail, self._skipping = [self._tail or b"\0"], b"", False
         return lines
+
+
+def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
+    """Make the journal of a trial and enter the trial into the ledger. Returns its path, the
+    descriptor to report to, and the lock of its runner. Raises LedgerError.
+
+    The journal has its name, is locked, and has the facts of the trial beside it before the ledger
+    has the trial: a kill between any two steps leaves something that `recover` can finish."""
+    path = folder(ledger) / f"{trial.ulid}.jsonl"
+    link = links(ledger) / path.name
+    try:
+        with ledger.transaction():
+            ledger.start_trial(trial)
+            for parent in (path.parent, link.parent):
+                private_folder(parent)
+            lines = [dumps(document) + "\n" for document in ledger.trial_documents(trial.ulid)]
+            with open(_facts(path), "w", opener=private) as file:
+                file.writelines(lines)
+            # Locked before it has its name: nobody may take a new journal for a dead one's.
+            draft = path.with_suffix(".new")
+            channel = os.open(
+                draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+            runner_lock = lock.try_flock(draft)
+            draft.rename(path)
+            if link != path:
+                link.symlink_to(path)
+    except OSError as error:
+        raise LedgerError(
+            f"cannot write in {path.parent} or beside the ledger: {error.strerror}",
+            "free some room there or move the ledger with --ledger",
+        ) from error
+    return path, channel, runner_lock
+
+
+def remove(ledger: Ledger, path: Path) -> None:
+    """Remove the journal of a trial whose outcome is in the ledger, and what belongs to it."""
+    for file in (links(ledger) / path.name, path, _facts(path)):
+        file.unlink(missing_ok=True)
+
+
+def _facts(path: Path) -> Path:
+    return path.with_suffix(".facts")
 
 
 def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple[TrialRecord, ...]:
@@ -137,19 +199,20 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
     `sweep` kills the processes that still carry a trial's ulid. Returns the trials that are
     now recorded as interrupted; trials whose runner lives are left alone.
     """
+    _adopt(ledger)
     found = []
-    here = folder(ledger)
     for record in ledger.trials(open_only=True):
         ulid, recipe = record.trial.ulid, record.trial.recipe
-        path = here / f"{ulid}.jsonl"
-        handle = lock.try_flock(path) if path.exists() else None
-        if handle is None and path.exists():
+        path = _path(ledger, ulid)
+        handle = lock.try_flock(path) if path is not None else None
+        if handle is None and path is not None:
             continue  # its runner lives
+        journal = None
         try:
             if handle is not None:  # else a copy of a ledger, whose trials run elsewhere
                 sweep(ulid)
-            journal = Journal(path, ledger, ulid)
             definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
+            journal = Journal(path or Path(os.devnull), ledger, ulid)
             journal.sources = sources.of(
                 definition, log=log_path(ledger, ulid), out=out_path(ledger, ulid)
             )
@@ -164,12 +227,36 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
             )
             if ledger.finish_trial(ulid, outcome, protocol.summaries(task, ledger.series(ulid))):
                 found.append(ledger.trial(ulid) or record)
-            path.unlink(missing_ok=True)
+            if path is not None:
+                remove(ledger, path)
         finally:
+            if journal is not None:
+                journal.close()
             if handle is not None:
                 handle.close()
-    _sweep_finished(ledger, here, now)
+    for here in {folder(ledger), links(ledger)}:
+        _sweep_finished(ledger, here, now)
     return tuple(found)
+
+
+def _path(ledger: Ledger, ulid: str) -> Path | None:
+    """The journal of a trial, in this repository's archive or in that of another."""
+    for here in (folder(ledger), links(ledger)):
+        path = here / f"{ulid}.jsonl"
+        if path.exists():
+            return path.resolve()
+    return None
+
+
+def _adopt(ledger: Ledger) -> None:
+    """Enter the trials of journals into a ledger that lacks them: another one was in its place
+    when they ran, and is gone."""
+    for path in sorted(folder(ledger).glob("*.jsonl")):
+        if path.stat().st_size and _facts(path).exists() and ledger.trial(path.stem) is None:
+            handle = lock.try_flock(path)
+            if handle is not None:
+                with handle, suppress(ValueError, LookupError):  # not whole: the disk was full
+                    ledger.add_documents(map(loads, _facts(path).read_bytes().splitlines()))
 
 
 def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
@@ -181,14 +268,17 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         record = ledger.trial(path.stem)
         if record is not None and record.outcome is None:
             continue
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+            continue
         handle = lock.try_flock(path)
         if handle is not None:
-            path.unlink(missing_ok=True)
+            remove(ledger, path)
             handle.close()
     for path in here.glob("*.reads"):
         if not path.with_suffix(".jsonl").exists():  # whose runner it was wrote it
             path.unlink(missing_ok=True)
-    for path in here.glob("*.new"):
+    for path in (*here.glob("*.new"), *here.glob("*.facts")):
         with suppress(FileNotFoundError):
-            if now - path.stat().st_mtime > _ABANDONED:
+            if now - path.stat().st_mtime > _ABANDONED and not path.with_suffix(".jsonl").exists():
                 path.unlink()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from celedger.ledger import Ledger
+from celedger.ledger.archive import Archive
 from celedger.model import (
     Command,
     Commit,
@@ -30,10 +31,14 @@ TASK = Task("tiny", "fit", (Command("run", ("true",)),), metrics=(Metric("loss")
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
-        opened.record_commits([Commit("a" * 40, "b" * 40, (), "Ada", 1, 1, "first")])
-        opened.record_task(TASK)
-        opened.record_environment(Environment("e", {}))
+        fill(opened)
         yield opened
+
+
+def fill(ledger: Ledger) -> None:
+    ledger.record_commits([Commit("a" * 40, "b" * 40, (), "Ada", 1, 1, "first")])
+    ledger.record_task(TASK)
+    ledger.record_environment(Environment("e", {}))
 
 
 def start(ledger: Ledger, ulid: str = "01HZZZZZZZZZZZZZZZZZZZZZZZ") -> Path:
@@ -162,6 +167,47 @@ def test_a_trial_whose_journal_is_held_is_somebodys(ledger: Ledger) -> None:
         assert reads.exists()
     assert len(journal.recover(ledger, now=9.0, sweep=lambda u: 0)) == 1
     assert not list(path.parent.iterdir())
+
+
+def test_what_an_older_celedger_left_beside_the_ledger_is_taken_in(tmp_path: Path) -> None:
+    database = tmp_path / "ledger.db"
+    backup = Archive(tmp_path / "celedger", tmp_path, database)
+    with Ledger.open(database, create=True, archive=backup) as ledger:
+        fill(ledger)
+        path = start(ledger)
+        say(path, b'{"loss": 1}\n')
+        beside = journal.links(ledger) / path.name
+        beside.parent.mkdir()
+        path.rename(beside)
+        (found,) = journal.recover(ledger, now=9.0, sweep=lambda u: 0)
+        assert found.epochs == 1
+        assert not beside.exists()
+
+
+def test_the_journal_of_a_trial_that_the_ledger_lacks_brings_the_trial(tmp_path: Path) -> None:
+    database = tmp_path / "ledger.db"
+    backup = Archive(tmp_path / "celedger", tmp_path, database)
+    ulid = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+    with Ledger.open(database, create=True, archive=backup) as ledger:
+        fill(ledger)
+        trial = Trial(ulid, "a" * 40, TASK.recipe, "e", 0, Why.RUN, 1.0, "host")
+        path, channel, runner_lock = journal.create(ledger, trial)
+        os.write(channel, b'{"loss": 1}\n')
+        os.close(channel)
+    database.unlink()
+    with Ledger.open(database.with_name("new.db"), create=True) as ledger:
+        pass
+    database.with_name("new.db").rename(database)  # another one, which knows nothing of the trial
+    with Ledger.open(database, archive=backup) as ledger:
+        assert journal.recover(ledger, now=9.0, sweep=lambda u: 0) == ()
+        assert path.exists(), "its runner lives"
+        assert runner_lock is not None
+        runner_lock.close()
+        (found,) = journal.recover(ledger, now=9.0, sweep=lambda u: 0)
+        assert (found.trial, found.epochs) == (trial, 1)
+        assert ledger.series(ulid) == {"loss": [(0, 1.0)]}
+        assert [m.name for m in ledger.metrics(TASK.recipe)] == ["loss"]
+        assert not list(path.parent.iterdir()) and not list(journal.links(ledger).iterdir())
 
 
 def test_files_of_trials_that_ended_or_never_began_go(ledger: Ledger) -> None:
