@@ -1,4 +1,4 @@
-"""`celedger doctor`: say how a repository stands and what is kept for it, and tidy up."""
+"""`celedger doctor`: say how a repository and its ledger stand, mend the ledger, and tidy up."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli.session import note, settled
+from celedger.cli.session import archive_of, note, refuse_tracked, settled
 from celedger.errors import Status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from celedger.ledger.archive import Archive
     from celedger.model import Task
     from celedger.repo import Repository
     from celedger.service.keeping import Part
     from celedger.system.gpu import Device
     from celedger.trial.starts import Starts
 
+_LISTED = 20  # damaged facts, and rows that no celedger wrote
+
 
 def doctor(
     context: typer.Context,
+    restore: Annotated[
+        bool,
+        typer.Option("--restore", help="Rebuild a ledger that is gone or damaged."),
+    ] = False,
     prune: Annotated[
         bool,
         typer.Option("--prune", help="Remove what can be made again and is not in use."),
@@ -33,6 +42,8 @@ def doctor(
 ) -> int:  # fmt: skip
     """Say what celedger sees here: versions, device, ledger, hooks.
 
+    Every row of the ledger is checked. One that is gone (by `git clean -xfd`, say) or damaged is
+    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept.
     Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
     removes those that nobody uses, and says what that freed. Logs and output folders are evidence
     and stay, unless an age is given.
@@ -44,7 +55,8 @@ def doctor(
     from celedger import __version__, config
     from celedger import suite as suites
     from celedger.cli.session import reading
-    from celedger.errors import CeledgerError, UsageError
+    from celedger.errors import CeledgerError, LedgerDamaged, LedgerGone, UsageError
+    from celedger.ledger import checking
     from celedger.repo import Repository
     from celedger.service import hooks, keeping
     from celedger.system import gpu
@@ -73,6 +85,10 @@ def doctor(
     except CeledgerError as error:
         print(f"problem     {error}")
         worst = error.status
+    archive = archive_of(repository, settings)
+    if restore:
+        refuse_tracked(repository, settings.ledger)
+        worst = max(worst, _restore(settings.ledger, archive))
     running: list[str] = []
     known = False
     try:
@@ -81,8 +97,14 @@ def doctor(
             running = [r.trial.ulid for r in trials if r.outcome is None]
             known = True
             print(f"ledger      {settings.ledger}: {len(trials)} trials, {len(running)} running")
+            worst = max(worst, _say_wrong(*session.ledger.examine()))
     except CeledgerError as error:
-        print(f"ledger      {error}")
+        print(context.obj.retyped(f"ledger      {error}"))
+        if isinstance(error, (LedgerDamaged, LedgerGone)):
+            worst = error.status
+        if isinstance(error, LedgerDamaged):
+            _say_wrong(*checking.examine_file(settings.ledger))
+    worst = max(worst, _check(archive))
     for hook in hooks.status(repository, sys.executable):
         print(f"hook        {hook.name}: {hook.state}")
     age = older_than * 86400.0 if older_than is not None and known else None
@@ -140,6 +162,50 @@ def _environment(
     except NotAllowed:
         return ", not allowed yet: not asked"
     return f", environment {found.fingerprint[:12]}"
+
+
+def _restore(path: Path, archive: Archive) -> Status:
+    from celedger.errors import UsageError
+    from celedger.ledger.restoring import restore
+
+    if not path.exists() and not archive.holds():
+        raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
+    done = restore(path, archive)
+    print(f"restored    {done.trials} trials of {path}")
+    if done.aside is not None:
+        print(f"kept        {done.aside}: the damaged ledger")
+    if done.lost:
+        print(f"lost        {done.lost} facts or stretches of {archive.folder}")
+    return Status.FAILED if done.lost else Status.GOOD
+
+
+def _say_wrong(damage: list[str], strange: list[str]) -> Status:
+    """Say what is wrong with the ledger's rows."""
+    for title, lines in (("damaged", damage), ("foreign", strange)):
+        for line in lines[:_LISTED]:
+            print(f"{title:11} {line}")
+        if len(lines) > _LISTED:
+            print(f"{title:11} and {len(lines) - _LISTED} more")
+    if damage:
+        print("to mend     `celedger doctor --restore`")
+        return Status.FAILED
+    sentence = "no celedger wrote these rows" if strange else "every row is as celedger wrote it"
+    print(f"            {sentence}")
+    return Status.BAD if strange else Status.GOOD
+
+
+def _check(archive: Archive) -> Status:
+    """Say what the archive holds, and whether all of it can be read."""
+    from celedger.views.format import size as shown
+
+    if not archive.size:
+        return Status.GOOD
+    unreadable: list[None] = []
+    trials = sum("trials" in d for d in archive.documents(lambda: unreadable.append(None)))
+    print(f"archive     {archive.folder}: {trials} trials, {shown(archive.size)}")
+    if unreadable:
+        print("damaged     the archive; `celedger doctor --restore` writes it anew")
+    return Status.FAILED if unreadable else Status.GOOD
 
 
 def _kept(part: Part) -> str:

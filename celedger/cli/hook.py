@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from celedger.cli.session import Options, find, keep_out_of_git, note, warn
+from celedger.cli.session import Options, find, keep_out_of_git, note, tell_if_gone, warn
 from celedger.errors import Status
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ def install(context: typer.Context) -> int:
 
     options: Options = context.obj
     repository, settings = find(options)
+    tell_if_gone(options, repository, settings)
     done = hooks.install(repository, sys.executable)
     keep_out_of_git(repository, settings.ledger)
     gate = Gate.of(repository, attended=True)
@@ -53,7 +54,8 @@ def uninstall(context: typer.Context) -> int:
     """Remove the hooks and put back those they replaced."""
     from celedger.service import hooks
 
-    repository, _ = find(context.obj)
+    repository, settings = find(context.obj)
+    tell_if_gone(context.obj, repository, settings)
     touched = hooks.uninstall(repository)
     for path in touched:
         print(f"{path}: " + ("the earlier hook is back" if path.is_file() else "removed"))
@@ -68,6 +70,7 @@ def status(context: typer.Context) -> int:
     from celedger.service import allow, hooks
 
     repository, settings = find(context.obj)
+    tell_if_gone(context.obj, repository, settings)
     configured = hooks.elsewhere(repository)
     if configured is not None:
         print(f"core.hooksPath is {configured}: git reads hooks there only")

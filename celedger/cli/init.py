@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from celedger.cli.session import Options, find, keep_out_of_git, note
+from celedger.cli.session import Options, find, keep_out_of_git, note, tell_if_gone
 from celedger.errors import Status
 
 _CONFIGURATION = """\
@@ -38,6 +38,7 @@ def init(
 
     options: Options = context.obj
     repository, settings = find(options)
+    tell_if_gone(options, repository, settings)
     there = suites_in(settings.suites)
     if suite is None:
         suite = settings.suite or (there[0] if len(there) == 1 else "first")

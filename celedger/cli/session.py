@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celedger.config import Config
     from celedger.ledger import Ledger
+    from celedger.ledger.archive import Archive
     from celedger.model import Task
     from celedger.repo import Repository
     from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
+
+_LARGE = 20 << 20  # bytes of a ledger whose first archive takes longer than one waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,31 @@ def settled(
         yield settings, start
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def archive_of(repository: Repository, settings: Config) -> Archive:
+    """Return the archive that the repository keeps of its ledger."""
+    from celedger.ledger.archive import Archive
+
+    return Archive(repository.state_dir, repository.root, settings.ledger)
+
+
+def tell_if_gone(options: Options, repository: Repository, settings: Config) -> None:
+    """Say that the ledger is gone, in a command that works without it."""
+    from celedger.errors import LedgerGone
+    from celedger.ledger.store import must_be_there
+
+    try:
+        must_be_there(settings.ledger, archive_of(repository, settings))
+    except LedgerGone as error:
+        note(options.retyped(f"celedger: {error}"))
+
+
 @contextmanager
 def reading(options: Options) -> Iterator[Session]:
     """A session that only reads. The ledger must exist."""
@@ -122,11 +150,13 @@ def reading(options: Options) -> Iterator[Session]:
 
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
-        _refuse_tracked(repository, settings.ledger)
+        refuse_tracked(repository, settings.ledger)
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
             warn(options.retyped(f"the worker does not obey the settings: {why}"))
-        _take_in_leftovers(settings.ledger)
-        with Ledger.open(settings.ledger, readonly=True) as ledger:
+        archive = archive_of(repository, settings)
+        _take_in_leftovers(settings.ledger, archive)
+        with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
+            _report_lost_facts(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
@@ -146,12 +176,16 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
     with settled(repository, options, **flags) as (settings, start):
         if not attended:
             allow.check_settings(gate, settings)
-        _refuse_tracked(repository, settings.ledger)
+        refuse_tracked(repository, settings.ledger)
         if start:
             note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
         _narrow(repository, settings.ledger)
         keep_out_of_git(repository, settings.ledger)
-        with Ledger.open(settings.ledger, create=True) as ledger:
+        archive = archive_of(repository, settings)
+        if not archive.size and _size(settings.ledger) > _LARGE:
+            note("celedger: archiving all of the ledger in .git/celedger: once, a few minutes")
+        with Ledger.open(settings.ledger, create=True, archive=archive) as ledger:
+            _report_lost_facts(ledger, options)
             _report_leftovers(ledger)
             try:
                 yield Session(repository, settings, ledger, gate)
@@ -201,7 +235,8 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
         prefix = re.sub(r"([*?\[\\])", r"\\\1", prefix)  # gitignore(5)
         name = prefix + re.sub(r"([*?\[\\])", r"\\\1", ledger.name)
         try:
-            repository.exclude([name, f"{name}-*", f"{name}.before-*", f"{prefix}.celedger/"])
+            aside = (f"{name}{suffix}" for suffix in ("-*", ".before-*", ".damaged-*"))
+            repository.exclude([name, *aside, f"{prefix}.celedger/"])
         except OSError as error:
             raise RepositoryError(
                 f"{repository.common_dir} cannot be written: {error.strerror}"
@@ -219,7 +254,7 @@ def _narrow(repository: Repository, ledger: Path) -> None:
                 path.chmod(found.st_mode & 0o700)
 
 
-def _refuse_tracked(repository: Repository, ledger: Path) -> None:
+def refuse_tracked(repository: Repository, ledger: Path) -> None:
     """What git tracks a merge can replace, and a merge replaces ignored files without a word."""
     from celedger.errors import RepositoryError
 
@@ -233,20 +268,27 @@ def _refuse_tracked(repository: Repository, ledger: Path) -> None:
         )
 
 
-def _take_in_leftovers(path: Path) -> None:
+def _take_in_leftovers(path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
     from celedger.errors import CeledgerError
     from celedger.ledger import Ledger
 
-    journals = path.parent / ".celedger" / "journals"
-    if not all(os.access(place, os.W_OK) for place in (path, path.parent, journals)):
+    if not all(os.access(needed, os.W_OK) for needed in (path, path.parent)):
         return
     try:
-        if any(journals.iterdir()):
-            with Ledger.open(path) as ledger:
+        if any(any(f.glob("*.*")) for f in (archive.journals, path.parent / ".celedger/journals")):
+            with Ledger.open(path, archive=archive) as ledger:
                 _report_leftovers(ledger)
     except (CeledgerError, OSError):
         return  # reading goes on, and says what is wrong with the ledger if it must
+
+
+def _report_lost_facts(ledger: Ledger, options: Options) -> None:
+    if ledger.lacks_facts():
+        note(options.retyped(
+            f"celedger: {ledger.path} lacks what celedger wrote to it before; "
+            "`celedger doctor --restore` brings it back"
+        ))  # fmt: skip
 
 
 def _report_leftovers(ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import Options, note, reading, settled, writing
+from celedger.cli.session import Options, note, reading, settled, tell_if_gone, writing
 from celedger.errors import Status
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
@@ -112,6 +112,8 @@ def queue(
     if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
         with reading(context.obj) as session:
             jobs = session.ledger.jobs()
+    else:
+        tell_if_gone(command, repository, settings)
     waits = held_back(repository, settings) if notes else ""
     found = Queue(jobs, notes, at_work(settings.ledger), waits)
     if json:
