@@ -108,13 +108,17 @@ def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project)
     ids=["deleted", "with -wal", "git clean", "renamed", "replaced", "folder", "folder renamed"],
 )  # fmt: skip
 def test_a_ledger_that_goes_away_during_a_trial_is_told_and_comes_back_with_it(
-    measured: Project, tmp_path: Path, harm: str, elsewhere: bool
+    measured: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: str,
+    elsewhere: bool,
 ) -> None:
     ledger = measured.root / "ledger.db"
     if elsewhere:
         ledger = tmp_path / "data" / "ledger.db"
         ledger.parent.mkdir()
-        (measured.root / "celedger.toml").write_text('ledger = "../data/ledger.db"\n')
+        monkeypatch.setenv("CELEDGER_LEDGER", str(ledger))
         assert measured.run("run", "HEAD~1").status == 0
     script = tmp_path / "harm.py"
     script.write_text(harm.format(ledger=ledger, root=measured.root))
