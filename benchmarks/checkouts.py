@@ -21,8 +21,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from celedger.repo import Checkout, Checkouts, Repository
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkout
 from celedger.repo.fast_import import NewCommit, create
+from celedger.repo.slots import Checkouts
 
 TARGET = 2.0
 

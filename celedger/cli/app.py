@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from celedger import __version__
 from celedger.cli import (
@@ -39,14 +40,12 @@ from celedger.cli.session import Options
 from celedger.cli.unix import complain
 from celedger.errors import CeledgerError, Status
 
-app = typer.Typer(
-    name="celedger",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_VERBS = (
+    init.init, allow.allow, run_verb.run, reading.log, reading.show, reading.diff, reading.drift,
+    check.check, bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight,
+    noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
+)  # fmt: skip
+_GROUPS = {"baseline": baseline.app, "plot": plot.app, "hook": hook.app}
 
 
 def _version(value: bool) -> None:
@@ -55,7 +54,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     context: typer.Context,
     repository: Annotated[
@@ -76,16 +74,28 @@ def _options(
     context.obj = Options(repository, ledger)
 
 
-for verb in (
-    init.init, allow.allow, run_verb.run, reading.log, reading.show, reading.diff, reading.drift,
-    check.check, bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight,
-    noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
-):  # fmt: skip
-    app.command()(verb)
-app.add_typer(baseline.app, name="baseline")
-app.add_typer(plot.app, name="plot")
-app.add_typer(hook.app, name="hook")
-_COMMAND = typer.main.get_command(app)
+def _program(verb: str) -> TyperGroup:
+    """Build the command line: of one verb, or of all where there is none of that name. Building
+    all of them takes longer than most need for their answer."""
+    app = typer.Typer(
+        name="celedger",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        callback=_options,
+    )
+    every = verb not in _GROUPS and verb not in {function.__name__ for function in _VERBS}
+    for function in _VERBS:
+        if every or function.__name__ == verb:
+            app.command()(function)
+    for name, group in _GROUPS.items():
+        if every or name == verb:
+            app.add_typer(group, name=name)
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    return command
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -100,8 +110,9 @@ def _guarded(arguments: Sequence[str]) -> int:
     context = None
     try:
         # Not `app(...)`: typer ends the process itself on a closed pipe and on Ctrl-C.
-        with _COMMAND.make_context("celedger", list(arguments)) as context:
-            return int(_COMMAND.invoke(context) or 0)
+        program = _program(arguments[0] if arguments else "")
+        with program.make_context("celedger", list(arguments)) as context:
+            return int(program.invoke(context) or 0)
     except typer.Exit as done:
         return done.exit_code
     except CeledgerError as error:

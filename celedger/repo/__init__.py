@@ -1,4 +1,5 @@
-"""The user's repository, read only: revisions and ranges, the DAG, and private checkouts.
+"""The user's repository, read only: revisions and ranges, the DAG; and private checkouts, which
+are imported by themselves (`checkouts`, `slots`): a verb that only reads needs none.
 
 Everything git is asked goes through gitpython, in an environment without git's own variables.
 Knows nothing of suites, trials or the ledger; the user's work tree, index, HEAD, refs and
@@ -7,10 +8,8 @@ configuration are never written.
 
 from __future__ import annotations
 
-from celedger.repo.checkouts import Checkout
 from celedger.repo.history import Ancestry, History
 from celedger.repo.plumbing import scrubbed
 from celedger.repo.repository import Repository, spread
-from celedger.repo.slots import Checkouts
 
-__all__ = ["Ancestry", "Checkout", "Checkouts", "History", "Repository", "scrubbed", "spread"]
+__all__ = ["Ancestry", "History", "Repository", "scrubbed", "spread"]

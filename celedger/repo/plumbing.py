@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from celedger.errors import RepositoryError
 
 try:
@@ -112,6 +110,8 @@ def ask(
 
 def _end(pid: int) -> None:
     """An interrupt leaves no git behind, nor what git runs: filters, ssh."""
+    import psutil  # at no other time
+
     with suppress(psutil.Error):
         git = psutil.Process(pid)
         for process in (git, *git.children(recursive=True)):

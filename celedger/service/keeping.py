@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from celedger.model import Bytes, Seconds
-from celedger.repo import Checkouts, Repository
+from celedger.repo import Repository
+from celedger.repo.slots import Checkouts
 from celedger.system.cache import Cache, size_of
 from celedger.trial.workplace import CACHES
 

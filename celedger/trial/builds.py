@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from celedger.errors import MachineError
 from celedger.model import Bytes, Commit, OutcomeKind, Task
-from celedger.repo import Checkout, Repository
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkout
 from celedger.repo.closures import attributes_above
 from celedger.suite import build_lines
 from celedger.system import process

@@ -18,7 +18,8 @@ from pathlib import Path
 from celedger.errors import RepositoryError
 from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
-from celedger.repo import Checkout, Repository, filters
+from celedger.repo import Repository, filters
+from celedger.repo.checkouts import Checkout
 from celedger.repo.closures import TREE, Contents, Forms, Objects
 from celedger.system.gate import Permit
 from celedger.system.record import take

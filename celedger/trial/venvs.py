@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from celedger.errors import MachineError
 from celedger.model import Bytes, Environment, OutcomeKind, Task
-from celedger.repo import Checkout, Repository
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkout
 from celedger.repo.folders import Folders
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from celedger.repo import Checkout, Checkouts, Repository
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkout
 from celedger.repo.fast_import import Blob, NewCommit, create
+from celedger.repo.slots import Checkouts
 
 Git = Callable[..., str]
 

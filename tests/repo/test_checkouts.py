@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from celedger.errors import UnknownRevision
-from celedger.repo import Checkout, Checkouts, Repository
+from celedger.repo import Repository
+from celedger.repo.checkouts import Checkout
 from celedger.repo.fast_import import Blob, NewCommit, create
+from celedger.repo.slots import Checkouts
 
 Git = Callable[..., str]
 
@@ -308,7 +310,8 @@ def test_a_process_killed_in_mid_checkout_leaves_a_slot_that_works(
     ids = create(tmp_path / "r", [NewCommit("a", "a", files), NewCommit("b", "b", longer)])
     code = f"""
         from pathlib import Path
-        from celedger.repo import Checkouts, Repository
+        from celedger.repo import Repository
+        from celedger.repo.slots import Checkouts
         with Checkouts(Repository.open(Path({str(tmp_path / "r")!r}))).take() as checkout:
             while True:
                 print("moving", flush=True)
