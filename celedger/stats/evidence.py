@@ -15,7 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtr
+
+from celedger.stats.tails import t_tail
 
 STARTS = 30
 """Commits at which a change may have begun: the last 30."""
@@ -54,6 +55,8 @@ def rank_e_value(values: NDArray[np.float64], sizes: NDArray[np.int64], seed: in
     window = _window(tuple(sizes.tolist()))
     if window is None:
         return Shift(1.0, 0, 0)
+    from scipy.special import ndtri  # not where few values are judged, by their t
+
     tail, past = values[window.start :, None], values[None, window.skip :]
     below = np.count_nonzero((past < tail) & window.earlier, axis=1)
     equal = np.count_nonzero((past == tail) & window.earlier, axis=1)
@@ -155,7 +158,7 @@ def t_test(effect: float, standard_error: float, dof: float, *, alone: bool) -> 
     if standard_error == 0:
         return 1.0 if effect == 0 else 0.0
     law = min(dof, HEAVY_DOF) if alone else min(dof, 1e6)
-    return min(1.0, 2 * float(stdtr(law, -abs(effect) / standard_error)))
+    return min(1.0, 2 * t_tail(abs(effect) / standard_error, law))
 
 
 def t_e_value(effect: float, standard_error: float, dof: float, shift: float = 9.0) -> float:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri, fdtrc, ndtri, stdtrit
+
+from celedger.stats.grouped import Bools, Floats, Grouped, Ints
+from celedger.stats.tails import chi_square_quantile, f_tail, t_quantile
 
 Groups = Sequence[Sequence[float]] | Sequence[NDArray[np.float64]]
 Seeds = Sequence[Sequence[int]] | Sequence[NDArray[np.int64]]
@@ -67,7 +70,7 @@ class Noise:
 UNKNOWN = Noise(math.nan, 0.0, False, 0)
 
 
-def pool(groups: Groups, *, seeds: Seeds | None = None) -> Noise:
+def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
     """The noise of values grouped by commit, oldest first. `seeds`, of the same shape, tells
     repeats of one seed from different seeds. Values that are not finite are left out.
 
@@ -75,23 +78,29 @@ def pool(groups: Groups, *, seeds: Seeds | None = None) -> Noise:
     commits left out); with few or none, it is the trimmed differences between successive commits,
     which a few real steps do not inflate.
     """
-    values, labels = _finite(groups, seeds)
-    n = sum(len(g) for g in values)
+    known = _finite(groups, seeds)
+    n = known.values.size
     if n == 0:
         return UNKNOWN
-    if _repeats_exactly(values, labels):
-        return _deterministic(values, labels, n)
-    within, dof, kept = _within(values)
-    outliers = len(values) - len(kept)
-    if dof < TRIMMED_DOF * (len(values) - 1):  # the neighbours know more than the few repeats
-        differences = np.diff([g.mean() for g in values])
+    if _repeats_exactly(known):
+        return _deterministic(known)
+    within, dof, keep = _within(known)
+    outliers = int((~keep).sum())
+    if dof < TRIMMED_DOF * (len(known) - 1):  # the neighbours know more than the few repeats
+        differences = np.diff(known.means())
         if np.any(differences != 0):
-            single = of_differences(differences) / math.sqrt(np.mean([1 / g.size for g in values]))
+            single = of_differences(differences) / math.sqrt(np.mean(1 / known.sizes))
             return Noise(single, TRIMMED_DOF * differences.size, False, n)
     if dof == 0 or within == 0:  # one value, or ties too few to call it deterministic
         return Noise(math.nan, 0.0, False, n)
-    between, dof = _between(kept, within, dof)
+    between, dof = _between(known.groups_where(keep), within, dof)
     return Noise(within, dof, False, n, between, outliers)
+
+
+def deterministic(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> bool:
+    """Return what `pool` says of this, without the rest."""
+    known = _finite(groups, seeds)
+    return bool(known.values.size) and _repeats_exactly(known)
 
 
 def of_differences(differences: NDArray[np.float64]) -> float:
@@ -102,7 +111,7 @@ def of_differences(differences: NDArray[np.float64]) -> float:
     kept = size[: max(1, math.ceil(TRIM * size.size))]
     share = kept.size / size.size
     # E(|z| given |z| < its `share` quantile) for z ~ N(0, 1)
-    cut = float(ndtri((1 + share) / 2))
+    cut = NormalDist().inv_cdf((1 + share) / 2) if share < 1 else math.inf
     mean = 2 * (1 - math.exp(-(cut**2) / 2)) / math.sqrt(2 * math.pi) / share
     sd = float(kept.mean()) / mean / math.sqrt(2.0)
     if size[0] == 0 and size[-1] > 0:
@@ -110,24 +119,31 @@ def of_differences(differences: NDArray[np.float64]) -> float:
     return sd
 
 
-def collapse(
-    groups: Sequence[NDArray[np.float64]], seeds: Sequence[NDArray[np.int64]] | None
-) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]] | None]:
+def collapse(known: Grouped) -> Grouped:
     """Successive commits that repeat each other exactly become one: ten commits with the same
     three values are three observations, not thirty. Repeats of one seed count once, too."""
-    kept: list[dict[int, float]] = []
-    for i, group in enumerate(groups):
+    values = known.values.tolist()
+    seeds = None if known.seeds is None else known.seeds.tolist()
+    runs: list[dict[int, float]] = []
+    before: dict[int, float] = {}
+    end = 0
+    for size in known.sizes.tolist():
+        start, end = end, end + size
         if seeds is None:
-            own = dict(enumerate(np.unique(group).tolist()))
+            own = dict(enumerate(sorted(set(values[start:end]))))
         else:
-            own = dict(zip(seeds[i].tolist(), group.tolist(), strict=True))
-        common = kept[-1].keys() & own.keys() if kept else ()
-        if common and all(kept[-1][s] == own[s] for s in common):
-            kept[-1] |= own
+            own = dict(zip(seeds[start:end], values[start:end], strict=True))
+        if own == before:
+            continue
+        before = own
+        common = runs[-1].keys() & own.keys() if runs else ()
+        if common and all(runs[-1][s] == own[s] for s in common):
+            runs[-1] |= own
         else:
-            kept.append(own)
-    values = [np.array([g[s] for s in sorted(g)]) for g in kept]
-    return values, None if seeds is None else [np.array(sorted(g)) for g in kept]
+            runs.append(dict(own))
+    order = [sorted(run) for run in runs]
+    merged = [[run[s] for s in own] for run, own in zip(runs, order, strict=True)]
+    return Grouped.of(merged, None if seeds is None else order)
 
 
 def smallest_change(
@@ -149,8 +165,8 @@ def smallest_change(
         return math.inf
     variance = noise.sd**2 * (1 / trials + 1 / baseline_trials)
     variance += noise.between**2 * (1 + 1 / max(1, baseline_commits))
-    quantiles = stdtrit(noise.dof, 1 - (1 - confidence) / 2) + stdtrit(noise.dof, power)
-    return float(quantiles * math.sqrt(variance))
+    quantiles = t_quantile(1 - (1 - confidence) / 2, noise.dof) + t_quantile(power, noise.dof)
+    return quantiles * math.sqrt(variance)
 
 
 def trials_needed(
@@ -185,52 +201,75 @@ def trials_needed(
     return high
 
 
-def _finite(
-    groups: Groups, seeds: Seeds | None
-) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]] | None]:
-    values: list[NDArray[np.float64]] = []
-    labels: list[NDArray[np.int64]] = []
-    for i, group in enumerate(groups):
-        array = np.asarray(group, dtype=float)
-        keep = np.isfinite(array)
-        if keep.any():
-            values.append(array[keep])
-            if seeds is not None:
-                labels.append(np.asarray(seeds[i], dtype=np.int64)[keep])
-    return values, labels if seeds is not None else None
+def _finite(groups: Groups | Grouped, seeds: Seeds | None) -> Grouped:
+    """Return the finite values, without the groups that have none."""
+    every = groups if isinstance(groups, Grouped) else Grouped.of(groups, seeds)
+    finite = every.finite()
+    return finite if finite.sizes.all() else finite.groups_where(finite.sizes > 0)
 
 
-def _repeats_exactly(
-    groups: Sequence[NDArray[np.float64]], seeds: Sequence[NDArray[np.int64]] | None
-) -> bool:
+def _repeats_exactly(known: Grouped) -> bool:
     """Same seed, same value. Repeats within a commit decide where there are any; otherwise
     most successive commits must agree with each other, three of them at least. And values hardly
     ever come back after others: that is how a noisy metric of few possible values looks."""
-    within: list[bool] = []
-    across: list[bool] = []
-    before: dict[int, float] = {}
-    seen: set[tuple[int, float]] = set()
-    returned = 0
-    for i, group in enumerate(groups):
-        labels = seeds[i].tolist() if seeds is not None else [0] * len(group)
-        own: dict[int, float] = {}
-        for label, value in zip(labels, group.tolist(), strict=True):
-            if label in own:
-                within.append(own[label] == value)
-            own.setdefault(label, value)
-        across += [before[s] == own[s] for s in before.keys() & own.keys()]
-        returned += sum(before.get(s) != v and (s, v) in seen for s, v in own.items())
-        seen |= own.items()
-        before = own
-    if returned > len(across) / 20:
-        return False
-    repeated = [g for g in groups if g.size > 1]
-    if seeds is not None and repeated and all(_fine(g[0]) and np.all(g == g[0]) for g in repeated):
-        return True  # no seed has a say in it
-    if within:
+    own = _Own.of(known)
+    several = known.sizes > 1
+    first = known.values[known.layout.starts]
+    if known.seeds is not None and several.any():
+        equal = known.values == first[known.layout.group]
+        if not np.any(several & ~np.logical_and.reduceat(equal, known.layout.starts)) and all(
+            _fine(value) for value in first[several].tolist()
+        ):
+            return not own.come_back()  # no seed has a say in it
+    if own.repeats:
         # Without seeds two equal values may be those of two seeds, on a metric of few values.
-        return all(within) and len(within) >= (2 if seeds is None else 1)
-    return sum(across) >= 3 and sum(across) > len(across) / 2
+        sure = own.equal_repeats == own.repeats >= (2 if known.seeds is None else 1)
+    else:
+        sure = own.agreeing >= 3 and own.agreeing > own.neighbours / 2
+    return sure and not own.come_back()
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The first value of every seed at every commit, sorted by seed and then by commit. `same`:
+    it is that of the commit before. `repeats`: further values of a seed at its commit;
+    `neighbours`: successive commits that have a seed in common, for each such seed."""
+
+    seed: Ints
+    commit: Ints
+    value: Floats
+    same: Bools
+    repeats: int
+    equal_repeats: int
+    neighbours: int
+
+    @classmethod
+    def of(cls, known: Grouped) -> _Own:
+        firsts = known.layout.firsts
+        again = firsts != np.arange(firsts.size)
+        equal_repeats = int((known.values == known.values[firsts])[again].sum())
+        seed = known.seeds if known.seeds is not None else np.zeros_like(firsts)
+        seed, commit, value = seed[~again], known.layout.group[~again], known.values[~again]
+        order = np.argsort(seed, kind="stable")
+        seed, commit, value = seed[order], commit[order], value[order]
+        after = np.zeros(seed.size, dtype=bool)
+        after[1:] = (seed[1:] == seed[:-1]) & (commit[1:] == commit[:-1] + 1)
+        same = after.copy()
+        same[1:] &= value[1:] == value[:-1]
+        return cls(seed, commit, value, same, int(again.sum()), equal_repeats, int(after.sum()))
+
+    @property
+    def agreeing(self) -> int:
+        """Return how many of the neighbours have equal values."""
+        return int(self.same.sum())
+
+    def come_back(self) -> bool:
+        """Return True if values of a seed come back after others too often."""
+        order = np.lexsort((self.commit, self.value, self.seed))
+        seed, value = self.seed[order], self.value[order]
+        seen = np.zeros(seed.size, dtype=bool)
+        seen[1:] = (seed[1:] == seed[:-1]) & (value[1:] == value[:-1])
+        return int((seen & ~self.same[order]).sum()) > self.neighbours / 20
 
 
 def _fine(value: float) -> bool:
@@ -238,35 +277,37 @@ def _fine(value: float) -> bool:
     return float(f"{value:.{COARSE}g}") != value
 
 
-def _deterministic(
-    groups: list[NDArray[np.float64]], seeds: list[NDArray[np.int64]] | None, n: int
-) -> Noise:
+def _deterministic(known: Grouped) -> Noise:
     """What a deterministic metric varies by when its numbers are drawn anew: its spread over
     seeds, or over commits where those have drawn anew often, or most of the time."""
-    runs, _ = collapse(groups, seeds)
-    within, dof, kept = _within(runs)
+    n = known.values.size
+    runs = collapse(known)
+    within, dof, keep = _within(runs)
     if dof > 0:
-        return Noise(within, dof if within > 0 else math.inf, True, n, 0.0, len(runs) - len(kept))
-    means = np.array([g.mean() for g in runs])
-    often = means.size >= 3 and 2 * (means.size - 1) > len(groups) - 1
+        sure = dof if within > 0 else math.inf
+        return Noise(within, sure, True, n, 0.0, int((~keep).sum()))
+    means = runs.means()
+    often = means.size >= 3 and 2 * (means.size - 1) > len(known) - 1
     if often or means.size >= RUNS_FOR_NOISE:
         return Noise(of_differences(np.diff(means)), TRIMMED_DOF * (means.size - 1), True, n)
     return Noise(0.0, math.inf, True, n)
 
 
-def _within(
-    groups: list[NDArray[np.float64]],
-) -> tuple[float, float, list[NDArray[np.float64]]]:
-    """(sd, degrees of freedom, commits that are no outliers) from the repeats within commits."""
-    dof = np.array([g.size - 1 for g in groups], dtype=float)
-    if not dof.any():
-        return math.nan, 0.0, groups
-    squares = np.array([_squares(g) for g in groups])
+def _within(known: Grouped) -> tuple[float, float, Bools]:
+    """(sd, degrees of freedom, which commits are no outliers) from the repeats within commits."""
+    dof = (known.sizes - 1).astype(float)
     keep = np.ones(dof.size, dtype=bool)
+    if not dof.any():
+        return math.nan, 0.0, keep
+    squares = known.squares()
     repeated = dof > 0
     if repeated.sum() >= 4:  # with fewer commits nothing says which of them is the odd one
-        typical = np.median(squares[repeated] / chdtri(dof[repeated], 0.5))
-        limit = np.where(repeated, chdtri(np.maximum(dof, 1), REJECTED_ABOVE / dof.size), np.inf)
+        half, limit = np.full(dof.size, np.nan), np.full(dof.size, np.inf)
+        for numbers, places in known.layout.by_size:
+            if (own := places.shape[1] - 1) > 0:
+                half[numbers] = chi_square_quantile(0.5, own)
+                limit[numbers] = chi_square_quantile(REJECTED_ABOVE / dof.size, own)
+        typical = np.median(squares[repeated] / half[repeated])
         for _ in range(10):
             kept = squares <= limit * typical if typical > 0 else keep
             if (kept == keep).all():
@@ -274,29 +315,19 @@ def _within(
             keep = kept
             typical = squares[keep].sum() / dof[keep].sum()
     variance = squares[keep].sum() / dof[keep].sum()
-    return math.sqrt(variance), float(dof[keep].sum()), [groups[i] for i in np.flatnonzero(keep)]
+    return math.sqrt(variance), float(dof[keep].sum()), keep
 
 
-def _squares(values: NDArray[np.float64]) -> float:
-    """Sum of squares around the mean. From the first value on, because the mean of equal values
-    may differ from them in the last bit, and then an exact metric would have a noise."""
-    rest = values - values[0]
-    return float(((rest - rest.mean()) ** 2).sum())
-
-
-def _between(
-    groups: Sequence[NDArray[np.float64]], within: float, dof: float
-) -> tuple[float, float]:
+def _between(known: Grouped, within: float, dof: float) -> tuple[float, float]:
     """(sd of commits beyond their repeats, degrees of freedom of the whole). 0 unless the
     neighbours differ by clearly more than their repeats explain (F test)."""
-    if len(groups) < 5 or within == 0:
+    if len(known) < 5 or within == 0:
         return 0.0, dof
-    means = np.array([g.mean() for g in groups])
-    of_repeats = within**2 * float(np.mean([1 / g.size for g in groups]))
-    steps = np.diff(means)
+    of_repeats = within**2 * float(np.mean(1 / known.sizes))
+    steps = np.diff(known.means())
     # Less their middle: a slow drift is what the pinned baseline is for, not noise to hide it.
     of_commits = of_differences(steps - np.median(steps)) ** 2
-    commits_dof = TRIMMED_DOF * (means.size - 1)
-    if fdtrc(commits_dof, dof, of_commits / of_repeats) > BETWEEN_ABOVE:
+    commits_dof = TRIMMED_DOF * steps.size
+    if f_tail(of_commits / of_repeats, commits_dof, dof) > BETWEEN_ABOVE:
         return 0.0, dof
     return math.sqrt(of_commits - of_repeats), min(dof, commits_dof)

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
+
+from celedger.stats.tails import t_tail
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +73,7 @@ def limit(commits: int, trials: int) -> float:
 
 def p_value(t: float, commits: int, trials: int) -> float:
     """At most the probability of so strong a split without a change (Bonferroni over splits)."""
-    return min(1.0, (commits - 1) * 2 * float(stdtr(commits * trials - 2, -t)))
+    return min(1.0, (commits - 1) * 2 * t_tail(t, commits * trials - 2))
 
 
 def probability(p: float) -> float:

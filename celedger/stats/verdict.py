@@ -23,11 +23,12 @@ from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from celedger.model import Floor, VerdictKind
 from celedger.stats import evidence
+from celedger.stats.grouped import Grouped
 from celedger.stats.noise import COARSE, Noise, collapse, pool, smallest_change, trials_needed
+from celedger.stats.tails import t_quantile
 
 ALPHA = 0.05
 """False-discovery rate over the metrics of a run."""
@@ -196,10 +197,10 @@ def _test(question: Question, seed: int) -> Judgement | _Tested:
         if noise.exact:  # its repeats disagree here: it is exact no more
             noise = replace(_own_noise(head, groups, seeds, labels), deterministic=False)
         else:
-            groups, own = collapse(groups, labels if seeds is not None else None)
-            labels = own or []
-            (head,), heads = collapse([head], None if seeds is None else [seeds])
-            seeds = None if heads is None else heads[0]
+            runs = collapse(Grouped.of(groups, labels if seeds is not None else None))
+            groups, labels = runs.split(), runs.split_seeds()
+            own = collapse(Grouped.of([head], None if seeds is None else [seeds]))
+            head, seeds = own.values, own.seeds
     if sum(g.size for g in groups) < ENOUGH:
         return _small(head, groups, noise, question)
     return _ranked(head, groups, seeds, labels, noise, question, seed)
@@ -357,7 +358,7 @@ def _measure(
     error = math.sqrt(sd**2 * (1 / k + 1 / n) + noise.between**2 * (1 + 1 / m))
     half = math.nan
     if noise.known:
-        half = float(stdtrit(min(noise.dof, 1e6), 0.5 + CONFIDENCE / 2)) * error
+        half = t_quantile(0.5 + CONFIDENCE / 2, min(noise.dof, 1e6)) * error
     low, high = sorted(((effect - half) * sign, (effect + half) * sign))
     judgement = Judgement(VerdictKind.SAME, level * sign, value * sign, effect * sign, low, high)
     return _Tested(judgement, noise, k, n, m, error, k == 1 or n == 1 or noise.between > 0)

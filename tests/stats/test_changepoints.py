@@ -171,7 +171,7 @@ def test_the_segmentation_is_the_cheapest_there_is() -> None:
     while at > 0:
         expected.append(at)
         at = back[at]
-    assert segments.segment(grid, 11.0) == expected[::-1]
+    assert segments.segment([grid], [11.0]) == [expected[::-1]]
 
 
 @given(
