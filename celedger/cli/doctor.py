@@ -122,6 +122,10 @@ def doctor(
             freed += size
             if number:
                 print(f"removed     {number} of {len(part.items)} {part.name}, {shown(size)}")
+            if number < len(part.spare):
+                print(
+                    f"not removed {len(part.spare) - number} {part.name}: read-only, or in use now"
+                )
         print(f"freed       {shown(freed)}")
     else:
         spare = sum(item.size for part in parts for item in part.spare)

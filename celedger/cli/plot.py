@@ -129,6 +129,4 @@ def _metric(session: Session, task: TaskRecord, name: str | None) -> str:
 
 def _place(session: Session, name: str) -> Path:
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-    path = session.ledger.folder / ".celedger" / "plots" / safe
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return session.ledger.folder / ".celedger" / "plots" / safe

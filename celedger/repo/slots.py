@@ -24,26 +24,24 @@ class Checkouts:
 
     def slots(self) -> list[tuple[Path, bool]]:
         """The slots there are, each with whether somebody holds it."""
-        found = []
-        for path in sorted(self.folder.glob("[0-9]*")):
-            if path.suffix == "" and path.is_dir():
-                handle = _try_lock(path.with_suffix(".lock"))
-                found.append((path, handle is None))
-                if handle is not None:
-                    os.close(handle)
-        return found
+        return [
+            (path, _is_locked(path.with_suffix(".lock")))
+            for path in sorted(self.folder.glob("[0-9]*"))
+            if path.suffix == "" and path.is_dir()
+        ]
 
     def remove(self, path: Path) -> bool:
         """Delete a slot, unless somebody holds it: the next to take it makes it anew."""
-        handle = _try_lock(path.with_suffix(".lock"))
-        if handle is None:
-            return False
         try:
-            delete(path)
+            handle = _try_lock(path.with_suffix(".lock"))
+            if handle is None:
+                return False
+            try:
+                delete(path)
+            finally:
+                os.close(handle)
         except OSError:
             return False
-        finally:
-            os.close(handle)
         return True
 
     def take(self) -> Checkout:
@@ -66,6 +64,18 @@ class Checkouts:
             checkout.close()
             raise
         return checkout
+
+
+def _is_locked(path: Path) -> bool:
+    """Return True unless nobody holds the lock. Writes nothing: the disk may be read-only."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _try_lock(path: Path) -> int | None:

@@ -316,6 +316,26 @@ def test_a_read_only_ledger_is_read_and_not_written(
         assert_one_line(tell(trained.root, "--ledger", str(disk / "new.db"), "run"), 128, str(disk))
 
 
+def test_a_read_only_disk_ends_no_command_in_an_internal_error(
+    tell: Tell, trained: Project, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "size=64m") as disk:
+        root = disk / "project"
+        shutil.copytree(trained.root, root, symlinks=True)
+        (root / ".git" / "celedger" / "checkouts" / "7").mkdir(parents=True)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        seen = tell(root, "doctor")
+        assert (seen.status, "checkouts, " in seen.out) == (0, True), seen.err
+        pruned = tell(root, "doctor", "--prune")
+        assert pruned.status == 0, pruned.err
+        assert "checkouts: read-only" in pruned.out
+        assert tell(root, "drift").status == 0
+        assert_one_line(tell(root, "plot", "drift"), 128, "Read-only")
+        picture = tmp_path / "drift.png"
+        assert tell(root, "plot", "drift", "--output", str(picture)).status == 0
+        assert picture.is_file()
+
+
 # --- names
 
 
