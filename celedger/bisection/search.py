@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger import drift
 from celedger.bisection.bits import Bits
 from celedger.bisection.classes import Classes
 from celedger.bisection.symptom import Symptom
+from celedger.drift.baseline import noise, usable
 from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, TrialRecord
 from celedger.repo import History
 from celedger.stats import firstbad
@@ -193,9 +193,9 @@ def _noise(
         for row in bench.ledger.summaries(
             symptom.task.name, symptom.metric.name, recipe=symptom.task.recipe
         )
-        if row.environment == environment and drift.usable(row, symptom.metric)
+        if row.environment == environment and usable(row, symptom.metric)
     ]
-    found = drift.noise(rows, places)
+    found = noise(rows, places)
     # Not `between`: by how much commits of the ledger differ, those of this range among them, is
     # what is searched. Taken for jitter, no change would ever be beyond it.
     return firstbad.NoisePrior(found.sd, found.dof) if found.known else None

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from celedger import drift
-from celedger.drift import usable
+from celedger.drift import baseline
+from celedger.drift.baseline import usable
 from celedger.errors import CannotJudge, UsageError, command
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -249,9 +249,9 @@ def _question(
         for r in ledger.summaries(task.name, metric.name, recipe=task.recipe)
         if r.environment == environment and r.started <= then and usable(r, metric)
     ]
-    noise = drift.noise([r for r in rows if r.commit != end], {})
+    noise = baseline.noise([r for r in rows if r.commit != end], {})
     if len(bad) > 1 and not noise.between:
-        noise = replace(drift.noise(rows, {}), between=0.0)
+        noise = replace(baseline.noise(rows, {}), between=0.0)
     return rules.Question(
         [v for _, v in bad], [[v for _, v in good]],
         sign=metric.direction.sign, floor=metric.floor, noise=noise if noise.known else None,
@@ -283,7 +283,7 @@ def _values(metric: Metric, records: list[TrialRecord]) -> list[tuple[int, float
 
 
 def _row(record: TrialRecord, metric: Metric) -> SummaryRow | None:
-    """The trial's summary of this metric as `drift.usable` wants it."""
+    """The trial's summary of this metric as `usable` wants it."""
     if record.outcome is None or metric.name not in record.summaries:
         return None
     trial = record.trial

@@ -39,9 +39,10 @@ def check(
     change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
     works, and skips what cannot be told.
     """
-    from celedger import drift
     from celedger import suite as suites
     from celedger.cli.progress import Progress
+    from celedger.drift.judge import status
+    from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
     from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
     from celedger.views import export
@@ -60,12 +61,12 @@ def check(
             with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
                 bench.listen = progress
                 run_all(bench, needs)
-                most = drift.RERUNS if budget is None else budget
-                judged = drift.settle(repository, bench, commit, tasks, budget=most)
+                most = RERUNS if budget is None else budget
+                judged = settle(repository, bench, commit, tasks, budget=most)
         if json:
             print(export.dumps(verdicts_json(commit, judged, chosen.judged)))
         else:
             print(verdicts_text(ledger, commit, judged, chosen.judged, width=options.width()))
             if explain:
                 print(explained_text(ledger, judged.verdicts))
-    return drift.status(judged.verdicts, chosen.judged, gate=True, lenient=lenient)
+    return status(judged.verdicts, chosen.judged, gate=True, lenient=lenient)

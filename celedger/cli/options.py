@@ -78,12 +78,10 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     if ".." in revision:
         old = revision.partition("..")[0]
         whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
-        line = [whole[0], *repository.commits(revision, first_parent=True)]
     else:
         whole = repository.log(revision, limit=100_000)[::-1]
-        line = repository.log(revision, limit=100_000, first_parent=True)[::-1]
     every = [commit for commit in whole if commit.sha in trained]
-    main = {commit.sha for commit in line}
+    main = _first_parents(whole)
     found = [commit for commit in every if commit.sha in main] or every
     if len(found) < len(every):
         aside = len(every) - len(found)
@@ -94,3 +92,14 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
             f"type {run_command(session.ledger, revision)}",
         )
     return found, whole
+
+
+def _first_parents(commits: list[Commit]) -> set[str]:
+    """Return the last of the commits and its first ancestors, as far as they are among these."""
+    known = {commit.sha: commit for commit in commits}
+    line: set[str] = set()
+    sha = commits[-1].sha
+    while sha in known:
+        line.add(sha)
+        sha = next(iter(known[sha].parents), "")
+    return line

@@ -48,13 +48,14 @@ def show(
     """
     from celedger.errors import UnknownRevision
     from celedger.views import export
-    from celedger.views.noise import named_task, noise_json, noise_text, task_noise
     from celedger.views.show import show_json, show_text
 
     with reading(context.obj) as session:
         try:
             sha = session.repository.resolve(revision).sha
         except UnknownRevision:
+            from celedger.views.noise import named_task, noise_json, noise_text, task_noise
+
             task = named_task(session.ledger, revision)
             if task is None:
                 raise
@@ -107,15 +108,18 @@ def drift(
     95 %; commits that were not measured count. Where these are several, the command that
     searches them follows. A change of environment starts anew and is never one of code.
     """
-    from celedger.drift import courses
+    from celedger.drift.history import courses
+    from celedger.drift.segment_cache import segment_cache
     from celedger.views import export
     from celedger.views.history import courses_json, courses_text
 
     with reading(context.obj) as session:
         commits, lineage = options.measured(session, revision)
-        found = courses(
-            session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric
-        )
+        with segment_cache(session.repository.state_dir / "drift") as cache:
+            found = courses(
+                session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric,
+                cache=cache,
+            )  # fmt: skip
         if not found:
             raise UsageError(
                 "the ledger holds no such task or metric",

@@ -39,9 +39,10 @@ def run(
     What the ledger already holds is not run again. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
-    from celedger import drift
     from celedger import suite as suites
     from celedger.cli.progress import Progress
+    from celedger.drift.baseline import unjudged
+    from celedger.drift.judge import judge, status
     from celedger.trial.workplace import by_environment, choose_tasks, lacking, run_all, set_bench
     from celedger.views.show import show_text
 
@@ -69,11 +70,11 @@ def run(
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
             ran = {need.commit.sha for need in needs}
             for environments, alike in by_environment(bench, commits, tasks):
-                ran |= drift.unjudged(ledger, alike, tasks, environments)
+                ran |= unjudged(ledger, alike, tasks, environments)
             ran.add(newest.sha)
             for commit in commits:
                 if commit.sha in ran:
                     environments = bench.environments_at(commit.sha, tasks)
-                    judged = drift.judge(repository, ledger, commit, tasks, environments)
+                    judged = judge(repository, ledger, commit, tasks, environments)
         print(show_text(ledger, newest.sha, width=options.width()))
-    return drift.status(judged.verdicts, chosen.judged, gate=False)
+    return status(judged.verdicts, chosen.judged, gate=False)

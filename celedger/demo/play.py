@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger import bisection, config, drift
+from celedger import bisection, config
 from celedger import suite as suites
 from celedger.demo.history import Planted, materialise
+from celedger.drift.judge import judge
 from celedger.errors import CeledgerError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Task, Why
@@ -109,7 +110,7 @@ def play(stage: Stage, ledger: Ledger, watch: Watch) -> list[Finding]:
         watch.say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
         run_all(bench, needs)
         for commit in surveyed:
-            drift.judge(repository, ledger, commit, watched, bench.environments)
+            judge(repository, ledger, commit, watched, bench.environments)
         return [_find(stage, bench, history, tasks, planted, watch) for planted in stage.planted]
 
 

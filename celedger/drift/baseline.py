@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from celedger.drift.values import POOLED, SPOILT
 from celedger.ledger import Ledger
 from celedger.model import (
     BaselineAct,
@@ -33,8 +34,6 @@ from celedger.stats import noise as noises
 
 WINDOW = 30  # commits of a rolling baseline: older start points carry no evidence (drift.md 5)
 HISTORY = 2000  # ancestors looked through for one
-POOLED = 500  # commits whose repeats make the noise: more change no digit that is shown
-_SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
 
 
 def usable(row: SummaryRow, metric: Metric) -> bool:
@@ -43,7 +42,7 @@ def usable(row: SummaryRow, metric: Metric) -> bool:
         return False
     if Mark.EARLY_STOPPED in row.marks:
         return False
-    return metric.kind is not Kind.SPEED or not _SPOILT.intersection(row.marks)
+    return metric.kind is not Kind.SPEED or not SPOILT.intersection(row.marks)
 
 
 def noise(rows: Sequence[SummaryRow], order: Mapping[str, int]) -> noises.Noise:

@@ -3,29 +3,32 @@ environment, so that a change of environment is never taken for one of code."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from celedger.drift.baseline import usable
+import numpy as np
+
+from celedger.drift.values import CommitValues, Coverage, TaskValues
 from celedger.ledger.read import Reader
 from celedger.model import (
     BaselineAct,
+    BaselineRecord,
     Commit,
     Direction,
     Metric,
-    SummaryRow,
     TaskRecord,
     VerdictKind,
 )
-from celedger.repo import Ancestry
+from celedger.repo.history import Ancestry
 from celedger.stats import changepoints
-from celedger.stats import verdict as rules
-from celedger.stats.noise import Noise, pool
+from celedger.stats.grouped import Grouped
+from celedger.stats.long_history import Settled
+from celedger.stats.noise import deterministic, pool
 
 RECENT = 5  # commits that are held to the pinned one: enough for a mean, few enough to be now
-Pairs = Sequence[tuple[int, float]]  # (seed, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Course:
     """A metric of a task over the measured commits in one environment, oldest first.
 
     `valued` are the hashes of the commits with a finite value, re-used results included; `trials`
-    the trials that gave one of their own.
+    the ids of those that gave one of their own.
     """
 
     suite: str
@@ -76,13 +79,13 @@ class Course:
     metric: Metric
     environment: str
     commits: tuple[Commit, ...]
-    values: tuple[tuple[float, ...], ...]  # of the trials at each commit
+    values: Grouped  # of the trials at each commit
     steps: tuple[Step, ...]
     sd: float
     exact: bool
     away: Away | None
     valued: frozenset[str]
-    trials: frozenset[str]
+    trials: frozenset[int]
 
 
 def courses(
@@ -93,6 +96,7 @@ def courses(
     suite: str | None = None,
     task: str | None = None,
     metric: str | None = None,
+    cache: MutableMapping[str, Settled] | None = None,
 ) -> list[Course]:
     """Return the courses of all judged metrics over `commits`, of each task's newest recipe.
 
@@ -100,6 +104,7 @@ def courses(
         commits: The series to segment, oldest first; those without a value are skipped.
         lineage: Every commit that may have made a change, measured or not, oldest first
             [default: `commits`].
+        cache: As in `changepoints.detect_many`.
 
     Environments come in the order in which they were first used.
     """
@@ -107,67 +112,71 @@ def courses(
     for record in ledger.tasks():
         if suite in (None, record.suite) and task in (None, record.name):
             newest[record.suite, record.name] = record
-    ancestry = Ancestry(commits if lineage is None else lineage)
-    found = []
+    order = {commit.sha: place for place, commit in enumerate(commits)}
+    gaps = _Gaps(commits, order, Ancestry(commits if lineage is None else lineage))
+    measured: dict[tuple[str, ...], tuple[Commit, ...]] = {}  # metrics of a task mostly share one
+    series = []
     for record in newest.values():
-        for known in ledger.metrics(record.recipe):
-            if known.direction is not Direction.INFO and metric in (None, known.name):
-                found += _of(ledger, record, known, commits, ancestry)
-    return found
+        values = TaskValues(ledger, record.recipe, order)
+        for each in ledger.metrics(record.recipe):
+            if each.direction is Direction.INFO or metric not in (None, each.name):
+                continue
+            for environment, own in values.by_environment(each).items():
+                if not own.commits:
+                    continue
+                if own.commits not in measured:
+                    measured[own.commits] = tuple(commits[order[sha]] for sha in own.commits)
+                here, grouped = measured[own.commits], comparable(own.grouped)
+                series.append(_Series(record, each, environment, here, grouped, own))
+        values.keep()
+    changes = changepoints.detect_many([each.values for each in series], cache)
+    pins = [r for r in ledger.baselines() if r.act is BaselineAct.PIN]
+    return [_course(each, own, pins, gaps) for each, own in zip(series, changes, strict=True)]
 
 
-def _of(
-    ledger: Reader,
-    record: TaskRecord,
-    metric: Metric,
-    commits: Sequence[Commit],
-    ancestry: Ancestry,
-) -> list[Course]:
-    rows = ledger.summaries(record.name, metric.name, suite=record.suite, recipe=record.recipe)
-    by_environment: dict[str, list[SummaryRow]] = {}
-    for row in rows:
-        if usable(row, metric):
-            by_environment.setdefault(row.environment, []).append(row)
-    found = []
-    for environment, own in by_environment.items():
-        by_commit: dict[str, list[tuple[int, float]]] = {}
-        for row in own:
-            if not row.derived:
-                by_commit.setdefault(row.commit, []).append((row.seed, row.value))
-        here = tuple(c for c in commits if c.sha in by_commit)
-        if not here:
-            continue
-        pairs = comparable([by_commit[c.sha] for c in here])
-        groups = tuple(tuple(value for _, value in pair) for pair in pairs)
-        changes = changepoints.detect(groups)
-        gaps = _Gaps(commits, here, by_commit, _evidence(own), ancestry)
-        steps = tuple(
-            gaps.step(changes.points, number, better=p.effect * metric.direction.sign < 0)
-            for number, p in enumerate(changes.points)
-            if abs(p.effect) >= metric.floor.at(p.before)
-        )
-        series = {c.sha for c in commits}
-        finite = [r for r in own if math.isfinite(r.value) and r.commit in series]
-        found.append(
-            Course(
-                record.suite, record.name, metric, environment, here, groups, steps, changes.sd,
-                changes.deterministic, _away(ledger, record, metric, here, pairs),
-                frozenset(r.commit for r in finite),
-                frozenset(r.ulid for r in finite if not r.derived),
-            )
-        )  # fmt: skip
-    return found
+@dataclass(frozen=True, eq=False)
+class _Series:
+    """What a course is found in. `values` are those that may be compared, by commit, of `every`."""
+
+    record: TaskRecord
+    metric: Metric
+    environment: str
+    commits: tuple[Commit, ...]
+    values: Grouped
+    every: CommitValues
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        return self.every.coverage()
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {commit.sha: place for place, commit in enumerate(self.commits)}
+
+    @cached_property
+    def finite(self) -> list[int]:
+        """The places of the commits with a finite value."""
+        return np.flatnonzero(self.every.grouped.finite().sizes).tolist()
 
 
-def _evidence(rows: Sequence[SummaryRow]) -> dict[str, str]:
-    """Return the commits whose trials are all derived, each with the commit it repeats."""
-    commit_of = {row.ulid: row.commit for row in rows}
-    ran = {row.commit for row in rows if not row.derived}
-    return {
-        row.commit: commit_of[row.derived]
-        for row in rows
-        if row.derived in commit_of and row.commit not in ran
-    }
+def _course(
+    series: _Series,
+    changes: changepoints.Changes,
+    pins: Sequence[BaselineRecord],
+    gaps: _Gaps,
+) -> Course:
+    record, metric, coverage = series.record, series.metric, series.coverage
+    steps = tuple(
+        gaps.step(series, changes.points, number, better=p.effect * metric.direction.sign < 0)
+        for number, p in enumerate(changes.points)
+        if abs(p.effect) >= metric.floor.at(p.before)
+    )
+    own = [r for r in pins if r.suite == record.suite and r.covers(record.name, metric.name)]
+    return Course(
+        record.suite, record.name, metric, series.environment, series.commits, series.values, steps,
+        changes.sd, changes.deterministic, _away(series, own) if own else None,
+        coverage.valued, coverage.trials,
+    )  # fmt: skip
 
 
 class _Gaps:
@@ -179,54 +188,52 @@ class _Gaps:
     """
 
     def __init__(
-        self,
-        commits: Sequence[Commit],
-        measured: Sequence[Commit],
-        values: Mapping[str, Pairs],
-        evidence: Mapping[str, str],
-        ancestry: Ancestry,
+        self, commits: Sequence[Commit], order: Mapping[str, int], ancestry: Ancestry
     ) -> None:
-        finite = {sha for sha, pair in values.items() if any(math.isfinite(v) for _, v in pair)}
-        self._commits = commits
-        self._measured = measured
-        self._known = finite | evidence.keys()
-        self._finite = [i for i, c in enumerate(measured) if c.sha in finite]
-        self._order = {c.sha: i for i, c in enumerate(commits)}
-        place = {c.sha: i for i, c in enumerate(measured)}
-        self._repeats = {sha: place[of] for sha, of in evidence.items() if of in place}
-        self._ancestry = ancestry
+        self._commits, self._order, self._ancestry = commits, order, ancestry
 
-    def step(self, points: Sequence[changepoints.Change], number: int, *, better: bool) -> Step:
+    def step(
+        self,
+        series: _Series,
+        points: Sequence[changepoints.Change],
+        number: int,
+        *,
+        better: bool,
+    ) -> Step:
         """Return the change point of this number as a step between commits."""
-        point = points[number]
+        point, measured = points[number], series.commits
         old_level = points[number - 1].index if number else 0
-        next_level = points[number + 1].index if number + 1 < len(points) else len(self._measured)
-        ranges = [self._range(place, old_level, next_level) for place in point.commits]
+        next_level = points[number + 1].index if number + 1 < len(points) else len(measured)
+        ranges = [self._range(series, place, old_level, next_level) for place in point.commits]
         start, end = ranges[0][0], ranges[-1][1]
         between = self._ancestry.between
         members = {c.sha for old, new in ranges for c in between(old.sha, new.sha)}
         whole = between(start.sha, end.sha)
         among = tuple(c for c in whole if c.sha in members)
+        with_value = series.coverage.measured
         return Step(
-            self._measured[point.index], among, sum(c.sha not in self._known for c in among),
-            start if self._ancestry.descends(end.sha, start.sha) else None, end, len(whole),
+            measured[point.index], among, sum(c.sha not in with_value for c in among),
+            start if any(start.sha in c.parents for c in whole) else None, end, len(whole),
             point.probability, point.before, point.after, better,
         )  # fmt: skip
 
-    def _range(self, place: int, old_level: int, next_level: int) -> tuple[Commit, Commit]:
+    def _range(
+        self, series: _Series, place: int, old_level: int, next_level: int
+    ) -> tuple[Commit, Commit]:
         """Return the last commit known to have the old level, and the first known to have the
         new one, if `place` is the first measured commit of the new one.
 
         The measured commits of the old level begin at `old_level`; those of the new one end
         before `next_level`.
         """
-        old = self._measured[self._finite[bisect_left(self._finite, place) - 1]]
-        new = self._measured[place]
-        derived = [
-            (commit, self._repeats[commit.sha] >= place)
-            for commit in self._commits[self._order[old.sha] + 1 : self._order[new.sha]]
-            if old_level <= self._repeats.get(commit.sha, -1) < next_level
-        ]
+        old = series.commits[series.finite[bisect_left(series.finite, place) - 1]]
+        new = series.commits[place]
+        reused = series.coverage.reused
+        derived = []
+        for commit in self._commits[self._order[old.sha] + 1 : self._order[new.sha]]:
+            source = series.places.get(reused[commit.sha], -1) if commit.sha in reused else -1
+            if old_level <= source < next_level:
+                derived.append((commit, source >= place))
         with_new = [is_new for _, is_new in derived]
         if with_new == sorted(with_new):  # otherwise the level came and went: nothing is narrowed
             old = next((c for c, is_new in reversed(derived) if not is_new), old)
@@ -234,28 +241,21 @@ class _Gaps:
         return old, new
 
 
-def _away(
-    ledger: Reader,
-    record: TaskRecord,
-    metric: Metric,
-    commits: Sequence[Commit],
-    pairs: Sequence[Pairs],
-) -> Away | None:
+def _away(series: _Series, pins: Sequence[BaselineRecord]) -> Away | None:
     """The distance from the newest pin among these commits; None where there is none, or where
     it cannot be told from no distance at all."""
-    place = {c.sha: i for i, c in enumerate(commits)}
-    pins = [
-        place[r.commit]
-        for r in ledger.baselines(suite=record.suite)
-        if r.act is BaselineAct.PIN and r.covers(record.name, metric.name) and r.commit in place
-    ]
-    if not pins or pins[-1] == len(commits) - 1:
+    from celedger.stats import verdict as rules  # scipy, for those who pin
+
+    commits, metric, values, places = series.commits, series.metric, series.values, series.places
+    at = next((places[r.commit] for r in reversed(pins) if r.commit in places), len(commits) - 1)
+    if at == len(commits) - 1:
         return None
-    at = pins[-1]
-    recent = [pair for pairs_ in pairs[max(at + 1, len(pairs) - RECENT) :] for pair in pairs_]
+    ends = np.cumsum(values.sizes)
+    first = max(at + 1, len(commits) - RECENT)
     told = rules.judge(
-        [v for _, v in recent], [[v for _, v in pairs[at]]], sign=metric.direction.sign,
-        floor=metric.floor, noise=_pooled(pairs),
+        values.values[ends[first - 1] :].tolist(),
+        [values.values[ends[at] - values.sizes[at] : ends[at]].tolist()],
+        sign=metric.direction.sign, floor=metric.floor, noise=pool(values),
     )  # fmt: skip
     if told.kind not in (VerdictKind.REGRESSED, VerdictKind.IMPROVED):
         return None
@@ -263,18 +263,22 @@ def _away(
     return Away(commits[at], told.level, told.effect, told.low, told.high, better)
 
 
-def _pooled(pairs: Sequence[Pairs]) -> Noise:
-    return pool([[v for _, v in p] for p in pairs], seeds=[[s for s, _ in p] for p in pairs])
-
-
-def comparable(pairs: Sequence[Pairs]) -> list[Pairs]:
-    """The (seed, value) pairs of each commit that may be compared.
+def comparable(values: Grouped) -> Grouped:
+    """The values of each commit that may be compared.
 
     Where the metric repeats exactly, seeds are not noise but offsets: a commit that was measured
     with one seed more than its neighbours has another mean though nothing changed. Then only the
     seeds that all commits have in common count, if there are any.
     """
-    common = set.intersection(*({seed for seed, _ in pair} for pair in pairs))
-    if not common or not _pooled(pairs).deterministic:
-        return list(pairs)
-    return [[(seed, value) for seed, value in pair if seed in common] for pair in pairs]
+    seeds = values.seeds
+    if seeds is None:
+        return values
+    firsts = values.layout.firsts == np.arange(seeds.size)
+    commits = Counter(seeds[firsts].tolist())
+    common = np.zeros(seeds.size, dtype=bool)
+    for seed, count in commits.items():
+        if count == len(values):
+            common |= seeds == seed
+    if common.all() or not common.any() or not deterministic(values):
+        return values
+    return values.where(common)

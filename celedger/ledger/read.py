@@ -12,9 +12,9 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from celedger.errors import LedgerError
 from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.steps import StepReader
+from celedger.ledger.store import marks_of
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -24,7 +24,6 @@ from celedger.model import (
     Environment,
     Floor,
     Kind,
-    Mark,
     Metric,
     Outcome,
     OutcomeKind,
@@ -78,6 +77,19 @@ class Reader(StepReader):
             }
         )
         return self._trial_records(where, values)
+
+    def started(self, *, suite: str, task: str) -> list[Trial]:
+        """All trials of a task, in the order in which they started, without what became of them."""
+        return [
+            Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
+            for ulid, sha, recipe, environment, seed, why, started, host, device in self._rows(
+                "SELECT r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host, "
+                "r.device FROM tasks t JOIN trials r ON r.task = t.id "
+                "JOIN commits c ON c.id = r.revision JOIN environments e ON e.id = r.environment "
+                "WHERE t.suite = ? AND t.name = ? ORDER BY r.id",
+                (suite, task),
+            )
+        ]
 
     def trial(self, ulid: str) -> TrialRecord | None:
         """By its ULID or the start of it; None when there is none, or more than one."""
@@ -157,7 +169,7 @@ class Reader(StepReader):
             SummaryRow(
                 sha, ulid, seed, environments[env], recipes[key],
                 math.nan if value is None else value, started,
-                _marks(marks) if marks else (), _OUTCOMES[kind], rules.get(rule, "last"),
+                marks_of(marks) if marks else (), _OUTCOMES[kind], rules.get(rule, "last"),
                 sources.get(trial, ""),
             )
             for sha, ulid, seed, env, key, value, started, marks, kind, rule, trial in rows
@@ -213,6 +225,17 @@ class Reader(StepReader):
             )
             for name, identity, _, _, unit, direction, kind, floor, relative, summary, _ in rows
         ]
+
+    def measured(self, recipe: str, environment: str) -> set[str]:
+        """The metrics, by name, of which a trial of this recipe had a value in this environment."""
+        rows = self._rows(
+            "SELECT m.name FROM metrics m, tasks t WHERE t.recipe = ? AND EXISTS (SELECT 1 "
+            "FROM summaries s JOIN trials r ON r.id = s.trial WHERE s.metric = m.id "
+            "AND s.task = t.id AND r.environment = "
+            "(SELECT id FROM environments WHERE fingerprint = ?))",
+            (recipe, environment),
+        )
+        return {name for (name,) in rows}
 
     def environment(self, fingerprint: str) -> Environment | None:
         found = self._environments("WHERE fingerprint = ?", (fingerprint,))
@@ -337,7 +360,7 @@ class Reader(StepReader):
          kind, ended, message, returncode, log, marks, derived, by_code, epochs) = row  # fmt: skip
         outcome = None
         if kind is not None:
-            outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, _marks(marks))
+            outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, marks_of(marks))
         trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
         return TrialRecord(
             trial, suite, task, outcome, summaries, epochs, rules, derived, bool(by_code)
@@ -378,13 +401,3 @@ def _where(conditions: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _marks(words: str) -> tuple[Mark, ...]:
-    try:
-        return tuple(Mark(word) for word in words.split())
-    except ValueError as error:
-        raise LedgerError(
-            f"the ledger marks a trial in a way this celedger does not know ({error})",
-            "upgrade: pip install --upgrade celedger",
-        ) from error

@@ -18,6 +18,7 @@ from celedger.errors import LedgerError, LedgerGone
 from celedger.ledger import checking, facts, opening
 from celedger.ledger.archive import Archive
 from celedger.ledger.pages import Pages
+from celedger.model import Mark
 
 CHECKPOINT = 40 << 20  # bytes of -wal; SQLite's default of 4 MiB doubles the mean cost of an epoch
 # Facts that are nothing without another one, and are archived with it.
@@ -230,3 +231,14 @@ def is_there(path: Path) -> bool:
         return path.stat().st_size > 0
     except OSError:
         return False
+
+
+def marks_of(words: str) -> tuple[Mark, ...]:
+    """Return the marks that a ledger has in one column. Raises LedgerError for an unknown one."""
+    try:
+        return tuple(Mark(word) for word in words.split())
+    except ValueError as error:
+        raise LedgerError(
+            f"the ledger marks a trial in a way this celedger does not know ({error})",
+            "upgrade: pip install --upgrade celedger",
+        ) from error

@@ -87,6 +87,8 @@ class Ancestry:
     def between(self, old: str, new: str) -> tuple[Commit, ...]:
         """Return the commits reachable from `new` and not from `old`, in the history's order."""
         key = (old, new)
+        if self._commits[new].parents == (old,):
+            return (self._commits[new],)
         if key not in self._between:
             shas = sorted(self._walk(old, new), key=self._place.__getitem__)
             self._between[key] = tuple(self._commits[sha] for sha in shas)

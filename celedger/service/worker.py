@@ -211,8 +211,8 @@ class Worker:
     def _train(self, job: Job, place: Repository, gate: Gate, beat: Callable[[], bool]) -> str:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
-        from celedger import drift
         from celedger import suite as suites
+        from celedger.drift.settle import settle
         from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
 
         settings = self.configure(place)
@@ -225,7 +225,7 @@ class Worker:
         ) as bench:  # fmt: skip
             bench.stop = beat
             run_all(bench, lacking(bench, [commit], tasks))
-            judged = drift.settle(place, bench, commit, tasks)
+            judged = settle(place, bench, commit, tasks)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]
@@ -241,9 +241,10 @@ class Worker:
 
 def _bisect(place: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
     """Search the commit that made this task bad, from the last good one; the answer in a line."""
-    from celedger import bisection, drift
+    from celedger import bisection
+    from celedger.drift.baseline import last_good
 
-    good = drift.last_good(place, bench.ledger, verdict)
+    good = last_good(place, bench.ledger, verdict)
     if good is None:
         return f"{task.name}: no good commit is known to bisect from"
     try:

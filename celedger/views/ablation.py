@@ -65,13 +65,12 @@ def ablation(
     if metrics:
         by_name = {m.name: m for m in known}
         chosen = [by_name[_known("metric", name, by_name)] for name in metrics]
-    values = samples.Values(ledger)
     rows: list[Row] = []
     for batch in batches:
         given = definitions[batch.recipe].get("params")
         own = dict(given) if isinstance(given, Mapping) else {}
         for part, more in _split(batch, SEED in params):
-            rows.append(_row(ledger, values, part, chosen, own | more))
+            rows.append(_row(ledger, part, chosen, own | more))
     names = list(dict.fromkeys(name for row in rows for name in row.params))
     shown = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
     if params:
@@ -164,7 +163,6 @@ def _batches(
 
 def _row(
     ledger: Reader,
-    values: samples.Values,
     batch: Batch,
     metrics: Sequence[Metric],
     params: Mapping[str, object],
@@ -179,7 +177,7 @@ def _row(
         params,
         sum(r.ok for r in ended),
         sum(not r.ok for r in ended),
-        tuple(values.sample(batch, own.get(m.name, m)) for m in metrics),
+        tuple(batch.sample(own.get(m.name, m)) for m in metrics),
     )
 
 

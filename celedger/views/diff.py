@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from celedger.drift import noise_beside
+from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
 from celedger.model import BisectRecord, Commit, Direction, Metric
 from celedger.stats import noise
@@ -27,7 +27,7 @@ from celedger.views.format import (
 )  # fmt: skip
 from celedger.views.format import change as difference
 from celedger.views.log import sample_json, status
-from celedger.views.samples import Batch, Sample, Values
+from celedger.views.samples import Batch, Sample
 from celedger.views.show import told_text
 from celedger.views.tables import Column, table
 
@@ -145,15 +145,16 @@ def task_diffs(
     ledger: Reader, a: str, b: str, order: Mapping[str, int] | None = None
 ) -> tuple[tuple[Commit, Commit], list[TaskDiff]]:
     (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-    order = samples.places(ledger) if order is None else order
-    values = Values(ledger)
+    measured = samples.places(ledger)
+    line = dict.fromkeys([*(sha for sha in order or () if sha in measured), *measured])
+    noises = PooledNoise(ledger, {sha: place for place, sha in enumerate(line)})
     pairs = [(parent, new.sha) for parent in new.parents]
     named = [
         x for x in ledger.bisects()
         if x.status == "found" and (a, b) in _compared(x, pairs if x.culprits[0] == b else [])
     ]  # fmt: skip
     tasks = sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
-    return (old, new), [_task_diff(ledger, values, key, of_a, of_b, order, named) for key in tasks]
+    return (old, new), [_task_diff(ledger, noises, key, of_a, of_b, named) for key in tasks]
 
 
 def _compared(bisect: BisectRecord, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
@@ -164,11 +165,10 @@ def _compared(bisect: BisectRecord, pairs: Sequence[tuple[str, str]]) -> Sequenc
 
 def _task_diff(
     ledger: Reader,
-    values: Values,
+    noises: PooledNoise,
     key: tuple[str, str],
     of_a: Sequence[Batch],
     of_b: Sequence[Batch],
-    order: Mapping[str, int],
     named: Sequence[BisectRecord],
 ) -> TaskDiff:
     ours = [x for x in of_a if (x.suite, x.task) == key]
@@ -180,19 +180,9 @@ def _task_diff(
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
-        change = Change(metric, values.sample(a, metric), values.sample(b, metric), "")
-        if comparable:
-            change = _judged(change, b, _noise(values, b, metric, change.b.n, order), named)
-        changes.append(change)
+        change = Change(metric, a.sample(metric), b.sample(metric), "")
+        changes.append(_judged(change, b, noises, named) if comparable else change)
     return TaskDiff(*key, a, b, tuple(changes))
-
-
-def _noise(
-    values: Values, b: Batch, metric: Metric, trials: int, order: Mapping[str, int]
-) -> noise.Noise:
-    """What the ledger knows of the noise, as `check` and `bisect` use it."""
-    rows = [r for r in values.rows(b, metric) if not samples.hindered(metric, r.marks)]
-    return noise_beside(rows, b.records[0].trial.commit, order, trials)
 
 
 def _pair(ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[Batch | None, Batch | None]:
@@ -210,12 +200,14 @@ def _pair(ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[Batch | None,
 
 
 def _judged(
-    change: Change, batch: Batch, known: noise.Noise, named: Sequence[BisectRecord]
+    change: Change, batch: Batch, noises: PooledNoise, named: Sequence[BisectRecord]
 ) -> Change:
     """Say of a change what these trials tell, or else a bisect that named B in this metric."""
     metric, a, b = change.metric, change.a, change.b
     if metric.direction is Direction.INFO or not a.n or not b.n:
         return change
+    commit = batch.records[0].trial.commit
+    known = noises.beside(batch.recipe, batch.environment, metric, commit, b.n)
     change = replace(change, told=noise.smallest_change(known, a.n, b.n))
     change = replace(change, said=_said(change, known))
     began = batch.records[0].trial.started  # a bisect that ended earlier asked something else

@@ -11,6 +11,7 @@ import math
 import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell
@@ -192,6 +193,8 @@ def probability(p: float) -> str:
 def plain(text: str) -> str:
     """One line without control or invisible characters: a subject or a message from a stranger
     must neither move the cursor nor break a column."""
+    if text.isascii() and text.isprintable():
+        return " ".join(text.split())
     spaced = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
     return " ".join(spaced.split())
 
@@ -201,10 +204,16 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def cells(text: str) -> int:
     """Columns the text takes on a terminal: two for wide letters, none for combining ones."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+@lru_cache(maxsize=4096)
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def clip(text: str, width: int) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from shlex import quote
 
-from celedger.drift import Away, Course, Step
+from celedger.drift.history import Away, Course, Step
 from celedger.views import export
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
 from celedger.views.tables import Column, table

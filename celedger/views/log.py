@@ -14,7 +14,7 @@ from celedger.model import Commit, Metric, OutcomeKind, Verdict, VerdictKind
 from celedger.views import samples
 from celedger.views.export import Json, document
 from celedger.views.format import clip, count, iso_date, measure, percent, plain, short
-from celedger.views.samples import Batch, Sample, Values
+from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
 _COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(shrink=True))
@@ -86,7 +86,6 @@ def entries(
     measured = set(ledger.commits_with_trials())
     if commits is None:
         commits = samples.measured_commits(ledger)
-    values = Values(ledger)
     chosen: list[Entry] = []
     for commit in reversed([c for c in commits if c.sha in measured]):
         if limit is not None and len(chosen) >= limit:
@@ -95,7 +94,7 @@ def entries(
         if not made:
             continue
         verdicts = ledger.verdicts(commit=commit.sha)
-        lines = (_task_line(ledger, values, b, verdicts) for b in samples.latest(made).values())
+        lines = (_task_line(ledger, b, verdicts) for b in samples.latest(made).values())
         chosen.append(Entry(commit, tuple(lines)))
     if not chosen:
         raise samples.nothing_yet() if not measured else samples.none_here()
@@ -120,14 +119,12 @@ def _with_changes(chosen: Sequence[Entry]) -> list[Entry]:
     return marked[::-1]
 
 
-def _task_line(
-    ledger: Reader, values: Values, batch: Batch, verdicts: Sequence[Verdict]
-) -> TaskLine:
+def _task_line(ledger: Reader, batch: Batch, verdicts: Sequence[Verdict]) -> TaskLine:
     metric: Metric | None = samples.main_metric(batch.metrics(ledger))
     own = [v for v in verdicts if (v.suite, v.task) == (batch.suite, batch.task)]
     return TaskLine(
         batch,
-        values.sample(batch, metric) if metric else None,
+        batch.sample(metric) if metric else None,
         tuple(samples.worst_first(own)),
     )
 

@@ -5,14 +5,17 @@ that the ledger holds of the task's newest recipe in the environment it ran in l
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from celedger.drift.values import TaskValues
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
-from celedger.model import Direction, Environment, Kind, Metric, SummaryRow, TaskRecord
+from celedger.model import Direction, Environment, Kind, Metric, TaskRecord
 from celedger.stats import noise
+from celedger.stats.grouped import Grouped
 from celedger.views import samples
 from celedger.views.export import Json, document
 from celedger.views.format import NONE, clip, count, measure, percent, plain, short
@@ -66,33 +69,37 @@ class TaskNoise:
 
 def task_noise(ledger: Reader, suite: str, task: str) -> TaskNoise:
     """Raises CeledgerError where the task has no trials."""
-    made = samples.batches(ledger.trials(suite=suite, task=task))
-    if not made:
+    trials = ledger.started(suite=suite, task=task)
+    if not trials:
         raise CeledgerError(
             f"the ledger holds no trial of {suite}/{task}",
             f"type {command('noise', task, suite=suite)}",
         )
-    batch = made[0]
-    places = samples.places(ledger)
-    newest = max(batch.records, key=lambda r: (places[r.trial.commit], r.trial.started))
-    here = tuple(r for r in batch.records if r.trial.commit == newest.trial.commit)
-    last = Batch(batch.suite, batch.task, batch.recipe, batch.environment, here)
-    values = samples.Values(ledger)
+    last = max(trials, key=lambda t: (t.started, t.ulid))
+    recipe, environment = last.recipe, last.environment
+    trials = [t for t in trials if (t.recipe, t.environment) == (recipe, environment)]
+    order = samples.places(ledger)
+    newest = max(trials, key=lambda t: (order[t.commit], t.started))
+    (batch,) = samples.batches(
+        ledger.trials(commit=newest.commit, recipe=recipe, environment=environment)
+    )
+    names = ledger.measured(recipe, environment)
+    values = TaskValues(ledger, recipe, order)
     metrics = tuple(
-        _of_metric(values, last, metric, places)
-        for metric in batch.metrics(ledger)
+        _of_metric(batch, metric, values.of(metric, environment).grouped)
+        for metric in samples.in_order(m for m in ledger.metrics(recipe) if m.name in names)
         if metric.direction is not Direction.INFO
     )
-    recipe = next(t for t in ledger.tasks() if t.recipe == batch.recipe)
-    valued = [r for r in batch.records if r.ok and not r.early_stopped and not r.derived]
+    definition = next(t for t in ledger.tasks() if t.recipe == recipe).definition
+    ran, commits, seeds = values.counts(environment)
     return TaskNoise(
-        last,
-        ledger.environment(batch.environment),
-        recipe.definition,
-        len(valued),
-        len(batch.records) - len(valued),
-        len({r.trial.commit for r in valued}),
-        len({r.trial.seed for r in valued}),
+        batch,
+        ledger.environment(environment),
+        definition,
+        ran,
+        len(trials) - ran,
+        commits,
+        seeds,
         metrics,
     )
 
@@ -137,33 +144,17 @@ def noise_json(found: Sequence[TaskNoise]) -> dict[str, Json]:
     )
 
 
-def _of_metric(
-    values: samples.Values, batch: Batch, metric: Metric, places: Mapping[str, int]
-) -> MetricNoise:
-    groups: dict[str, list[SummaryRow]] = defaultdict(list)
-    for row in values.rows(batch, metric):
-        if not samples.hindered(metric, row.marks) and not row.derived:
-            groups[row.commit].append(row)
-    ordered = [groups[sha] for sha in sorted(groups, key=lambda sha: places[sha])]
-    repeats = _repeats(ordered)
+def _of_metric(batch: Batch, metric: Metric, values: Grouped) -> MetricNoise:
+    firsts = values.layout.firsts
+    again = firsts != np.arange(firsts.size)
+    equal = values.values == values.values[firsts]
+    repeats = bool(equal[again].all()) if again.any() else None
     if metric.kind in (Kind.QUALITY, Kind.COUNT) and not repeats:
         # The spread of quality is that over seeds: repeats of one seed are not further seeds.
-        ordered = [list({row.seed: row for row in reversed(group)}.values()) for group in ordered]
-    spread = noise.pool(
-        [[row.value for row in group] for group in ordered],
-        seeds=[[row.seed for row in group] for group in ordered],
-    )
+        values = values.where(~again)
+    spread = noise.pool(values)
     told = tuple(noise.smallest_change(spread, n, n) for n in TRIALS)
-    return MetricNoise(metric, values.sample(batch, metric), spread, told, repeats)
-
-
-def _repeats(groups: Sequence[Sequence[SummaryRow]]) -> bool | None:
-    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for group in groups:
-        for row in group:
-            seen[row.commit, row.seed].append(row.value)
-    several = [values for values in seen.values() if len(values) > 1]
-    return all(len(set(values)) == 1 for values in several) if several else None
+    return MetricNoise(metric, batch.sample(metric), spread, told, repeats)
 
 
 def _definition(task: TaskNoise, width: int) -> list[str]:

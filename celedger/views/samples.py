@@ -89,35 +89,18 @@ class Batch:
         seen = {name for r in self.records for name in r.summaries}
         return in_order(m for m in ledger.metrics(self.recipe) if m.name in seen)
 
-
-class Values:
-    """Summaries of a metric over all trials comparable with a batch, each asked for once."""
-
-    def __init__(self, ledger: Reader) -> None:
-        self._ledger = ledger
-        self._rows: dict[tuple[str, str, str, str, Metric], list[SummaryRow]] = {}
-
-    def rows(self, batch: Batch, metric: Metric) -> list[SummaryRow]:
-        """Of trials that ran well and were summarised as the metric is defined today."""
-        key = (batch.suite, batch.task, batch.recipe, batch.environment, metric)
-        if key not in self._rows:
-            found = self._ledger.summaries(
-                batch.task,
-                metric.name,
-                suite=batch.suite,
-                recipe=batch.recipe,
-                environment=batch.environment,
-            )
-            self._rows[key] = [r for r in found if comparable(r, metric)]
-        return self._rows[key]
-
-    def sample(self, batch: Batch, metric: Metric) -> Sample:
-        own = {r.trial.ulid for r in batch.records}
-        found = [r for r in self.rows(batch, metric) if r.ulid in own]
+    def sample(self, metric: Metric) -> Sample:
+        """The values of those that ran well and were summarised as the metric is today."""
+        ran = [
+            r
+            for r in self.records
+            if r.ok and not r.early_stopped and r.rules.get(metric.name) == metric.summary
+        ]
         # A derived one is no repeat. It stands for its commit where nothing else does.
-        found = [r for r in found if not r.derived] or found
-        kept = tuple(r.value for r in found if not hindered(metric, r.marks))
-        return Sample(metric, kept, len(found) - len(kept))
+        ran = [r for r in ran if not r.derived] or ran
+        kept = [r for r in ran if r.outcome and not hindered(metric, r.outcome.marks)]
+        values = tuple(r.summaries[metric.name] for r in kept)
+        return Sample(metric, values, len(ran) - len(kept))
 
 
 def _ended(record: TrialRecord) -> str:
@@ -177,6 +160,10 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def history_order(commits: Iterable[Commit]) -> list[Commit]:
     """Oldest first; a parent before its children whatever the clocks said."""
     known = {c.sha: c for c in commits}
+    by_time = sorted(known.values(), key=lambda c: (c.commit_time, c.author_time, c.sha))
+    place = {c.sha: i for i, c in enumerate(by_time)}
+    if all(place.get(p, -1) < place[c.sha] for c in by_time for p in c.parents):
+        return by_time
     waiting = {sha: {p for p in c.parents if p in known} for sha, c in known.items()}
     children: Mapping[str, list[str]] = defaultdict(list)
     for sha, parents in waiting.items():

@@ -5,12 +5,12 @@ table of its metrics, with what was concluded and how small a change its trials 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Environment, Metric, Verdict
+from celedger.model import Commit, Direction, Environment, Verdict
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.export import Json, document
@@ -27,7 +27,7 @@ from celedger.views.format import (
     short,
 )  # fmt: skip
 from celedger.views.log import sample_json, status, verdict_json
-from celedger.views.samples import Batch, Sample, Values
+from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
@@ -106,8 +106,7 @@ def batch_rows(ledger: Reader, sha: str) -> tuple[Commit, list[BatchRows]]:
     commit, made = samples.measured(ledger, sha)
     verdicts = ledger.verdicts(commit=sha)
     latest = samples.latest(made)
-    order = samples.places(ledger)
-    values = Values(ledger)
+    noises = PooledNoise(ledger, samples.places(ledger))
     rows = []
     for batch in made:
         # What was concluded is shown once, with the trials that ran last.
@@ -115,38 +114,21 @@ def batch_rows(ledger: Reader, sha: str) -> tuple[Commit, list[BatchRows]]:
         by_metric = {v.metric: v for v in own}
         metrics = tuple(
             MetricRow(
-                values.sample(batch, metric),
-                smallest_change(values, batch, metric, order),
-                by_metric.get(metric.name),
+                sample, smallest_change(noises, batch, sample), by_metric.get(sample.metric.name)
             )
-            for metric in batch.metrics(ledger)
+            for sample in map(batch.sample, batch.metrics(ledger))
         )
         environment = ledger.environment(batch.environment)
         rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
     return commit, rows
 
 
-def pooled(values: Values, batch: Batch, metric: Metric, order: Mapping[str, int]) -> noise.Noise:
-    """The noise of the metric over all trials comparable with the batch."""
-    groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for row in values.rows(batch, metric):
-        if not samples.hindered(metric, row.marks) and not row.derived:
-            groups[row.commit].append((row.value, row.seed))
-    oldest_first = sorted(groups, key=lambda sha: order[sha])
-    return noise.pool(
-        [[value for value, _ in groups[sha]] for sha in oldest_first],
-        seeds=[[seed for _, seed in groups[sha]] for sha in oldest_first],
-    )
-
-
-def smallest_change(
-    values: Values, batch: Batch, metric: Metric, order: Mapping[str, int]
-) -> float:
+def smallest_change(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
     """NaN for a metric that is not judged."""
-    n = values.sample(batch, metric).n
+    metric, n = sample.metric, sample.n
     if metric.direction is Direction.INFO or n == 0:
         return math.nan
-    return noise.smallest_change(pooled(values, batch, metric, order), n, n)
+    return noise.smallest_change(noises.of(batch.recipe, batch.environment, metric), n, n)
 
 
 def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:

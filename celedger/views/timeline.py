@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from celedger.drift import Step, courses
+from celedger.drift.history import Step, courses
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, OutcomeKind, TrialRecord, VerdictKind

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from shlex import quote
 
-from celedger.drift import Judged, counted
+from celedger.drift.judge import Judged, counted
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement

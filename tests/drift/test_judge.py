@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger import drift
+from celedger.drift import judge as drift
 from celedger.errors import Status
 from celedger.ledger import Ledger
 from celedger.model import (

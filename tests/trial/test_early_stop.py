@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import make_project
 
-from celedger import bisection, config, drift
+from celedger import bisection, config
 from celedger import suite as suites
+from celedger.drift.judge import judge
 from celedger.ledger import Ledger
 from celedger.model import Commit, Mark, Task, TrialRecord, VerdictKind, Why
 from celedger.repo import Repository
@@ -166,7 +167,7 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         # Who needs the whole trial gets it; until then the commit is not judged by half of one.
         lonely = next(r for r in stopped if r.trial.commit not in whole)
         commit = next(c for c in commits if c.sha == lonely.trial.commit)
-        judged = drift.judge(repository, ledger, commit, tasks, bench.environments)
+        judged = judge(repository, ledger, commit, tasks, bench.environments)
         assert [v.kind for v in judged.verdicts] == [VerdictKind.UNDECIDED]
         assert bench.held(commit.sha, tasks[0], lonely.trial.seed) == []
         record = bench.run(commit, tasks[0], lonely.trial.seed)

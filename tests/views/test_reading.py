@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from celedger.drift import courses
+from celedger.drift.history import courses
 from celedger.errors import CeledgerError, UsageError
 from celedger.model import (
     BaselineAct,
@@ -325,4 +325,4 @@ def test_seeds_are_compared_with_their_like_where_the_metric_repeats(
             history.trial(commit, {"val_loss": of_seed[seed]}, seed=seed)
     (course,) = courses(history.ledger, made, metric="val_loss")
     assert course.steps == ()
-    assert len(course.values[4]) == 2
+    assert course.values.sizes[4] == 2

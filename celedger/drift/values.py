@@ -1,0 +1,213 @@
+"""The values of a task that may be compared, grouped by commit, and the noise pooled from them.
+
+A value counts when its trial ended well and as a whole, and was summarised by today's rule; one of
+speed only when nothing disturbed the trial. One that a trial derived from another trial says what
+its commit has, and is no further value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from celedger.ledger.columns import TaskColumns, first_trial
+from celedger.ledger.read import Reader
+from celedger.model import Kind, Mark, Metric
+from celedger.stats.grouped import Bools, Grouped, Ints, Layout
+from celedger.stats.noise import Noise, pool
+
+POOLED = 500
+"""Commits whose repeats make the noise: more change no digit that is shown."""
+MARGIN = 1.1
+"""Commits read for each that is pooled: some have no value of a metric."""
+SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coverage:
+    """Which commits (hashes) and trials (ids) have a value of a metric in an environment.
+
+    Attributes:
+        trials: That measured a finite one themselves, at the commits in question.
+        valued: Of the commits in question, those with a finite one, re-used results included.
+        measured: All commits with a finite one of their own, or with a re-used result.
+        reused: Commits that have re-used results alone; and the commits that they repeat.
+    """
+
+    trials: frozenset[int]
+    valued: frozenset[str]
+    measured: frozenset[str]
+    reused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitValues:
+    """The values of one metric in one environment: a group for each of `commits`, hashes, oldest
+    first."""
+
+    commits: tuple[str, ...]
+    grouped: Grouped
+    coverage: Callable[[], Coverage]
+
+
+_NOTHING = CommitValues(
+    (), Grouped.of([], []), lambda: Coverage(frozenset(), frozenset(), frozenset(), {})
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """How the values of certain trials in one environment are grouped: `order` sorts them. `every`
+    are the places of all, those of other commits and re-used ones included."""
+
+    order: Ints
+    commits: tuple[str, ...]
+    layout: Layout
+    every: Ints
+
+
+class TaskValues:
+    """The values of one recipe at the commits that `order` names, and as it places them. Trials
+    are read once, the values of a metric when they are asked for. Trials that were recorded before
+    the one with the id `first` are left out."""
+
+    def __init__(
+        self, ledger: Reader, recipe: str, order: Mapping[str, int], first: int = 0
+    ) -> None:
+        self._trials = trials = TaskColumns(ledger, recipe, first)
+        self._place = np.array([order.get(sha, -1) for sha in trials.commits], dtype=np.int64)
+        self._whole = trials.ok & ~trials.marked(Mark.EARLY_STOPPED)
+        self._undisturbed = self._whole & ~trials.marked(*SPOILT)
+        self._arranged: dict[bytes, dict[str, _Rows]] = {}
+        self._coverages: dict[tuple[bytes, bytes], Coverage] = {}
+
+    def by_environment(self, metric: Metric) -> dict[str, CommitValues]:
+        """Return the values by environment (fingerprint), the one first used before the others.
+        One that has no value at the commits in question has no commits."""
+        rows, values = self._trials.values(metric)
+        usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
+        rows, values = rows[usable], values[usable]
+        key = rows.tobytes()
+        arranged = self._arranged.get(key)
+        if arranged is None:  # the metrics of a task have mostly values of the same trials
+            arranged = self._arranged[key] = self._arrange(rows)
+        by_environment = {}
+        for environment, own in arranged.items():
+            coverage = partial(self._cover, rows[own.every], np.isfinite(values[own.every]))
+            grouped = Grouped(values[own.order], own.layout)
+            by_environment[environment] = CommitValues(own.commits, grouped, coverage)
+        return by_environment
+
+    def of(self, metric: Metric, environment: str) -> CommitValues:
+        """Return the values in one environment."""
+        return self.by_environment(metric).get(environment, _NOTHING)
+
+    def counts(self, environment: str) -> tuple[int, int, int]:
+        """Return how many trials ran as a whole in an environment, at how many commits and with
+        how many seeds."""
+        trials = self._trials
+        codes = [i for i, name in enumerate(trials.environments) if name == environment]
+        ran = self._whole & ~trials.derived & np.isin(trials.environment, codes)
+        return int(ran.sum()), np.unique(trials.commit[ran]).size, np.unique(trials.seed[ran]).size
+
+    def keep(self) -> None:
+        """Spare the next one who asks most of the reading."""
+        self._trials.keep()
+
+    def _arrange(self, rows: Ints) -> dict[str, _Rows]:
+        trials, arranged = self._trials, {}
+        environments = trials.environment[rows]
+        for code in dict.fromkeys(environments.tolist()):
+            every = np.flatnonzero(environments == code)
+            own = every[~trials.derived[rows[every]]]
+            place = self._place[trials.commit[rows[own]]]
+            order = own[np.argsort(place, kind="stable")][(place < 0).sum() :]
+            commit = trials.commit[rows[order]]
+            starts = np.flatnonzero(np.diff(commit, prepend=-1))
+            sizes = np.diff(starts, append=commit.size)
+            commits = tuple(map(trials.commits.__getitem__, commit[starts].tolist()))
+            layout = Layout(sizes, trials.seed[rows[order]])
+            arranged[trials.environments[code]] = _Rows(order, commits, layout, every)
+        return arranged
+
+    def _cover(self, rows: Ints, finite: Bools) -> Coverage:
+        """Return the coverage by these trials of one environment."""
+        key = rows.tobytes(), finite.tobytes()
+        if key not in self._coverages:  # the metrics of a task mostly share one
+            self._coverages[key] = self._covered(rows, finite)
+        return self._coverages[key]
+
+    def _covered(self, rows: Ints, finite: Bools) -> Coverage:
+        trials = self._trials
+        ids, commit, derived = trials.ids[rows], trials.commit[rows], trials.derived[rows]
+        evidence = trials.evidence[rows]
+        again = np.flatnonzero(
+            derived & np.isin(evidence, ids) & ~np.isin(commit, commit[~derived])
+        )
+        sources = np.searchsorted(ids, evidence[again])
+        names = trials.commits.__getitem__
+        reused = dict(
+            zip(
+                map(names, commit[again].tolist()),
+                map(names, commit[sources].tolist()),
+                strict=True,
+            )
+        )
+        here = self._place[commit] >= 0
+        measured = np.unique(commit[finite & ~derived]).tolist()
+        return Coverage(
+            frozenset(ids[finite & here & ~derived].tolist()),
+            frozenset(map(names, np.unique(commit[finite & here]).tolist())),
+            frozenset(map(names, measured)) | reused.keys(),
+            reused,
+        )
+
+
+class PooledNoise:
+    """The noise of metrics as the newest POOLED commits show it, in the order given: oldest first,
+    because neighbours there, and not in the order of measuring, may be compared."""
+
+    def __init__(self, ledger: Reader, order: Mapping[str, int]) -> None:
+        self._ledger, self._order = ledger, order
+        newest = sorted(order, key=order.__getitem__)[-round(POOLED * MARGIN) :]
+        self._newest = {sha: order[sha] for sha in newest}
+        self._first = first_trial(ledger, newest) if len(newest) < len(order) else 0
+        self._tasks: dict[tuple[str, int], TaskValues] = {}
+
+    def of(self, recipe: str, environment: str, metric: Metric) -> Noise:
+        """Return the noise of all commits."""
+        return _pool_newest(self._values(recipe, environment, metric), "")
+
+    def beside(self, recipe: str, environment: str, metric: Metric, sha: str, trials: int) -> Noise:
+        """Return the noise that a commit with so many trials is tested against: its own step is no
+        part of it, its repeats are."""
+        values = self._values(recipe, environment, metric)
+        others = _pool_newest(values, sha)
+        if trials > 1 and not others.between and not others.exact:
+            return replace(_pool_newest(values, ""), between=0.0)
+        return others
+
+    def _values(self, recipe: str, environment: str, metric: Metric) -> CommitValues:
+        recent = self._task(recipe, self._first).of(metric, environment)
+        if self._first and len(recent.commits) <= POOLED:  # older ones have values of it, too
+            return self._task(recipe, 0).of(metric, environment)
+        return recent
+
+    def _task(self, recipe: str, first: int) -> TaskValues:
+        task = self._tasks.get((recipe, first))
+        if task is None:
+            order = self._newest if first else self._order
+            task = self._tasks[recipe, first] = TaskValues(self._ledger, recipe, order, first)
+        return task
+
+
+def _pool_newest(values: CommitValues, left_out: str) -> Noise:
+    """Return the noise of the newest commits but one."""
+    chosen = np.ones(len(values.commits), dtype=bool)
+    if left_out in values.commits:
+        chosen[values.commits.index(left_out)] = False
+    chosen[np.flatnonzero(chosen)[:-POOLED]] = False
+    return pool(values.grouped.groups_where(chosen))

@@ -1,0 +1,221 @@
+"""Values by commit, and their cache, against the rows of the ledger."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celedger.drift.history import courses
+from celedger.drift.segment_cache import segment_cache
+from celedger.drift.values import PooledNoise, TaskValues
+from celedger.ledger import Ledger
+from celedger.ledger import columns as ledger_columns
+from celedger.model import (
+    Command,
+    Commit,
+    Direction,
+    Environment,
+    Floor,
+    Footprint,
+    Kind,
+    Mark,
+    Metric,
+    Outcome,
+    OutcomeKind,
+    Task,
+    Trial,
+    Why,
+)
+from celedger.stats.noise import pool
+
+LOSS = Metric("val_loss", "nats", Direction.LOWER, Kind.QUALITY, Floor(0.0))
+SPEED = Metric("step_ms", "ms", Direction.LOWER, Kind.SPEED, Floor(0.0))
+TASK = Task("core", "mlp", (Command("train", ("true",)),), metrics=(LOSS, SPEED))
+OLD, NEW = Environment("a" * 64, {}), Environment("b" * 64, {})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(tmp_path / "ledger.db", create=True) as ledger:
+        ledger.record_task(TASK)
+        ledger.record_environment(OLD)
+        ledger.record_environment(NEW)
+        yield ledger
+
+
+def commits(ledger: Ledger, n: int) -> list[Commit]:
+    line = [
+        Commit(f"{i:040x}", "0" * 40, (f"{i - 1:040x}",) if i else (), "", i, i, "")
+        for i in range(n)
+    ]
+    ledger.record_commits(line)
+    return line
+
+
+def start(ledger: Ledger, number: int, commit: Commit, seed: int, environment: Environment) -> str:
+    ulid = f"01K{number:023d}"
+    ledger.start_trial(
+        Trial(ulid, commit.sha, TASK.recipe, environment.fingerprint, seed, Why.RUN, number, "")
+    )
+    return ulid
+
+
+def end(
+    ledger: Ledger,
+    ulid: str,
+    loss: float,
+    *,
+    kind: OutcomeKind = OutcomeKind.OK,
+    marks: tuple[Mark, ...] = (),
+) -> None:
+    values = {"val_loss": loss, "step_ms": 10 * loss} if kind is OutcomeKind.OK else {}
+    ledger.finish_trial(ulid, Outcome(kind, 1.0, marks=marks), values)
+
+
+def fill(ledger: Ledger, line: list[Commit], first: int = 0) -> None:
+    """Trials of all sorts, in an order that is not that of history."""
+    draw = random.Random(first)
+    shuffled = list(enumerate(line))
+    draw.shuffle(shuffled)
+    for number, (place, commit) in enumerate(shuffled):
+        for seed in (0, 1):
+            environment = OLD if place < len(line) // 4 else NEW
+            ulid = start(ledger, first + 2 * number + seed, commit, seed, environment)
+            kind = OutcomeKind.FAILED if draw.random() < 0.1 else OutcomeKind.OK
+            marks = tuple(m for m in (Mark.DISTURBED, Mark.EARLY_STOPPED) if draw.random() < 0.1)
+            end(ledger, ulid, math.nan if draw.random() < 0.05 else draw.random(), kind=kind,
+                marks=() if kind is OutcomeKind.FAILED else marks)  # fmt: skip
+
+
+def expected(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list[object]]:
+    """What plain rows say: by environment, (commit, values) oldest first."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for row in ledger.summaries("mlp", metric.name, recipe=TASK.recipe):
+        spoilt = {Mark.EARLY_STOPPED} | ({Mark.DISTURBED} if metric is SPEED else set())
+        if row.outcome is OutcomeKind.OK and not row.derived and not spoilt.intersection(row.marks):
+            groups.setdefault(row.environment, {}).setdefault(row.commit, []).append(row.value)
+    return {
+        environment: [(c.sha, repr(by[c.sha])) for c in line if c.sha in by]
+        for environment, by in groups.items()
+    }
+
+
+def actual(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list[object]]:
+    values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
+    found = values.by_environment(metric)
+    values.keep()
+    return {
+        environment: [
+            (sha, repr(group.tolist()))
+            for sha, group in zip(own.commits, own.grouped.split(), strict=True)
+        ]
+        for environment, own in found.items()
+    }
+
+
+@pytest.mark.parametrize("metric", [LOSS, SPEED], ids=lambda m: m.name)
+def test_the_values_are_those_of_the_rows(ledger: Ledger, metric: Metric) -> None:
+    line = commits(ledger, 60)
+    fill(ledger, line)
+    assert actual(ledger, line, metric) == expected(ledger, line, metric)
+
+
+def test_a_cache_holds_for_the_trials_that_it_was_made_of(ledger: Ledger, tmp_path: Path) -> None:
+    """A trial that began before others and ended after them belongs between what was cached."""
+    line = commits(ledger, 60)
+    late = start(ledger, 0, line[30], 5, NEW)
+    fill(ledger, line[:50], 1)
+    (cached,) = [actual(ledger, line, LOSS)]
+    files = list((tmp_path / ".celedger" / "columns").iterdir())
+    assert len(files) == 1
+    assert actual(ledger, line, LOSS) == cached == expected(ledger, line, LOSS)
+    fill(ledger, line[50:52], 1000)
+    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS), "more trials than cached"
+    end(ledger, late, 7.0)
+    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS)
+    files[0].write_bytes(files[0].read_bytes()[:-9] + b"123456789")
+    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS), "a damaged file"
+
+
+def test_the_cache_of_another_ledger_is_not_taken(ledger: Ledger, tmp_path: Path) -> None:
+    """The same trials, whose commits were recorded in another order: a ledger that was rebuilt."""
+    line = commits(ledger, 8)
+    for number, commit in enumerate(line):
+        end(ledger, start(ledger, number, commit, 0, NEW), float(number))
+    actual(ledger, line, LOSS)
+    other = tmp_path / "other"
+    other.mkdir()
+    with Ledger.open(other / "ledger.db", create=True) as rebuilt:
+        rebuilt.record_commits(line[::-1])
+        for environment in (NEW, OLD):
+            rebuilt.record_environment(environment)
+        rebuilt.record_task(TASK)
+        for number, commit in enumerate(line):
+            end(rebuilt, start(rebuilt, number, commit, 0, NEW), float(number))
+        (tmp_path / ".celedger" / "columns").rename(other / "columns")
+        (other / ".celedger").mkdir(exist_ok=True)
+        (other / "columns").rename(other / ".celedger" / "columns")
+        assert actual(rebuilt, line, LOSS) == expected(rebuilt, line, LOSS)
+
+
+def test_a_second_answer_reads_no_value_again(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = commits(ledger, 300)
+    fill(ledger, line)
+    with segment_cache(tmp_path / "drift") as cache:
+        first = courses(ledger, line, cache=cache)
+    rows: list[int] = []
+    of = ledger_columns._Column.of
+    monkeypatch.setattr(ledger_columns._Column, "of", lambda r: (rows.append(len(r)), of(r))[1])
+    monkeypatch.setattr("celedger.stats.long_history._derive", lambda series: [*series][:0])
+    with segment_cache(tmp_path / "drift") as cache:
+        second = courses(ledger, line, cache=cache)
+    assert sum(rows) == 0
+    assert [(c.steps, c.sd, c.valued, c.trials) for c in second] == [
+        (c.steps, c.sd, c.valued, c.trials) for c in first
+    ]
+
+
+def test_noise_leaves_out_the_step_of_the_commit_and_older_commits_than_it_needs(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celedger.drift.values.POOLED", 20)
+    line = commits(ledger, 60)
+    order = {c.sha: i for i, c in enumerate(line)}
+    draw = random.Random(2)
+    for place, commit in enumerate(line):
+        for seed in (0, 1):
+            end(ledger, start(ledger, 2 * place + seed, commit, seed, NEW), draw.random())
+    values = [
+        [row.value for row in ledger.summaries("mlp", "val_loss") if row.commit == commit.sha]
+        for commit in line
+    ]
+    noises = PooledNoise(ledger, order)
+    seeds = [[0, 1]] * 20
+    key = TASK.recipe, NEW.fingerprint, LOSS
+    assert noises.of(*key) == pool(values[-20:], seeds=seeds)
+    beside = [*values[-21:-11], *values[-10:]]
+    assert noises.beside(*key, line[-11].sha, 1) == pool(beside, seeds=seeds)
+
+
+def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> None:
+    line = commits(ledger, 3)
+    ulid = start(ledger, 0, line[0], 0, NEW)
+    end(ledger, ulid, 1.0)
+    ledger.record_closure(ulid, Footprint((b"model.py",)), "0" * 64)
+    (closure,) = ledger.closures(recipe=TASK.recipe, environment=NEW.fingerprint, seed=0)
+    again = Trial("01K" + "9" * 23, line[2].sha, TASK.recipe, NEW.fingerprint, 0, Why.RUN, 9.0, "")
+    ledger.derive_trial(again, closure, "0" * 64, ())
+    values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
+    own = values.of(LOSS, NEW.fingerprint)
+    coverage = own.coverage()
+    assert own.commits == (line[0].sha,)
+    assert coverage.reused == {line[2].sha: line[0].sha}
+    assert coverage.valued == coverage.measured == {line[0].sha, line[2].sha}
+    assert len(coverage.trials) == 1
+    assert values.counts(NEW.fingerprint) == (1, 1, 1)
