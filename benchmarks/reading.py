@@ -1,0 +1,100 @@
+"""What the verbs that read cost on a long history: processor time beside plain SQL that fetches the
+same rows, in the same run.
+
+    python benchmarks/reading.py [--commits 2000] [--rounds 3] [--celedger PROGRAM] [--in FOLDER]
+
+Makes the ledger of large_ledger.py in a temporary folder, or uses the one in FOLDER, which must
+have been made with `--here`. PROGRAM may be another version's `celedger`, to compare. The verbs and
+the SQL take turns; the least of the rounds counts, because what other load adds is never negative.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SQL = """
+import sqlite3, sys
+connection = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
+for sql in ("SELECT * FROM commits", "SELECT * FROM trials", "SELECT * FROM outcomes",
+            "SELECT metric, task, trial, value, definition FROM summaries"):
+    connection.execute(sql).fetchall()
+"""
+VERBS = {
+    "log": ("log",),
+    "show": ("show",),
+    "show TASK": ("show", "task_3"),
+    "diff": ("diff", "HEAD~1..HEAD"),
+    "check": ("check", "--budget", "0"),
+    "noise": ("noise", "--seeds", "2", "--repeats", "1"),
+}
+
+
+def processor_seconds(command: list[str], folder: Path) -> float:
+    """Run a command, whose exit status says what it found, and return user and system time."""
+    before = os.times()
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    after = os.times()
+    if process.returncode not in (0, 1, 125):
+        raise SystemExit(f"{' '.join(command)}: {process.stderr}")
+    return (after.children_user + after.children_system) - (
+        before.children_user + before.children_system
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--commits", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--celedger", default=str(Path(sys.executable).with_name("celedger")))
+    parser.add_argument("--in", dest="folder", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="celedger-reading-") as temporary:
+        place = Path(temporary) / "project"
+        if asked.folder:
+            shutil.copytree(asked.folder, place, symlinks=True)
+        else:
+            generate(place, "--commits", str(asked.commits), "--here")
+        report(measure(place, asked.celedger, asked.rounds))
+
+
+def generate(place: Path, *words: str) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "large_ledger.py"), str(place), *words]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure(place: Path, program: str, rounds: int) -> dict[str, float]:
+    """Return the least processor time of each verb, and of plain SQL."""
+    seconds: dict[str, list[float]] = {}
+
+    def note(name: str, *words: str) -> None:
+        seconds.setdefault(name, []).append(processor_seconds([program, *words], place))
+
+    for _ in range(rounds):
+        sql = [sys.executable, "-c", SQL, str(place / "ledger.db")]
+        seconds.setdefault("plain SQL", []).append(processor_seconds(sql, place))
+        note("--help", "--help")
+        for name, words in VERBS.items():
+            note(name, *words)
+        (place / ".git" / "celedger" / "drift").unlink(missing_ok=True)
+        note("drift", "drift")
+        generate(place, "--grow")
+        note("drift, a commit later", "drift")
+    return {name: min(each) for name, each in seconds.items()}
+
+
+def report(seconds: dict[str, float]) -> None:
+    plain = seconds["plain SQL"]
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; processor time")
+    for name, value in seconds.items():
+        print(f"  {name:24}{value:8.2f} s{value / plain:10.2f} x plain SQL")
+
+
+if __name__ == "__main__":
+    main()
