@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from celedger.errors import LedgerError
 from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.steps import StepReader
 from celedger.ledger.store import marks_of
