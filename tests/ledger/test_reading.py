@@ -119,7 +119,7 @@ def test_commits_come_with_their_parents_and_know_whether_they_were_tried(
 ) -> None:
     root, left = facts.commit(1), facts.commit(3, facts.commit(1))
     right = facts.commit(2, root)
-    merge = facts.commit(4, left, right, subject="merge 'x' \"y\" -- --\n")
+    merge = facts.commit(4, left, right, subject="merge 'x' \"y\" -- --")
     ledger.record_commits([merge, left, right, root])
     assert ledger.commits() == [root, right, left, merge]
     assert ledger.commit(merge.sha) == merge

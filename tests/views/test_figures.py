@@ -23,6 +23,7 @@ from celedger.model import (
     Kind,
     Mark,
     Metric,
+    Outcome,
     OutcomeKind,
     StepValues,
     Verdict,
@@ -354,7 +355,7 @@ def test_steps_are_joined_over_epochs_and_thinned_where_there_are_many(
 ) -> None:
     made = history.commits(make_commits(2))
     for number, commit in enumerate(made):
-        ulid = history.trial(commit, {"val_loss": 1.0})
+        ulid = history.trial(commit, {}, running=True)
         history.ledger.append_epochs(
             ulid,
             [
@@ -365,6 +366,7 @@ def test_steps_are_joined_over_epochs_and_thinned_where_there_are_many(
                 for epoch in range(3)
             ],
         )  # fmt: skip
+        history.ledger.finish_trial(ulid, Outcome(OutcomeKind.OK, 1.8e9), {"val_loss": 1.0})
     title, shown = steps.panels(history.ledger, "mlp_digits", [c.sha for c in made])
     assert [panel.name for panel in shown] == ["loss", "step_time"]
     assert shown[0].lines[0].ends == (400, 800, 1200)
