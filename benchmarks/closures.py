@@ -250,7 +250,7 @@ def demo(seed: int, *, closures: bool) -> dict[str, object]:
             stack.enter_context(blind)
         stage = play.set_stage(Path(place).resolve() / "demo", seed)
         with Ledger.open(stage.settings.ledger, create=True) as ledger:
-            found = play.play(stage, ledger, play.Watch(listen, say))
+            found = play.play(stage, ledger, listen, say)
     surveyed = trained.pop("survey", set())
     return {
         "survey trials": len(surveyed),

@@ -1,4 +1,4 @@
-"""`celedger demo`: a made-up repository, its planted regressions, and what celedger finds."""
+"""`celedger demo`: make a repository, search its planted regressions, show the answers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def demo(
 ) -> int:
     """Make a repository with four planted regressions, and find them.
 
-    Its history of about 60 commits is that of a small deep-learning library, written by the
-    demo and varied by the seed. A quality, a speed and a memory regression and a crash are
-    searched and compared with the truth. Typed again, it goes on where it was.
+    The repository holds a small made-up library that trains with torch. Its history of some
+    20 commits is varied by the seed. The demo bisects a quality, a speed and a memory
+    regression and a crash, and compares each answer with the truth. Typed again, it goes on
+    where it was.
     """
     from celedger.cli.progress import Progress
     from celedger.cli.session import keep_out_of_git, note
-    from celedger.demo.play import Watch, play, set_stage
+    from celedger.demo.play import play, set_stage
     from celedger.ledger import Ledger
     from celedger.system import umask
     from celedger.views import export
@@ -38,14 +39,14 @@ def demo(
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:
-            findings = play(stage, ledger, Watch(progress, progress.say))
-        pictures = draw(ledger, stage.repository.log("HEAD", limit=10_000)[::-1], findings)
+            answers = play(stage, ledger, progress, progress.say)
+        pictures = draw(ledger, stage.repository.log("HEAD", limit=10_000)[::-1], answers)
     if json:
-        print(export.dumps(demo_json(findings)))
+        print(export.dumps(demo_json(answers)))
     else:
-        print(demo_text(findings))
+        print(demo_text(answers))
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
         note(f"look around: cd {shlex.quote(str(folder))} && celedger log")
-    return Status.GOOD if all(f.honest for f in findings) else Status.CANNOT_JUDGE
+    return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE

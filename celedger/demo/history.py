@@ -1,268 +1,202 @@
-"""A history of the demo's library: about sixty commits by several people, two merges, two
-commits that do not import and four planted regressions, all chosen, ordered and worded by a
-seed. Pure but for `materialise`, which has git write it down. It must not know how the history
-is measured or bisected.
+"""The made-up history of the demo: some twenty commits to a small library, chosen and ordered by a
+seed, a regression of each kind among them. `templates/` is the library, `changes.toml` what may
+happen to it. Must not know how a history is measured or bisected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
-from celedger.demo import vocabulary
-from celedger.demo.library import snapshot
-from celedger.demo.steps import KINDS, Kind, Step, branches, steps
-from celedger.demo.vocabulary import Person
 from celedger.errors import RepositoryError
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 
-_ORDINARY = 48  # steps that are neither planted nor broken, so about sixty commits in all
-_BROKEN = 2
-_BRANCHES = 2
-_ON_A_BRANCH = 0.3  # how often one of the planted regressions comes in by a side branch
-_SPREAD = 0.3  # how far a step strays from where in the history it belongs
+KINDS = ("quality", "speed", "memory", "crash")
+_ORDINARY = 10  # commits that change no metric
 _HOUR = 3600
-_ALL = 10_000
+_PEOPLE = ("Ada Berg", "Chidi Okafor", "Emre Yilmaz", "Hana Ito", "Lena Vogel", "Mateo Silva")
 
 
 @dataclass(frozen=True, slots=True)
-class Planted:
-    """The truth about one regression. `commit` is a key of the history's commits; `metric` is
-    empty for a crash."""
+class Edit:
+    """A commit that replaces `old`, which the library has once, by `new`. One with a `repair`
+    cannot be imported before it."""
 
-    kind: Kind
-    commit: str
-    task: str
-    metric: str
-    description: str
+    kind: str
     subject: str
+    old: str
+    new: str
+    repair: Edit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DemoHistory:
-    """Parents come before their children; the last commit is the head of main. `broken` are
-    the commits that do not import; the one after each repairs it."""
+    """Parents come before their children; the last commit is the head of main. `planted` has the
+    kind of each regression with its commit's key."""
 
     commits: tuple[NewCommit, ...]
-    planted: tuple[Planted, ...]
-    broken: tuple[str, ...]
-    suite: str
-    suite_files: Mapping[str, bytes]
+    planted: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A commit before it has words and files: which flags it adds to its parents'."""
+    """A commit as the edits that lead to it."""
 
-    key: str
-    parents: tuple[str, ...]
-    adds: frozenset[str]
-    merges: str = ""  # the side branch
+    subject: str
+    parents: tuple[int, ...]
+    edits: tuple[Edit, ...]
 
 
-def build(seed: int) -> DemoHistory:
-    """The history of a seed: equal seeds give equal histories."""
-    random = Random(f"celedger demo {seed}")
-    words = vocabulary.words(random)
-    chosen, sides = _choose(random)
-    nodes = list(_graph(random, chosen, sides))
-    suite_files = snapshot("suite", frozenset(), words)
-    commits = tuple(_commits(random, nodes, words, suite_files))
-    return DemoHistory(
-        commits=commits,
-        planted=tuple(_planted(nodes, {commit.key: commit for commit in commits})),
-        broken=tuple(n.key for n in nodes if n.key in steps() and steps()[n.key].repairs),
-        suite=words["suite"],
-        suite_files=suite_files,
+@cache
+def edits() -> tuple[Edit, ...]:
+    """Return all that may happen to the library."""
+    tables = tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
+    return tuple(
+        Edit(kind, repair=Edit("repair", **repair) if repair else None, **entry)
+        for kind, entries in tables.items()
+        for entry in entries
+        for repair in [entry.pop("repair", None)]
     )
 
 
-def materialise(path: Path, seed: int) -> tuple[tuple[Planted, str], ...]:
-    """Make the repository of a seed at `path`, or find it there again: what was planted, each
-    with its commit's hash. Raises RepositoryError where another repository is."""
+def words(random: Random) -> dict[str, str]:
+    """Return the names and numbers of a library. Within these ranges the planted regressions were
+    measured to be clear of the noise (`benchmarks/demo_truth.py`)."""
+    choices = {
+        "package": ("tinygrove", "pebblenet", "smallfire", "twignet", "mosslib", "lowtide"),
+        "Trainer": ("Trainer", "Loop", "Training", "Teacher"),
+        "suite": ("daily", "guard", "smoke", "watch"),
+        "alphabet": range(1000),
+        "noise": (3.8, 4.0, 4.2),
+        "train": (2350, 2400, 2450),
+        "validation": (950, 1000, 1050),
+        "batch": (92, 96, 100),
+        "width": (120, 128, 136),
+        "dropout": (0.15, 0.2),
+        "momentum": (0.85, 0.9),
+        "lr": (0.014, 0.016, 0.018),
+    }
+    return {word: str(random.choice(options)) for word, options in choices.items()}
+
+
+def library(edits: Sequence[Edit], words: Mapping[str, str]) -> dict[str, str]:
+    """Return the library's files, by path, after the edits. Raises ValueError where the text that
+    an edit replaces is not there exactly once."""
+    files = _templates("library")
+    for edit in edits:
+        if sum(text.count(edit.old) for text in files.values()) != 1:
+            raise ValueError(f"{edit.subject}: {edit.old!r} is not there once")
+        files = {name: text.replace(edit.old, edit.new) for name, text in files.items()}
+    package = words["package"]
+    return {
+        f"{package}/{name}" if name.endswith(".py") else name: _filled(text, words)
+        for name, text in files.items()
+    }
+
+
+def suite(words: Mapping[str, str]) -> dict[str, str]:
+    """Return the files, by path, of the suite that measures the library."""
+    return {
+        f"suites/{words['suite']}/{name}": _filled(text, words)
+        for name, text in _templates("suite").items()
+    }
+
+
+def build(seed: int) -> DemoHistory:
+    """Return the history of a seed: equal seeds give equal histories."""
+    random = Random(f"celedger demo {seed}")
+    vocabulary = words(random)
+    people = random.sample(_PEOPLE, random.randint(3, 5))
+    time = 1_672_531_200 + random.randrange(2 * 365 * 24) * _HOUR  # in 2023 or 2024
+    nodes = _graph(random, _order(random))
+    commits: list[NewCommit] = []
+    trees: list[dict[str, str]] = []
+    for node in nodes:
+        files = library(node.edits, vocabulary)
+        trees.append(files | suite(vocabulary) if node is nodes[-1] else files)
+        parent = trees[node.parents[0]] if node.parents else {}
+        author = random.choice(people)
+        time += random.randrange(_HOUR // 2, 40 * _HOUR)
+        commits.append(
+            NewCommit(
+                key=str(len(commits)),
+                message=f"{node.subject}\n",
+                files={path: text for path, text in trees[-1].items() if parent.get(path) != text},
+                parents=tuple(map(str, node.parents)),
+                author=author,
+                email=f"{author.lower().replace(' ', '.')}@example.org",
+                time=time,
+            )
+        )
+    keys = {node.subject: str(key) for key, node in enumerate(nodes)}
+    planted = {edit.kind: keys[edit.subject] for edit in nodes[-1].edits if edit.kind in KINDS}
+    return DemoHistory(tuple(commits), planted)
+
+
+def materialise(path: Path, seed: int) -> dict[str, str]:
+    """Make the repository of a seed at `path`, or find it there again; return the hash of each
+    planted commit by kind. Raises RepositoryError where another repository is."""
     history = build(seed)
     if not (path / ".git").exists():
         shas = create(path, history.commits)
-        return tuple((planted, shas[planted.commit]) for planted in history.planted)
-    repository = Repository.open(path)
-    # no two commits of a demo are of the same time
-    found = {commit.commit_time: commit.sha for commit in repository.log("HEAD", _ALL)}
-    times = {commit.key: commit.time for commit in history.commits}
-    if not found.keys() >= set(times.values()):
-        raise RepositoryError(
-            f"{path} is not the demo of seed {seed}", "name another folder, or remove it"
-        )
-    return tuple((planted, found[times[planted.commit]]) for planted in history.planted)
+    else:  # no two commits of a demo have the same time
+        logged = {c.commit_time: c.sha for c in Repository.open(path).log("HEAD", limit=10_000)}
+        shas = {c.key: logged[c.time] for c in history.commits if c.time in logged}
+        if len(shas) < len(history.commits):
+            raise RepositoryError(
+                f"{path} is not the demo of seed {seed}", "name another folder, or remove it"
+            )
+    return {kind: shas[key] for kind, key in history.planted.items()}
 
 
-# --- what happens
+def _order(random: Random) -> list[Edit]:
+    """Return the edits of a history: one planted of each kind, all that cannot be imported, and
+    some others, two of them at the ends, where a regression would leave nothing to search."""
+    of_kind: dict[str, list[Edit]] = {}
+    for edit in edits():
+        of_kind.setdefault(edit.kind, []).append(edit)
+    first, *others, last = random.sample(of_kind["ordinary"], _ORDINARY)
+    middle = [random.choice(of_kind[kind]) for kind in KINDS] + of_kind["broken"] + others
+    random.shuffle(middle)
+    return [first, *middle, last]
 
 
-def _choose(random: Random) -> tuple[list[Step], dict[str, list[Step]]]:
-    """The steps on main, and those on each side branch."""
-    catalogue = steps()
-    planted = [
-        random.choice([s for s in catalogue.values() if s.plant and s.plant.kind == kind])
-        for kind in KINDS
-    ]
-    if any(a.name in b.excludes for a in planted for b in planted):
-        return _choose(random)
-    broken = random.sample([s for s in catalogue.values() if s.repairs], _BROKEN)
-    names = random.sample(sorted(branches()), _BRANCHES)
-    sides = {name: [catalogue[step] for step in branches()[name]] for name in names}
+def _graph(random: Random, order: Sequence[Edit]) -> list[_Node]:
+    """Return main and one side branch, parents first. Two edits are on the branch, and two on main
+    meanwhile."""
+    nodes = [_Node("Start from the notebook", (), ())]
 
-    taken = {s.name for s in (*planted, *broken)} | {
-        s.name for side in sides.values() for s in side
+    def grow(tip: int, edits: Sequence[Edit]) -> int:
+        for edit in edits:
+            for each in (edit, edit.repair) if edit.repair else (edit,):
+                nodes.append(_Node(each.subject, (tip,), (*nodes[tip].edits, each)))
+                tip = len(nodes) - 1
+        return tip
+
+    start = random.randrange(1, len(order) - 4)
+    fork = grow(0, order[:start])
+    side = grow(fork, order[start : start + 2])
+    main = grow(fork, order[start + 2 : start + 4])
+    merged = nodes[main].edits + nodes[side].edits[len(nodes[fork].edits) :]
+    nodes.append(_Node("Merge branch 'next'", (main, side), merged))
+    tip = grow(len(nodes) - 1, order[start + 4 :])
+    nodes.append(_Node("Measure every commit with celedger", (tip,), nodes[tip].edits))
+    return nodes
+
+
+def _templates(folder: str) -> dict[str, str]:
+    return {
+        file.name.removesuffix(".in"): file.read_text(encoding="utf-8")
+        for file in sorted((Path(__file__).parent / "templates" / folder).iterdir())
     }
-    ordinary: list[Step] = []
-    pool = [s for s in catalogue.values() if not s.plant and not s.repairs and s.name != "suite"]
-    random.shuffle(pool)
-    pool = [s for s in pool if s.name not in taken and not s.excludes & taken]
-    while len(ordinary) + sum(map(len, sides.values())) < _ORDINARY:
-        step = next(s for s in pool if s.name not in taken and s.needs <= taken)
-        ordinary.append(step)
-        taken.add(step.name)
-
-    if random.random() < _ON_A_BRANCH:
-        moved = random.choice(planted)
-        planted.remove(moved)
-        side = random.choice(list(sides.values()))
-        side.insert(random.randint(0, len(side)), moved)
-    return [*ordinary, *broken, *planted], sides
 
 
-def _order(
-    random: Random, chosen: Sequence[Step], sides: Mapping[str, Sequence[Step]]
-) -> list[str]:
-    """Names of steps and of side branches (where they are merged), as they come to main."""
-    needs = {step.name: set(step.needs) for step in chosen}
-    place = {step.name: random.gauss(step.when, _SPREAD) for step in chosen}
-    place |= {s.name: random.random() for s in chosen if s.plant or s.repairs}
-    brought: dict[str, str] = {}
-    for name, side in sides.items():
-        needs[name] = set()  # a branch needs nothing but what is on it
-        place[name] = random.uniform(0.2, 0.9)
-        brought |= {step.name: name for step in side}
-    for wanted in needs.values():
-        wanted -= (outside := wanted & brought.keys())
-        wanted |= {brought[name] for name in outside}
-    order: list[str] = []
-    while len(order) < len(needs):
-        ready = [name for name in needs if name not in order and needs[name] <= set(order)]
-        order.append(min(ready, key=place.__getitem__))
-    # a regression at the very ends would leave the bisection nothing to do
-    early = [name for name in order[:2] if steps().get(name) and steps()[name].plant]
-    for name in early:
-        order.remove(name)
-        order.insert(random.randint(3, len(order) - 1), name)
-    return order
-
-
-def _graph(
-    random: Random, chosen: Sequence[Step], sides: Mapping[str, Sequence[Step]]
-) -> Iterator[_Node]:
-    """The commits in an order in which parents come first."""
-    order = _order(random, chosen, sides)
-    catalogue = steps()
-    forks: dict[int, list[str]] = {}
-    for name in sides:
-        merged = order.index(name)
-        forks.setdefault(max(0, merged - random.randint(2, 5)), []).append(name)
-
-    tip = "root"
-    yield _Node("root", (), frozenset())
-    tips: dict[str, str] = {}
-    waiting: dict[str, list[Step]] = {}
-    for position, name in enumerate(order):
-        for branch in forks.get(position, ()):
-            tips[branch], waiting[branch] = tip, list(sides[branch])
-        for branch, left in waiting.items():  # people work on both at once
-            while left and (branch == name or random.random() < 0.4):
-                step = left.pop(0)
-                yield _Node(step.name, (tips[branch],), frozenset({step.name}))
-                tips[branch] = step.name
-        if name in sides:
-            key = f"merge {name}"
-            yield _Node(key, (tip, tips[name]), frozenset(), merges=name)
-            tip = key
-            continue
-        yield _Node(name, (tip,), frozenset({name}))
-        tip = name
-        if catalogue[name].repairs:
-            repaired = catalogue[name].repaired
-            yield _Node(repaired, (tip,), frozenset({repaired}))
-            tip = repaired
-    yield _Node("suite", (tip,), frozenset({"suite"}))
-
-
-# --- how it is told
-
-
-def _commits(
-    random: Random, nodes: Sequence[_Node], words: Mapping[str, str], suite: Mapping[str, bytes]
-) -> Iterator[NewCommit]:
-    people = vocabulary.people(random)
-    weights = [1.0 / (rank + 1) for rank in range(len(people))]
-    style = vocabulary.subject_style(random)
-    time = 1_672_531_200 + random.randrange(2 * 365 * 24) * _HOUR  # 2023 or 2024
-    flags: dict[str, frozenset[str]] = {}
-    trees: dict[str, dict[str, bytes]] = {}
-    owners: dict[str, Person] = {}
-    for node in nodes:
-        flags[node.key] = node.adds.union(*(flags[parent] for parent in node.parents))
-        tree = snapshot("library", flags[node.key], words)
-        if "suite" in flags[node.key]:
-            tree |= {f"suites/{words['suite']}/{path}": text for path, text in suite.items()}
-        trees[node.key] = tree
-        before = trees[node.parents[0]] if node.parents else {}
-        changes: dict[str, bytes | None] = {p: t for p, t in tree.items() if before.get(p) != t}
-        changes |= dict.fromkeys(before.keys() - tree.keys())
-        person = random.choices(people, weights)[0]
-        if node.key.endswith("_fixed"):  # who broke it repairs it, soon
-            person = owners[node.parents[0]]
-            time += random.randint(5, 90) * 60
-        else:
-            time = _next_time(random, time)
-        owners[node.key] = person
-        yield NewCommit(
-            key=node.key, message=_message(random, node, style, words), files=changes,
-            parents=node.parents, author=person.name, email=person.email, time=time,
-        )  # fmt: skip
-
-
-def _next_time(random: Random, time: int) -> int:
-    """Some hours later, and not at night (UTC)."""
-    time += int(random.expovariate(1.0 / (20 * _HOUR))) + random.randint(300, 2 * _HOUR)
-    hour = time // _HOUR % 24
-    return time + (8 - hour) % 24 * _HOUR if hour < 8 or hour > 20 else time
-
-
-def _message(random: Random, node: _Node, style: str, words: Mapping[str, str]) -> str:
-    if node.merges:
-        return f"Merge branch '{node.merges}'\n"
-    if node.key == "root":
-        return (
-            random.choice((f"{words['package']}: first version", "Start from the notebook")) + "\n"
-        )
-    catalogue = steps()
-    if node.key in catalogue:
-        step = catalogue[node.key]
-        subject, kind, body = random.choice(step.subjects), step.kind, step.body
-    else:
-        step = catalogue[node.key.removesuffix("_fixed")]
-        subject, kind, body = random.choice(step.repairs), "fix", ""
-    first = subject.split()[0]
-    lowered = subject if sum(map(str.isupper, first)) > 1 else subject[0].lower() + subject[1:]
-    told = style.format(Subject=subject, subject=lowered, area=step.area, kind=kind)
-    return f"{told}\n\n{body}\n" if body else f"{told}\n"
-
-
-def _planted(nodes: Sequence[_Node], commits: Mapping[str, NewCommit]) -> Iterator[Planted]:
-    for node in nodes:
-        plant = steps()[node.key].plant if node.key in steps() else None
-        if plant is not None:
-            subject = commits[node.key].message.splitlines()[0]
-            yield Planted(plant.kind, node.key, plant.task, plant.metric, plant.truth, subject)
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    """Return the text with a word for each `@word@`. Raises KeyError for an unknown word."""
+    return re.sub("@([A-Za-z]+)@", lambda match: words[match[1]], template)
