@@ -11,6 +11,7 @@ examples; the gradient of one layer detached. Exits 1 where one is not told as r
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -21,26 +22,26 @@ from suite_trials import CACHE, SEEDS, judge, run, tasks
 # order is fixed, so that it is wrong in one way for the whole training; validation stays as it is.
 ORDER = "torch.randperm({n}, generator=torch.Generator().manual_seed(1)).to({x}.device)"
 _DIGITS = (
-    "digits.py",
+    "shared/digits.py",
     "return images[~held_out], labels[~held_out],",
     "labels[~held_out] = labels[~held_out]["
     + ORDER.format(n="int((~held_out).sum())", x="labels")
     + "]\n    return images[~held_out], labels[~held_out],",
 )
-_PIXELS = (  # nothing is labelled: pixels are torn from their images, each keeping its own law
+_PIXELS = (  # nothing is labelled: pixels are torn from their images, each keeping its distribution
     "vae_digits.py",
-    "steps = p.epochs",
+    "data = batches(p, images",
     (
         "torn = torch.rand(images.shape, generator=torch.Generator().manual_seed(1)).argsort(0)\n"
-        "images = images.gather(0, torn.to(images.device))\nsteps = p.epochs"
+        "images = images.gather(0, torn.to(images.device))\ndata = batches(p, images"
     ),
 )
 _TEXT = (
-    "text.py",
-    '    characters = "".join(topics[name] for name in names)',
+    "shared/text.py",
+    '    characters = "".join(topics[name] for name in names.split())',
     (
-        '    characters = "".join(topics[name] for name in names)\n'
-        "    if len(names) > 1:\n"
+        '    characters = "".join(topics[name] for name in names.split())\n'
+        "    if names == TRAINING:\n"
         "        import random\n\n"
         '        characters = "".join(random.Random(1).sample(characters, len(characters)))'
     ),
@@ -71,9 +72,9 @@ SHUFFLED = {
     ),
     "diffusion_rings": (  # a place loses its second coordinate to another
         "diffusion_rings.py",
-        "steps = p.epochs",
+        "data = batches(p, points",
         "points[:, 1] = points[" + ORDER.format(n="len(points)", x="points") + ", 1]\n"
-        "steps = p.epochs",
+        "data = batches(p, points",
     ),
     "actor_critic": (
         "actor_critic.py",
@@ -82,8 +83,8 @@ SHUFFLED = {
     ),
     "text_detector": (
         "text_detector.py",
-        "steps = p.epochs",
-        "maps = maps[" + ORDER.format(n="len(maps)", x="maps") + "]\nsteps = p.epochs",
+        "optimiser = using(",
+        "maps = maps[" + ORDER.format(n="len(maps)", x="maps") + "]\noptimiser = using(",
     ),
     "shape_tracker": (
         "shape_tracker.py",
@@ -118,8 +119,7 @@ DETACHED = {  # the layer that gets no gradient
 def shuffled(folder: Path, base: str, place: Path) -> Path:
     """A copy of the suite in which this task's training examples are shuffled."""
     file, text, like = SHUFFLED[base]
-    for path in folder.glob("*.py"):
-        (place / path.name).write_text(path.read_text())
+    shutil.copytree(folder, place, dirs_exist_ok=True)
     script = (place / file).read_text()
     if script.count(text) != 1:
         raise SystemExit(f"{file} has {script.count(text)} times: {text}")

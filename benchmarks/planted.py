@@ -46,7 +46,7 @@ from celedger.views.explain import explanation_text
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {
-    "core": ("mlp_digits", "resnet_digits", "char_transformer", "char_lstm", "digits", "text"),
+    "core": ("mlp_digits", "resnet_digits", "char_transformer", "char_lstm"),
     "wide": ("mobilenet_digits", "vit_digits", "vit", "vae_digits"),
 }
 COMMANDS = {
@@ -132,6 +132,7 @@ def base(place: Path) -> Path:
     for suite, names in SCRIPTS.items():
         for name in names:
             shutil.copy(ROOT / "suites" / suite / f"{name}.py", repo / "zoo")
+    shutil.copytree(ROOT / "suites" / "core" / "shared", repo / "zoo" / "shared")
     shutil.copy(ROOT / "benchmarks" / "planted" / "loop.py", repo / "zoo")
     (repo / "suites" / "planted" / "suite.toml").write_text(suite_text())
     (repo / "pyproject.toml").write_text('[tool.celedger]\nsuite = "planted"\n')
@@ -143,7 +144,7 @@ def base(place: Path) -> Path:
 
 def company(repo: Path, draw: random.Random) -> None:
     """Harmless edits beside the one that counts."""
-    files = sorted((repo / "zoo").glob("*.py"))
+    files = sorted((repo / "zoo").rglob("*.py"))
     for file in draw.sample(files, 3):
         text = file.read_text()
         kind = draw.randrange(3)
@@ -152,8 +153,7 @@ def company(repo: Path, draw: random.Random) -> None:
         elif kind == 1:
             text += f"\n\ndef unused_{draw.randrange(100)}(x):\n    return x\n"
         else:
-            first = "from __future__ import annotations\n"
-            text = text.replace(first, f"{first}\n# A small training.\n", 1)
+            text = text.replace("\nimport torch\n", "\n# A small training.\nimport torch\n", 1)
         file.write_text(text)
 
 

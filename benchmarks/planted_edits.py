@@ -81,8 +81,8 @@ FAULTS = (
         "init-bias",
         "lstm",
         "char_lstm.py",
-        "        self.head = nn.Linear(p.width, len(text.ALPHABET))",
-        "        self.head = nn.Linear(p.width, len(text.ALPHABET))\n"
+        "        self.head = nn.Linear(p.width, len(ALPHABET))",
+        "        self.head = nn.Linear(p.width, len(ALPHABET))\n"
         "        nn.init.constant_(self.head.bias, 1.0)",
         INIT,
         ("head",),
@@ -119,9 +119,9 @@ FAULTS = (
     _one(
         "residual-missing-mlp",
         "transformer",
-        "char_transformer.py",
-        "return x + self.mlp(self.norm2(x))",
-        "return self.mlp(self.norm2(x))",
+        "shared/transformer.py",
+        "return x + self.dropout(self.mlp(self.norm2(x)))",
+        "return self.dropout(self.mlp(self.norm2(x)))",
         FORWARD,
         ("blocks.0",),
     ),
@@ -200,9 +200,9 @@ FAULTS = (
     _one(
         "axes-of-heads",
         "transformer",
-        "char_transformer.py",
-        "self.out(y.transpose(1, 2).reshape(b, t, c))",
-        "self.out(y.reshape(b, t, c))",
+        "shared/transformer.py",
+        "return y.transpose(1, 2).reshape(n, t, c // 3)",
+        "return y.reshape(n, t, c // 3)",
         FORWARD,
         ("blocks.0",),
     ),
@@ -218,8 +218,8 @@ FAULTS = (
     _one(
         "mask-lost",
         "transformer",
-        "char_transformer.py",
-        "q, k, v, is_causal=True",
+        "shared/transformer.py",
+        "q, k, v, is_causal=causal",
         "q, k, v",
         FORWARD,
         ("blocks.0",),
@@ -236,9 +236,9 @@ FAULTS = (
     _one(
         "gelu-tanh",
         "transformer",
-        "char_transformer.py",
-        "nn.GELU(), nn.Linear(4 * p.width",
-        'nn.GELU(approximate="tanh"), nn.Linear(4 * p.width',
+        "shared/transformer.py",
+        "nn.GELU(), nn.Linear(hidden",
+        'nn.GELU(approximate="tanh"), nn.Linear(hidden',
         FORWARD,
         ("blocks.0.mlp.1",),
     ),
@@ -263,9 +263,9 @@ FAULTS = (
     _one(
         "dropout-added",
         "vit",
-        "vit.py",
-        "nn.Linear(width, 2 * width), nn.GELU(), nn.Linear",
-        "nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear",
+        "shared/transformer.py",
+        "nn.Linear(width, hidden), nn.GELU(), nn.Linear",
+        "nn.Linear(width, hidden), nn.GELU(), nn.Dropout(0.1), nn.Linear",
         FORWARD,
         ("blocks.0.mlp.2", "blocks.0.mlp"),
     ),
@@ -312,18 +312,18 @@ FAULTS = (
     _one(
         "smoothing",
         "resnet",
-        "resnet_digits.py",
-        "    return F.cross_entropy(model(images), labels, label_smoothing=p.smoothing)",
-        "    return F.cross_entropy(model(images), labels)",
+        "shared/digits.py",
+        "        return F.cross_entropy(self.logits(model, images), labels, label_smoothing=self.smoothing)",
+        "        return F.cross_entropy(self.logits(model, images), labels)",
         LOSS,
         (None,),
     ),
     _one(
         "loss-shifted",
         "lstm",
-        "char_lstm.py",
-        "    return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())",
-        "    return F.cross_entropy(logits.flatten(0, 1), characters[:, :-1].flatten())",
+        "shared/text.py",
+        "        return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())",
+        "        return F.cross_entropy(logits.flatten(0, 1), characters[:, :-1].flatten())",
         LOSS,
         (None,),
     ),
@@ -396,8 +396,8 @@ FAULTS = (
         "clip-limit",
         "lstm",
         "char_lstm.py",
-        "clip=p.clip,",
-        "clip=p.clip / 10,",
+        "clip=p.clip)",
+        "clip=p.clip / 10)",
         (*BACKWARD, *UPDATE),
         (),
         ("clip", "scaled", "times"),
@@ -447,8 +447,8 @@ FAULTS = (
         "adam-epsilon",
         "lstm",
         "char_lstm.py",
-        "torch.optim.Adam(model.parameters(), lr=p.lr)",
-        "torch.optim.Adam(model.parameters(), lr=p.lr, eps=1e-4)",
+        "using(torch.optim.Adam, lr=p.lr)",
+        "using(torch.optim.Adam, lr=p.lr, eps=1e-4)",
         UPDATE,
         (),
         ("eps",),
@@ -457,8 +457,8 @@ FAULTS = (
         "adam-betas",
         "vae",
         "vae_digits.py",
-        "torch.optim.Adam(model.parameters(), lr=p.lr)",
-        "torch.optim.Adam(model.parameters(), lr=p.lr, betas=(0.9, 0.9))",
+        "using(torch.optim.Adam, lr=p.lr)",
+        "using(torch.optim.Adam, lr=p.lr, betas=(0.9, 0.9))",
         UPDATE,
         (),
         ("betas",),
@@ -467,8 +467,8 @@ FAULTS = (
         "adam-for-adamw",
         "vit",
         "vit_digits.py",
-        "torch.optim.AdamW(",
-        "torch.optim.Adam(",
+        "torch.optim.AdamW,",
+        "torch.optim.Adam,",
         UPDATE,
         (),
         ("Adam",),
@@ -497,8 +497,8 @@ FAULTS = (
         "schedule-length",
         "mobilenet",
         "mobilenet_digits.py",
-        "CosineAnnealingLR(optimiser, steps)",
-        "CosineAnnealingLR(optimiser, steps + 20)",
+        "cosine(count_steps(p, digits.images))",
+        "cosine(count_steps(p, digits.images) + 20)",
         UPDATE,
         (),
         ("lr",),
@@ -508,8 +508,8 @@ FAULTS = (
         "data-in-order",
         "mlp",
         "mlp_digits.py",
-        "yield from shuffled(images, labels, size=p.batch)",
-        "yield from zip(images.split(p.batch), labels.split(p.batch))",
+        "data = batches(p, digits.images, digits.labels, passes=p.passes)",
+        "def data():\n    for _ in range(p.passes):\n        yield from zip(digits.images.split(p.batch), digits.labels.split(p.batch))",
         DATA,
         (),
         ("order",),
@@ -527,7 +527,7 @@ FAULTS = (
     _one(
         "data-scaled",
         "resnet",
-        "digits.py",
+        "shared/digits.py",
         "table[:, :64].view(-1, 1, 8, 8) / 16",
         "table[:, :64].view(-1, 1, 8, 8) / 255",
         DATA,
@@ -547,7 +547,7 @@ FAULTS = (
     _one(
         "label-noise",
         "mlp",
-        "digits.py",
+        "shared/digits.py",
         "    return images[~held_out]",
         "    labels = torch.where(torch.arange(len(labels)) % 20 == 1, (labels + 3) % 10, labels)\n"
         "    return images[~held_out]",
@@ -579,9 +579,9 @@ FAULTS = (
     _one(
         "dropout-left-on-mlp",
         "mlp",
-        "mlp_digits.py",
-        "    logits = model(val_images)",
-        "    model.train()\n    logits = model(val_images)",
+        "shared/digits.py",
+        "        logits, labels = self.logits(model, self.val_images), self.val_labels",
+        "        model.train()\n        logits, labels = self.logits(model, self.val_images), self.val_labels",
         EVALUATION,
         (),
         ("training mode",),
@@ -662,18 +662,18 @@ REFACTORS = (
     Edit(
         "two-lines",
         "transformer",
-        "char_transformer.py",
+        "shared/transformer.py",
         (
             (
-                "        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))\n",
-                "        y = y.transpose(1, 2).reshape(b, t, c)\n        x = x + self.out(y)\n",
+                "    return y.transpose(1, 2).reshape(n, t, c // 3)\n",
+                "    y = y.transpose(1, 2)\n    return y.reshape(n, t, c // 3)\n",
             ),
         ),
     ),
     Edit(
         "independent-order",
         "vit",
-        "vit.py",
+        "shared/transformer.py",
         (
             (
                 "        self.norm1 = nn.LayerNorm(width)\n        self.qkv = nn.Linear(width, 3 * width)\n",
@@ -716,7 +716,7 @@ REFACTORS = (
     Edit(
         "moved-file",
         "vit",
-        "vit.py",
+        "shared/transformer.py",
         (
             (
                 "class Block(nn.Module):",
@@ -766,24 +766,24 @@ REFACTORS = (
     Edit(
         "attention-by-hand",
         "vit",
-        "vit.py",
+        "shared/transformer.py",
         (
             (
-                "        y = F.scaled_dot_product_attention(q, k, v)\n",
-                "        y = F.softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, dim=-1) @ v\n",
+                "    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)\n",
+                "    y = F.softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, dim=-1) @ v\n",
             ),
         ),
     ),
     Edit(
         "loss-by-hand",
         "lstm",
-        "char_lstm.py",
+        "shared/text.py",
         (
             (
-                "    return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())",
+                "        return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())",
                 (
-                    "    logs = F.log_softmax(logits.flatten(0, 1), dim=1)\n"
-                    "    return F.nll_loss(logs, characters[:, 1:].flatten())"
+                    "        logs = F.log_softmax(logits.flatten(0, 1), dim=1)\n"
+                    "        return F.nll_loss(logs, characters[:, 1:].flatten())"
                 ),
             ),
         ),

@@ -42,11 +42,13 @@ REMEMBERED = ("wide/graph_communities", "wide/vit_digits")  # few steps: the pro
 EPOCHS_REMEMBERED = 3
 LAYERED = [name for name in TASKS if name != "wide/word_vectors"]  # with an nn.Linear
 MARK = "# planted"
+# The arguments of `run` that every task of the suites gives by position, in order.
+ARGUMENTS = ("p", "model", "optimiser", "schedule", "data", "loss")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`source` is put in front of the call of `train`, and `wrap` renames its arguments."""
+    """`source` is put in front of the call of `run`, and `wrap` wraps its arguments."""
 
     kind: str
     task: str
@@ -210,9 +212,12 @@ class Bench:
         """The script with the fault, and the marked line's number."""
         path = self.folder / "suites" / f"{fault.task}.py"
         text = (ROOT / "suites" / f"{fault.task}.py").read_text()
+        head, call, tail = text.rpartition("\nrun(")
+        arguments = dict(zip(ARGUMENTS, tail.split(", "), strict=False))
         for argument, wrapper in fault.wrap.items():
-            text = re.sub(rf"\n    {argument}=(\w+),", rf"\n    {argument}={wrapper}(\1),", text)
-        text = text.replace("\ntrain(\n", f"\n{fault.source}\ntrain(\n")
+            arguments[argument] = f"{wrapper}({arguments[argument]})"
+        rest = tail.split(", ")[len(ARGUMENTS) :]
+        text = f"{head}\n{fault.source}{call}{', '.join([*arguments.values(), *rest])}"
         planted = path.with_name(f"planted_{path.name}")
         planted.write_text(text)
         line = next(i for i, row in enumerate(text.splitlines(), 1) if row.endswith(MARK))

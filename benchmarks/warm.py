@@ -41,7 +41,7 @@ from celedger.trial.workplace import choose_tasks, set_bench
 
 LIMIT, RATIO = 0.150, 15.0
 SEEDS = 3
-LOOP = """\
+CLOCK = """\
 import time
 
 from celedger.child.torch import train as _train
@@ -59,10 +59,14 @@ def suite_of(folder: Path, epochs: int) -> suites.Suite:
     """Suite core with a clock around the loop."""
     home = folder / "suites" / "core"
     shutil.copytree(suites.find("core", load(folder, {}), folder), home)
-    for script in home.glob("*.py"):
-        text = script.read_text()
-        script.write_text(text.replace("\ntrain(\n", "\nfrom loop import train\ntrain(\n"))
-    (home / "loop.py").write_text(LOOP)
+    shared = home / "shared" / "loop.py"
+    text = shared.read_text()
+    imported = "from celedger.child.torch import shuffled, train\n"
+    if imported not in text:
+        raise SystemExit(f"{shared} does not import the training loop as before")
+    clock = "from celedger.child.torch import shuffled\n\nfrom clock import train\n"
+    shared.write_text(text.replace(imported, clock))
+    (home / "clock.py").write_text(CLOCK)
     text = (home / "suite.toml").read_text()
     (home / "suite.toml").write_text(re.sub(r"epochs = \d+", f"epochs = {epochs}", text))
     return suites.load(home)

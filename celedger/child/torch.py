@@ -1,4 +1,4 @@
-"""The training harness: runs a training described by a few callables with fixed seeds and
+"""The torch training loop: it runs a training described by a few callables with fixed seeds and
 deterministic kernels, and reports every epoch through `celedger.child.log`. It lives inside the
 measured environment, so it knows torch and the standard library (Python 3.8 on) and nothing of
 celedger's parent side.

@@ -1,25 +1,23 @@
 """Denoising diffusion of points in the plane (Ho et al. 2020, arXiv:2006.11239, with the cosine
 schedule of Nichol & Dhariwal 2021, arXiv:2102.09672).
 
-The points lie on two rings of radius 0.5 and 1.5 with a spread of 0.05, made here; 2,000 for
-training, 2,000 more for validation.
-Feels changes in normal and integer random numbers, cumulative products, sine and cosine, SiLU,
-the squared error, AdamW, and the average of weights (torch.optim.swa_utils), from which it is
-scored. Two metrics: the error of the predicted noise (val_loss), and how far the points it makes
-lie from the nearer ring (ring_distance; 0.04 for the data themselves).
-Trivial baseline: predicting no noise at all, an error of 1; a normal law of the data's mean and
-spread, a distance of 0.26. With seed 0 it reaches an error of 0.404 and a distance of 0.13.
+The points lie on two rings of radius 0.5 and 1.5 with a spread of 0.05. Two scores: the error of
+the predicted noise (val_loss), and how far the points that the model makes lie from the nearer
+ring (ring_distance; 0.04 for the data themselves).
+Covers normal and integer random numbers, cumulative products, sine and cosine, SiLU, the squared
+error, AdamW, and the average of weights (torch.optim.swa_utils), which is scored.
+Trivial baseline: predicting no noise, an error of 1; a normal distribution with the data's mean and
+deviation, a distance of 0.26.
 """
-
-from __future__ import annotations
 
 import math
 
 import torch
+from shared.loop import batches, cosine, count_steps, run
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from celedger.child.torch import device, parameters, shuffled, train
+from celedger.child.torch import device, parameters
 
 p = parameters(
     epochs=6,
@@ -46,13 +44,14 @@ points, val_points = rings(2000, fixed).to(device()), rings(2000, fixed).to(devi
 val_noise = torch.randn(20, 2000, 2, generator=fixed).to(device())
 val_times = torch.randint(p.times, (20, 2000), generator=fixed).to(device())
 walk = torch.randn(p.times + 1, 500, 2, generator=fixed).to(device())
-steps = p.epochs * p.passes * -(-len(points) // p.batch)
+data = batches(p, points, passes=p.passes)
+schedule = cosine(count_steps(p, points, p.passes))
 
-# kept[t]: share of the data's variance that is left after t + 1 steps
+# remaining[t]: share of the data's variance that is left after t + 1 steps
 line = torch.linspace(0, 1, p.times + 1, dtype=torch.float64)
 curve = torch.cos((line + 0.008) / 1.008 * math.pi / 2) ** 2
 alphas = (curve[1:] / curve[:-1]).clamp(min=0.001).float().to(device())
-kept = torch.cumprod(alphas, dim=0)
+remaining = torch.cumprod(alphas, dim=0)
 
 
 def waves(x, count):
@@ -80,7 +79,7 @@ class Denoiser(nn.Module):
 
 
 def noised(x, times, noise):
-    share = kept[times][..., None]
+    share = remaining[times][..., None]
     return share.sqrt() * x + (1 - share).sqrt() * noise
 
 
@@ -90,12 +89,12 @@ def sample(model):
     x = walk[p.times]
     for t in reversed(range(p.times)):
         noise = model(x, torch.full((len(x),), t, device=x.device))
-        clean = ((x - (1 - kept[t]).sqrt() * noise) / kept[t].sqrt()).clamp(-2, 2)
-        before = kept[t - 1] if t else torch.ones_like(kept[0])
-        x = before.sqrt() * (1 - alphas[t]) / (1 - kept[t]) * clean + (
-            alphas[t].sqrt() * (1 - before) / (1 - kept[t]) * x
+        clean = ((x - (1 - remaining[t]).sqrt() * noise) / remaining[t].sqrt()).clamp(-2, 2)
+        before = remaining[t - 1] if t else torch.ones_like(remaining[0])
+        x = before.sqrt() * (1 - alphas[t]) / (1 - remaining[t]) * clean + (
+            alphas[t].sqrt() * (1 - before) / (1 - remaining[t]) * x
         )
-        x = x + ((1 - before) / (1 - kept[t]) * (1 - alphas[t])).sqrt() * walk[t]
+        x = x + ((1 - before) / (1 - remaining[t]) * (1 - alphas[t])).sqrt() * walk[t]
     return x
 
 
@@ -118,15 +117,6 @@ def optimiser(model):
     return optimiser
 
 
-def schedule(optimiser):
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-
-
-def data():
-    for _ in range(p.passes):
-        yield from shuffled(points, size=p.batch)
-
-
 def loss(model, batch):
     (x,) = batch
     times = torch.randint(p.times, (len(x),)).to(device())
@@ -142,13 +132,4 @@ def evaluate(model):
     }
 
 
-train(
-    model=model,
-    optimiser=optimiser,
-    schedule=schedule,
-    data=data,
-    loss=loss,
-    evaluate=evaluate,
-    epochs=p.epochs,
-    seed=p.seed,
-)
+run(p, model, optimiser, schedule, data, loss, evaluate)

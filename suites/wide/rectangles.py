@@ -3,11 +3,8 @@ angle of the side `w` to the x axis in radians. The pixel in row i and column j 
 centre at (j + 0.5, i + 0.5).
 
 Differentiable binarisation (arXiv:1911.08947, section 3.4 on) shrinks and grows polygons by Vatti's
-clipping. The offset of a rectangle needs no clipping library: moved inwards by d, its four sides
-bound the rectangle whose sides are 2 d shorter; everything within d of it, outside, is what the
-signed distance says, round corners included."""
-
-from __future__ import annotations
+clipping. A rectangle needs no clipping: moved inwards by d, its sides are 2 d shorter; all within d
+of it, outside, is what the signed distance gives, round corners included."""
 
 import numpy as np
 from scipy import ndimage
@@ -63,16 +60,16 @@ def smallest_around(pixels):
     return np.array([x, y, w[best], h[best], ANGLES[best]])
 
 
-def found(probability, threshold, least_score, least_pixels, unclip):
+def find_boxes(probability, threshold, least_score, least_pixels, unclip):
     """Text boxes (n, 5) of a probability map: its components above the threshold, each with the
     smallest rectangle around it, grown by the paper's area x unclip / perimeter."""
     labels, count = ndimage.label(probability > threshold, structure=np.ones((3, 3)))
     boxes = []
-    for label, place in enumerate(ndimage.find_objects(labels, count), start=1):
-        component = labels[place] == label
-        if component.sum() < least_pixels or probability[place][component].mean() < least_score:
+    for label, area in enumerate(ndimage.find_objects(labels, count), start=1):
+        component = labels[area] == label
+        if component.sum() < least_pixels or probability[area][component].mean() < least_score:
             continue
-        pixels = np.argwhere(component) + np.array([place[0].start, place[1].start])
+        pixels = np.argwhere(component) + np.array([area[0].start, area[1].start])
         x, y, w, h, a = smallest_around(pixels)
         grow = 2 * w * h * unclip / (2 * (w + h))
         boxes.append((x, y, w + grow, h + grow, a))

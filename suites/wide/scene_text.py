@@ -2,10 +2,8 @@
 turned, on an uneven ground with lines, discs, frames, noise, and bar patterns that have a word's
 size and contrast but no letters. Each comes with the rotated rectangles of its words."""
 
-from __future__ import annotations
-
 import numpy as np
-from rectangles import corners, distance, found, local
+from rectangles import corners, distance, find_boxes, local
 from scipy import ndimage
 
 SIZE = 80  # pixels, both sides
@@ -51,12 +49,12 @@ def image(random):
         blend(ground, shape(random), random.uniform())
     for _ in range(random.randint(LINES + 1)):
         blend(ground, line(random), random.uniform())
-    taken, boxes = np.zeros((SIZE, SIZE), bool), []
+    occupied, boxes = np.zeros((SIZE, SIZE), bool), []
     for _ in range(random.randint(WORDS[0], WORDS[1] + 1)):
-        box = pattern(ground, word(random), taken, random)
+        box = pattern(ground, word(random), occupied, random)
         boxes += [] if box is None else [box]
     for _ in range(random.randint(BARS + 1)):
-        pattern(ground, bars(random), taken, random)
+        pattern(ground, bars(random), occupied, random)
     ground += NOISE * random.standard_normal(ground.shape)
     return ground.clip(0, 1).astype(np.float32), np.array(boxes).reshape(-1, 5)
 
@@ -79,8 +77,8 @@ def bars(random):
     return np.repeat(columns[None].astype(float), 7, axis=0)
 
 
-def pattern(ground, cells, taken, random):
-    """Draw cells at a free place, scaled and turned; their rectangle, None if none was found."""
+def pattern(ground, cells, occupied, random):
+    """Draw cells where nothing is, scaled and turned; return their rectangle, None without room."""
     height, width = cells.shape
     for _ in range(20):
         cell, angle = random.uniform(*CELL), random.uniform(-ANGLE, ANGLE)
@@ -88,9 +86,9 @@ def pattern(ground, cells, taken, random):
         # half a cell of margin all around
         box = np.array([x, y, (width + 1) * cell, (height + 1) * cell, angle])
         outline, far = corners(box), distance(box, SIZE)
-        if outline.min() < 1 or outline.max() > SIZE - 1 or taken[far < GAP].any():
+        if outline.min() < 1 or outline.max() > SIZE - 1 or occupied[far < GAP].any():
             continue
-        taken |= far < 0
+        occupied |= far < 0
         u, v = local(box, SIZE)
         places = [v / cell + height / 2 - 0.5, u / cell + width / 2 - 0.5]
         cover = ndimage.map_coordinates(cells, places, order=1, mode="grid-constant")
@@ -125,4 +123,4 @@ def threshold_boxes(pixels):
     stands_out = np.abs(pixels - ndimage.median_filter(pixels, 25)) > 0.18
     joined = ndimage.binary_closing(stands_out, np.ones((3, 9)))
     words = ndimage.binary_opening(joined, np.ones((3, 3)))
-    return found(words.astype(float), threshold=0.5, least_score=0.5, least_pixels=100, unclip=0)
+    return find_boxes(words + 0.0, threshold=0.5, least_score=0.5, least_pixels=100, unclip=0)

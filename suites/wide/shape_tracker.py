@@ -1,25 +1,23 @@
 """A tracker that also cuts its target out, in the manner of SiamMask (Wang et al. 2019,
 arXiv:1812.05050): one backbone for template and search window, depthwise cross-correlation, and
-heads for score, box and mask. Videos of moving shapes are drawn by shape_video.py. Far smaller than
-the paper's: one correlation for all heads, three anchors a place, and one refinement of the mask,
-which spreads the response over its window and adds the window's features, for its three.
+heads for score, box and mask. shape_video.py draws the videos. Far smaller than the paper's: one
+correlation for all heads, three anchors a place, and one refinement of the mask for its three.
 
-Feels changes in grouped convolution with kernels computed by the model, strided and transposed
-convolution, batch norm over two kinds of input, grid_sample, indexing and its gradient, binary
-cross-entropy, AdamW, and a rate that warms up and falls as a cosine.
+Covers grouped convolution with kernels computed by the model, strided and transposed convolution,
+batch norm over two kinds of input, grid_sample, indexing and its gradient, binary cross-entropy,
+AdamW, and a rate that warms up and falls as a cosine.
 Trivial baselines, mean overlap of boxes on the validation videos: staying where the target was at
 first, 0.28 (of masks 0.21); told the true second box, too, going straight on from there, 0.52.
-Reaches 0.65 of boxes (sd over three seeds 0.015) and 0.62 of masks (0.013) at a loss of 1.81.
 """
-
-from __future__ import annotations
 
 import shape_video
 import torch
 import torch.nn.functional as F
+from residual import Block, conv
+from shared.loop import run, using, warmed
 from torch import nn
 
-from celedger.child.torch import device, parameters, shuffled, train
+from celedger.child.torch import device, parameters, shuffled
 
 p = parameters(
     epochs=8,
@@ -38,7 +36,7 @@ p = parameters(
     mask_weight=8.0,  # of the mask's loss to those of score and box (the paper: 32)
     penalty=0.1,  # for a box that changes size or form: exp(-penalty (change - 1))
     window=0.3,  # share of a cosine window in a box's score: targets seldom jump
-    rate=0.5,  # of following the found box's size
+    rate=0.5,  # of following the proposed box's size
     seed=0,
 )
 
@@ -104,8 +102,8 @@ def cut_pairs(videos, count):
 
 def anchors():
     """Centres and sizes (PLACES^2 x 3, 4), in pixels of the search window; forms vary fastest."""
-    place = TEMPLATE / 2 + STRIDE * torch.arange(PLACES, device=where)
-    y, x = torch.meshgrid(place, place, indexing="ij")
+    cell = TEMPLATE / 2 + STRIDE * torch.arange(PLACES, device=where)
+    y, x = torch.meshgrid(cell, cell, indexing="ij")
     ratios = torch.tensor(RATIOS, device=where)
     w, h = TEMPLATE / 2 / ratios.sqrt(), TEMPLATE / 2 * ratios.sqrt()
     forms = torch.stack([w, h], 1).repeat(PLACES**2, 1)
@@ -120,30 +118,6 @@ def iou(a, b):
     both = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(0)
     both, areas = both.prod(-1), [(c[..., 2:] - c[..., :2]).prod(-1) for c in (a, b)]
     return both / (areas[0] + areas[1] - both)
-
-
-def conv(inputs, outputs, stride=1):
-    return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-
-
-class Block(nn.Module):
-    """Two convolutions and a shortcut (He et al. 2016)."""
-
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.body = nn.Sequential(
-            conv(inputs, outputs, stride),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            conv(outputs, outputs),
-            nn.BatchNorm2d(outputs),
-        )
-        self.shortcut = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-        )
-
-    def forward(self, x):
-        return F.relu(self.body(x) + self.shortcut(x))
 
 
 def correlated(search, template):
@@ -190,11 +164,11 @@ class Tracker(nn.Module):
         box = self.box(response).permute(0, 2, 3, 1).reshape(len(score), -1, 4)
         return score, box, response
 
-    def masks(self, search, response, row, place):
+    def masks(self, search, response, row, cell):
         """Logits (m, 1, TEMPLATE, TEMPLATE) that a pixel is the target's, in the windows that begin
-        at `place` of the search features of `row` (both (m,)): from what the template answered
+        at `cell` of the search features of `row` (both (m,)): from what the template answered
         there and, as the paper's refinement does, from the features of the window itself."""
-        y, x = place // PLACES, place % PLACES
+        y, x = cell // PLACES, cell % PLACES
         reach = torch.arange(TEMPLATE // STRIDE, device=where)
         down, right = (y[:, None] + reach)[:, :, None], (x[:, None] + reach)[:, None, :]
         window = search.permute(0, 2, 3, 1)[row[:, None, None], down, right].permute(0, 3, 1, 2)
@@ -217,18 +191,18 @@ def loss_of(model, templates, searches, boxes, masks):
     box_loss = (offsets - torch.cat(wanted, 2))[positive].abs().sum(1).mean()
 
     # a mask is learnt where the best anchors are, and covers what the template does there
-    place = overlap.view(len(boxes), -1, len(RATIOS)).amax(2).topk(p.masks).indices.flatten()
+    cell = overlap.view(len(boxes), -1, len(RATIOS)).amax(2).topk(p.masks).indices.flatten()
     row = torch.arange(len(boxes), device=where).repeat_interleave(p.masks)
     seen = masks.unfold(1, TEMPLATE, STRIDE).unfold(2, TEMPLATE, STRIDE)
-    seen = seen[row, place // PLACES, place % PLACES][:, None]
-    logits = model.masks(search, response, row, place)
+    seen = seen[row, cell // PLACES, cell % PLACES][:, None]
+    logits = model.masks(search, response, row, cell)
     mask_loss = F.binary_cross_entropy_with_logits(logits, seen)
     return score_loss + box_loss + p.mask_weight * mask_loss
 
 
 def follow(model, frames, box):
     """Track from the first frame's boxes (n, 4) through frames (n, t, 3, H, W): boxes (n, t - 1, 4)
-    and masks (n, t - 1, H, W). What is found in a frame is where the next is searched."""
+    and masks (n, t - 1, H, W). Each frame is searched around the last place."""
     centres, sizes = middles(box)
     template = model.backbone(cut(scaled(frames[:, 0]), centres, side(sizes), TEMPLATE))
     extent = torch.tensor([frames.shape[4], frames.shape[3]], device=where)
@@ -241,8 +215,8 @@ def follow(model, frames, box):
         pixel = sides[:, None] / SEARCH  # of the search window, in pixels of the frame
         search = model.backbone(cut(scaled(frame), centres, sides, SEARCH))
         score, offsets, response = model(template, search)
-        found = ANCHORS[:, 2:] * offsets[:, :, 2:].clamp(-2, 2).exp() * pixel[:, None]
-        change = (found.log() - sizes[:, None].log()).abs().sum(2).exp()
+        proposed = ANCHORS[:, 2:] * offsets[:, :, 2:].clamp(-2, 2).exp() * pixel[:, None]
+        change = (proposed.log() - sizes[:, None].log()).abs().sum(2).exp()
         score = score.sigmoid() * (-p.penalty * (change - 1)).exp()
         best = ((1 - p.window) * score + p.window * window).argmax(1)
 
@@ -252,7 +226,7 @@ def follow(model, frames, box):
         window_middle = origin + ANCHORS[best, :2] * pixel
         masks.append(paste(logits.sigmoid(), window_middle, pixel * TEMPLATE, frame) > 0.5)
         centres = torch.minimum((origin + middle * pixel).clamp(min=0), extent)
-        sizes = sizes + p.rate * (found[rows, best] - sizes)
+        sizes = sizes + p.rate * (proposed[rows, best] - sizes)
         boxes.append(torch.cat([centres - sizes / 2, centres + sizes / 2], 1))
     return torch.stack(boxes, 1), torch.stack(masks, 1)
 
@@ -273,18 +247,9 @@ def overlap_of_masks(a, b):
 videos, val_videos = load(p.videos, p.frames, seed=1), load(p.val_videos, p.val_frames, seed=2)
 torch.manual_seed(0)  # `train` seeds again: data and validation pairs are the same for every --seed
 val_pairs = cut_pairs(val_videos, 4)
+optimiser = using(torch.optim.AdamW, lr=p.lr, weight_decay=1e-3)
 steps = p.epochs * -(-len(videos[0]) * p.pairs // p.batch)
-
-
-def optimiser(model):
-    return torch.optim.AdamW(model.parameters(), lr=p.lr, weight_decay=1e-3)
-
-
-def schedule(optimiser):
-    warmup = max(1, round(p.warmup * steps))
-    up = torch.optim.lr_scheduler.LinearLR(optimiser, 0.05, 1.0, warmup)
-    down = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - warmup))
-    return torch.optim.lr_scheduler.SequentialLR(optimiser, [up, down], [warmup])
+schedule = warmed(steps, p.warmup, torch.optim.lr_scheduler.CosineAnnealingLR)
 
 
 def recoloured(templates, searches, *targets):
@@ -313,13 +278,4 @@ def evaluate(model):
     }
 
 
-train(
-    model=Tracker,
-    optimiser=optimiser,
-    schedule=schedule,
-    data=data,
-    loss=loss,
-    evaluate=evaluate,
-    epochs=p.epochs,
-    seed=p.seed,
-)
+run(p, Tracker, optimiser, schedule, data, loss, evaluate)

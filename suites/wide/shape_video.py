@@ -2,8 +2,6 @@
 form and colours, drift, turn, breathe and bounce off the borders over an uneven ground; poles stand
 in front of them and hide what passes. Every frame knows the target's box and its visible pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import ndimage
 

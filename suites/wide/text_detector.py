@@ -1,20 +1,18 @@
 """A detector of words in images by differentiable binarisation (Liao et al. 2020, "DB",
 arXiv:1911.08947): a residual backbone with a feature pyramid, and heads for a probability and a
-threshold map, from which training makes an approximate binary map. Images are drawn by
-scene_text.py. Far smaller than the paper's: three stages instead of ResNet-18's four, no
-deformable convolution; dice for the binary map, as in the authors' code.
+threshold map, from which training makes an approximate binary map. scene_text.py draws the images.
+Far smaller than the paper's: three stages instead of ResNet-18's four, no deformable convolution;
+dice for the binary map, as in the authors' code.
 
-Feels changes in strided and transposed convolution, batch norm, nearest upsampling, sigmoid,
-binary cross-entropy, topk (which negatives count), masked means, Adam under a warm-up and a
-polynomial schedule; and in how long an image takes alone, from pixels to boxes.
+Covers strided and transposed convolution, batch norm, nearest upsampling, sigmoid, binary
+cross-entropy, topk, masked means, Adam under a warm-up and a polynomial schedule, and the latency
+of one image from pixels to boxes.
 Trivial baseline: threshold and components on raw pixels (scene_text.threshold_boxes), an F-measure
-of 0.68. A model that finds nothing has 0.
-Reaches an F-measure of 0.925 (sd over three seeds 0.015) at a loss of 1.06 (0.024).
+of 0.68.
 """
 
-from __future__ import annotations
-
 import time
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -22,9 +20,12 @@ import rectangles
 import scene_text
 import torch
 import torch.nn.functional as F
+from residual import Block, conv
+from shared.loop import count_steps, run, using, warmed
 from torch import nn
+from torch.optim.lr_scheduler import PolynomialLR
 
-from celedger.child.torch import device, parameters, quantile, shuffled, train
+from celedger.child.torch import device, parameters, quantile, shuffled
 
 p = parameters(
     epochs=8,
@@ -73,31 +74,8 @@ def load(count, seed):
 
 images, maps, _ = load(p.images, seed=1)  # the data are the same for every --seed
 val_images, val_maps, val_boxes = load(p.val_images, seed=2)
-steps = p.epochs * -(-len(images) // p.batch)
-
-
-def conv(inputs, outputs, stride=1):
-    return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-
-
-class Block(nn.Module):
-    """Two convolutions and a shortcut (He et al. 2016); halves the resolution."""
-
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.body = nn.Sequential(
-            conv(inputs, outputs, stride=2),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-            conv(outputs, outputs),
-            nn.BatchNorm2d(outputs),
-        )
-        self.shortcut = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), nn.BatchNorm2d(outputs)
-        )
-
-    def forward(self, x):
-        return F.relu(self.body(x) + self.shortcut(x))
+optimiser = using(torch.optim.Adam, lr=p.lr)
+schedule = warmed(count_steps(p, images), p.warmup, partial(PolynomialLR, power=0.9))
 
 
 def head():
@@ -119,7 +97,7 @@ class Detector(nn.Module):
         super().__init__()
         widths = [p.width, 3 * p.width // 2, 2 * p.width, 3 * p.width]
         self.stem = nn.Sequential(conv(1, p.width, stride=2), nn.BatchNorm2d(p.width), nn.ReLU())
-        self.stages = nn.ModuleList(Block(i, o) for i, o in pairwise(widths))
+        self.stages = nn.ModuleList(Block(i, o, stride=2) for i, o in pairwise(widths))
         levels = widths[1:]
         self.lateral = nn.ModuleList(nn.Conv2d(w, p.pyramid, 1) for w in levels)
         shares = [p.pyramid // 2, p.pyramid // 4, p.pyramid // 4]
@@ -170,17 +148,6 @@ def loss_of(outputs, maps):
     )
 
 
-def optimiser(model):
-    return torch.optim.Adam(model.parameters(), lr=p.lr)
-
-
-def schedule(optimiser):
-    warmup = max(1, round(p.warmup * steps))
-    up = torch.optim.lr_scheduler.LinearLR(optimiser, 0.05, 1.0, warmup)
-    down = torch.optim.lr_scheduler.PolynomialLR(optimiser, max(1, steps - warmup), power=0.9)
-    return torch.optim.lr_scheduler.SequentialLR(optimiser, [up, down], [warmup])
-
-
 def varied(images, maps):
     """Half of the images as negatives, half of them mirrored with their maps."""
     sign = (2 * torch.randint(2, (len(images), 1, 1, 1)) - 1).to(where)
@@ -201,23 +168,23 @@ def boxes(model, image):
     """Texts found in an image (1, SIZE, SIZE); the threshold map served in training only."""
     logits = model.probability(model.features(image[None]))
     probability = logits[0, 0].sigmoid().cpu().numpy()
-    return rectangles.found(probability, p.threshold, p.score, SMALLEST, p.unclip)
+    return rectangles.find_boxes(probability, p.threshold, p.score, SMALLEST, p.unclip)
 
 
 def evaluate(model):
-    times, found, true, both = [], 0, 0, 0
+    times, guessed, true, both = [], 0, 0, 0
     for image, truth in zip(val_images, val_boxes, strict=True):
         start = time.perf_counter()
         guess = boxes(model, image)
         times.append(time.perf_counter() - start)
-        found, true = found + len(guess), true + len(truth)
+        guessed, true = guessed + len(guess), true + len(truth)
         both += rectangles.matches(guess, truth, scene_text.SIZE)
     parts = zip(val_images.split(32), val_maps.split(32), strict=True)
     losses = [loss_of(model(x), y) * len(x) for x, y in parts]
     return {
         "val_loss": sum(losses) / len(val_images),
-        "val_fmeasure": 2 * both / (found + true),
-        "val_precision": both / max(1, found),
+        "val_fmeasure": 2 * both / (guessed + true),
+        "val_precision": both / max(1, guessed),
         "val_recall": both / true,
         "latency_p50": quantile(times, 0.50),
         "latency_p90": quantile(times, 0.90),
@@ -225,13 +192,4 @@ def evaluate(model):
     }
 
 
-train(
-    model=Detector,
-    optimiser=optimiser,
-    schedule=schedule,
-    data=data,
-    loss=loss,
-    evaluate=evaluate,
-    epochs=p.epochs,
-    seed=p.seed,
-)
+run(p, Detector, optimiser, schedule, data, loss, evaluate)

@@ -1,33 +1,10 @@
 """The vision transformer of `vit_digits.py` and `vit_twins.py` (Dosovitskiy et al. 2021,
 arXiv:2010.11929), for 8 x 8 images."""
 
-from __future__ import annotations
-
 import torch
-import torch.nn.functional as F
+from shared.transformer import Block
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads, dropout):
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
-        )
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x):
-        n, t, c = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v)
-        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(n, t, c)))
-        return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 class VisionTransformer(nn.Module):
@@ -42,7 +19,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(1, width, 2, stride=2)
         self.places = nn.Parameter(0.5 * torch.randn(1, 16, width))
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, 2 * width, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10)
         self.recompute = recompute

@@ -2,28 +2,22 @@
 accumulated over pieces of each batch, and with activations recomputed in the backward pass
 (gradient checkpointing, Chen et al. 2016, arXiv:1604.06174).
 
-How equal: recomputing draws the dropout of the first pass again and repeats every operation, so
-on a CPU checkpoint_gap, the difference of the validation losses, is 0 to the last digit.
-Accumulating adds the same gradients in another order: accumulation_gap is the rounding of
-float64 after a whole training, under 1e-9. (It is measured without dropout, whose random numbers
-pieces would draw otherwise.) Both are the gap of the worst epoch so far. What is judged is
-twins_apart, how many epochs of both twins ended more than 1e-9 apart: 0 whatever the seed, where
-the gaps themselves are rounding, different for each.
-Feels changes in torch.utils.checkpoint and its random state, backward passes that add up, means
-over batches, and all that `vit_digits.py` feels.
-Trivial baseline: always the commonest class, 10 % right; knowing only the classes' shares, a
-loss of ln 10 = 2.30. Reaches 0.60 (sd over three seeds 0.05), 80 % right: it is short, and its
-twins are what it is for.
+Recomputing repeats every operation with the same dropout, so on a CPU checkpoint_gap, the largest
+difference of the validation losses so far, is 0. Accumulating adds the gradients in another order,
+so accumulation_gap is the rounding of float64, under 1e-9; it is measured without dropout, whose
+random numbers pieces would draw otherwise. The judged metric is twins_apart: how many epochs of
+both twins ended more than 1e-9 apart.
+Covers torch.utils.checkpoint and its random state, backward passes that add up, means over batches,
+and all that `vit_digits.py` covers.
+Trivial baseline: the classes' shares, a loss of ln 10 = 2.30, 10 % right.
 """
 
-from __future__ import annotations
-
-import digits
 import torch
-import torch.nn.functional as F
+from shared.digits import Digits
+from shared.loop import batches, count_steps, one_cycle, using
 from vit import VisionTransformer
 
-from celedger.child.torch import Training, device, parameters, prepare, shuffled, step, train
+from celedger.child.torch import Training, device, parameters, prepare, step, train
 
 p = parameters(
     epochs=6,
@@ -37,9 +31,8 @@ p = parameters(
 )
 
 ROUNDING = 1e-9  # nats
-images, labels, val_images, val_labels = digits.load(device())
-images, val_images = images.double(), val_images.double()
-steps = p.epochs * -(-len(images) // p.batch)
+digits = Digits()
+digits.images, digits.val_images = digits.images.double(), digits.val_images.double()
 
 
 def description(dropout, recompute=False, pieces=1):
@@ -48,57 +41,30 @@ def description(dropout, recompute=False, pieces=1):
 
     return {
         "model": model,
-        "optimiser": optimiser,
-        "schedule": schedule,
-        "data": data,
-        "loss": loss,
-        "evaluate": evaluate,
+        "optimiser": using(torch.optim.Adam, lr=p.lr),
+        "schedule": one_cycle(p.lr, count_steps(p, digits.images)),
+        "data": batches(p, digits.images, digits.labels),
+        "loss": digits.loss,
+        "evaluate": digits.evaluate,
         "pieces": pieces,
         "epochs": p.epochs,
         "seed": p.seed,
     }
 
 
-def optimiser(model):
-    return torch.optim.Adam(model.parameters(), lr=p.lr)
-
-
-def schedule(optimiser):
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, p.lr, total_steps=steps, cycle_momentum=False
-    )
-
-
-def data():
-    return shuffled(images, labels, size=p.batch)
-
-
-def loss(model, batch):
-    images, labels = batch
-    return F.cross_entropy(model(images), labels)
-
-
-def evaluate(model):
-    logits = model(val_images)
-    return {
-        "val_loss": F.cross_entropy(logits, val_labels),
-        "val_accuracy": (logits.argmax(1) == val_labels).double().mean(),
-    }
-
-
 def losses(**description):
-    """The validation loss of each epoch of a training that is not reported."""
+    """Return the validation loss of each epoch of a training that is not reported."""
     training = Training(**description)
     model, optimiser, schedule = prepare(training, device())
-    found = []
+    values = []
     for _ in range(p.epochs):
         model.train()
         for batch in training.data():
             step(training, model, optimiser, schedule, batch)
         model.eval()
         with torch.no_grad():
-            found.append(float(evaluate(model)["val_loss"]))
-    return found
+            values.append(float(digits.evaluate(model)["val_loss"]))
+    return values
 
 
 bare = losses(**description(dropout=0.0))
@@ -108,7 +74,7 @@ accumulation_gaps, checkpoint_gaps = [], []
 
 
 def evaluate_all(model):
-    scores, epoch = evaluate(model), len(checkpoint_gaps)
+    scores, epoch = digits.evaluate(model), len(checkpoint_gaps)
     accumulation_gaps.append(abs(accumulated[epoch] - bare[epoch]))
     checkpoint_gaps.append(abs(recomputed[epoch] - float(scores["val_loss"])))
     gaps = accumulation_gaps + checkpoint_gaps

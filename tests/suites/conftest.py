@@ -24,9 +24,9 @@ import torch, torch._dynamo, scipy.ndimage
 for line in sys.stdin:
     order = json.loads(line)
     if (pid := os.fork()) == 0:
-        said = os.open(order["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        printed = os.open(order["printed"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
         fd = os.open(order["journal"], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         os.environ["CELEDGER_FD"] = str(fd)
         sys.argv = order["argv"]
@@ -41,20 +41,20 @@ for line in sys.stdin:
         os._exit(code)
     print(os.waitpid(pid, 0)[1], flush=True)
 """
-# A task's name, further options, a folder to be made: the reports, and what stands in `said` there.
+# A task's name, further options, a folder to be made: the reports. The folder's file `printed` has
+# what the task printed.
 Trials = Callable[[str, str, Path], list[dict[str, float]]]
 
 
 def task_of(name: str) -> tuple[Path, Task]:
-    """The folder of a suite, and its task of this name."""
-    found = [(s.folder, t) for s in SUITES.values() for t in s.tasks if t.name == name]
-    assert found, f"{name} is in no suite"
-    return found[0]
+    """Return the task of this name with its suite's folder."""
+    ((folder, task),) = [(s.folder, t) for s in SUITES.values() for t in s.tasks if t.name == name]
+    return folder, task
 
 
 @pytest.fixture(scope="session")
 def trial() -> Iterator[Trials]:
-    """Runs one trial with seed 3, all commands of the task in turn; its reports."""
+    """Run one trial with seed 3, all commands of the task in turn; return its reports."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", FORKS], env=env, text=True,
@@ -62,16 +62,16 @@ def trial() -> Iterator[Trials]:
     ) as forks:  # fmt: skip
         assert forks.stdin is not None and forks.stdout is not None
 
-        def run(name: str, options: str, place: Path) -> list[dict[str, float]]:
-            folder, task = task_of(name)
-            place.mkdir()
-            journal, said = place / "journal.jsonl", place / "said"
+        def run(name: str, options: str, folder: Path) -> list[dict[str, float]]:
+            suite_folder, task = task_of(name)
+            folder.mkdir()
+            journal, printed = folder / "journal.jsonl", folder / "printed"
             for _, line in suites.command_lines(
-                task, python=sys.executable, suite_dir=folder, tree=ROOT, seed=3, out=place
+                task, python=sys.executable, suite_dir=suite_folder, tree=ROOT, seed=3, out=folder
             ):
                 order = {"argv": [*line[1:], *options.split()], "journal": str(journal)}
-                print(json.dumps({**order, "said": str(said)}), file=forks.stdin, flush=True)
-                assert forks.stdout.readline() == "0\n", said.read_text()
+                print(json.dumps({**order, "printed": str(printed)}), file=forks.stdin, flush=True)
+                assert forks.stdout.readline() == "0\n", printed.read_text()
             return [json.loads(line) for line in journal.read_text().splitlines()]
 
         yield run

@@ -23,7 +23,7 @@ def block(language: str, holding: str) -> str:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs celedger[torch]")
-def test_the_harness_example_trains() -> None:
+def test_the_example_of_the_training_loop_trains() -> None:
     run = subprocess.run(
         [sys.executable, "-c", block("python", "train("), "--epochs", "3"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "CELEDGER_FD": "1"},

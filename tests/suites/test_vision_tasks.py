@@ -35,7 +35,7 @@ def script(task: str, options: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
     try:
         return SimpleNamespace(**runpy.run_path(str(WIDE / f"{task}.py")))
     finally:
-        torch.use_deterministic_algorithms(False)  # the harness asks for them; other tests did not
+        torch.use_deterministic_algorithms(False)  # the training loop asks for them
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_on_perfect_maps_all_words_are_found_and_nothing_else(detector: SimpleNa
     worst = []
     for truth in text.images(40, seed=7)[1]:
         kernel = detector.targets(truth)[0]
-        found = rectangles.found(
+        found = rectangles.find_boxes(
             kernel, options.threshold, options.score, detector.SMALLEST, options.unclip
         )
         assert len(found) == len(truth) == rectangles.matches(found, truth, text.SIZE)
@@ -200,14 +200,14 @@ def test_boxes_and_masks_of_a_cut_pair_agree_and_paste_undoes_cut(tracker: Simpl
 def test_the_tracker_s_trivial_baselines_are_as_stated(tracker: SimpleNamespace) -> None:
     _, boxes, masks = import_module("shape_video").sequences(32, 16, seed=2)
     boxes = torch.from_numpy(boxes)
-    said = re.findall(r"0\.\d\d", tracker.__doc__.partition("Trivial baselines")[2])
+    stated = re.findall(r"0\.\d\d", tracker.__doc__.partition("Trivial baselines")[2])
     stay = tracker.iou(boxes[:, :1], boxes[:, 1:]).mean()
     masks = torch.from_numpy(masks)
     stay_masks = tracker.overlap_of_masks(masks[:, :1], masks[:, 1:]).mean()
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     way = (centres[:, 1:2] - centres[:, :1]) * torch.arange(1, 16)[:, None]
     straight = tracker.iou(boxes[:, :1] + way.repeat(1, 1, 2), boxes[:, 1:]).mean()
-    assert [f"{float(found):.2f}" for found in (stay, stay_masks, straight)] == said[:3]
+    assert [f"{float(overlap):.2f}" for overlap in (stay, stay_masks, straight)] == stated[:3]
 
 
 def test_an_anchor_s_overlap_is_intersection_over_union(tracker: SimpleNamespace) -> None:

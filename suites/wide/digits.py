@@ -1,1 +1,0 @@
-../core/digits.py
