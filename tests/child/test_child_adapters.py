@@ -121,4 +121,5 @@ def test_event_files_hold_what_log_reports(
     os.close(fd)
     found = rows(ledger, journal)
     assert len(found["val/loss"]) == 3
+    (tmp_path / "none.jsonl").touch()
     assert rows(ledger, tmp_path / "none.jsonl", EventFiles(tmp_path / "runs")) == found

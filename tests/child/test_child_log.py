@@ -313,7 +313,7 @@ def test_no_report_returns_once_the_supervisor_was_killed(
     with subprocess.Popen(
         [
             sys.executable, "-I", "-S", str(SUPERVISOR), str(control), str(status), "", str(tree),
-            str(tmp_path / "reads"), "", *[sys.executable] * 2, "-c", textwrap.dedent(code),
+            str(tmp_path / "reads"), "", "", *[sys.executable] * 2, "-c", textwrap.dedent(code),
         ],
         cwd=tree, pass_fds=(control, status, int(os.environ["CELEDGER_FD"])),
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
