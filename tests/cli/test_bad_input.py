@@ -237,8 +237,8 @@ def _foreign(path: Path) -> None:
     ("spoil", "says"),
     [
         (_from_the_future, "newer celedger"),
-        (_corrupt_in_the_middle, "is corrupt"),
-        (lambda path: os.truncate(path, 5000), "is corrupt"),
+        (_corrupt_in_the_middle, "is damaged"),
+        (lambda path: os.truncate(path, 5000), "is damaged"),
         (lambda path: path.write_text("dear diary\n" * 100), "is not a ledger"),
         (_folder, "is a folder, not a ledger"),
         (_pipe, "is no ordinary file, not a ledger"),
