@@ -34,12 +34,11 @@ from closure_worlds import RESERVED, Tree, attributes, base, mutate, outside, tr
 
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
-from celedger.repo.closures import Contents, Forms, Objects
+from celedger.repo.closures import Contents, Objects
 from celedger.repo.slots import Checkouts
 from celedger.system import process
 from celedger.system.gate import Gate, Permit
 from celedger.trial.closure import Observed
-from celedger.trial.imports import code_of
 from celedger.trial.surroundings import child_copy, variables
 
 PERMIT = Permit(Gate(Path(tempfile.mkdtemp()), attended=True), "a benchmark")
@@ -49,7 +48,6 @@ PERMIT = Permit(Gate(Path(tempfile.mkdtemp()), attended=True), "a benchmark")
 class Tally:
     mutations: int = 0
     reused: int = 0
-    by_files: int = 0  # that would be, were every file to count whole
     changed: int = 0  # fingerprints that differ: to be trained
     needless: int = 0  # trained though the fingerprint is the same
     harmless: int = 0  # of plain trainings, which look at no code
@@ -123,10 +121,7 @@ def world(
     user = {"PATH": os.environ["PATH"], "HOME": str(place), **what.environment()}
     ours = child_copy(place / "child")
     with Checkouts(opened).take() as checkout:
-        env = variables(
-            user, task, tree=checkout.path, child=ours, visible_devices="",
-            extra={"CELEDGER_SOURCES": str(checkout.path)},
-        )  # fmt: skip
+        env = variables(user, task, tree=checkout.path, child=ours, visible_devices="", extra={})
         checkout.move_to(shas[0])
         log, reads = place / "log", place / "reads"
         log.unlink(missing_ok=True)
@@ -136,18 +131,11 @@ def world(
         )  # fmt: skip
         observed = Observed()
         observed.take_in(reads)
-        assert not observed.unknown, observed.unknown
-        objects = Objects(opened)
+        paths, beside = observed.split(checkout.path)
+        assert not beside.unknown, beside.unknown
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
         first = tree_of[shas[0]]
-        sought = observed.sought(objects, first)
-        footprint = Footprint(tuple(sorted(observed.paths)), sought=sought)
-        files = Contents(objects, footprint).of(tree_of.values())
-        code = code_of(
-            footprint, observed.imports, objects, first, task, suite, [ours],
-            opened.attribute_files(),
-        )  # fmt: skip
-        forms = Forms(objects, code).of(tree_of.values())
+        contents = Contents(Objects(opened), Footprint(tuple(sorted(paths)))).of(tree_of.values())
         fingerprint = ""
         for (kind, tree), sha in zip(made, shas[1:], strict=True):
             if rewritten or RESERVED in {p.rpartition("/")[2] for p in tree}:
@@ -156,10 +144,9 @@ def world(
                 lay(checkout.path, tree)
             now = run(argv, checkout.path, env)
             fingerprint = fingerprint or now
-            reuse = forms[tree_of[sha]] == forms[first]
+            reuse = contents[tree_of[sha]] == contents[first]
             tally.mutations += 1
             tally.reused += reuse
-            tally.by_files += files[tree_of[sha]] == files[first]
             tally.changed += now != fingerprint
             if reuse and now != fingerprint:
                 tally.faults.append(f"world {seed} {kind} {sha} {python} {what}")
@@ -207,8 +194,7 @@ def report(tally: Tally) -> None:
         f"{tally.mutations} mutations: {tally.changed} change the fingerprint, {len(tally.faults)} of them reused"
     )
     print(
-        f"{unneeded} change nothing: {unneeded - tally.needless} reused ({tally.by_files} by whole "
-        f"files), {tally.needless} trained "
+        f"{unneeded} change nothing: {unneeded - tally.needless} reused, {tally.needless} trained "
         f"needlessly ({100 * tally.needless / max(unneeded, 1):.0f} %)"
     )
     plain = tally.needless_kinds.total()
@@ -243,7 +229,7 @@ def demo(seed: int, *, closures: bool) -> dict[str, object]:
     blind = mock.patch.object(
         closure.Closures,
         "compared",
-        lambda self, commits, *_, **__: ({c.sha: [] for c in commits}, []),
+        lambda self, commits, *_: ({c.sha: [] for c in commits}, []),
     )
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         if not closures:

@@ -320,16 +320,10 @@ class TrialRecord:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
-    there or not. `inputs` are the patterns of what its build depends on. `sought`: folders at which
-    else only the import system looked, for modules of these names. `code`: sources that were only
-    imported, with what was entered (None: not known), by a `python`; `docs`: docstrings count."""
+    there or not. `inputs` are the patterns of what its build depends on."""
 
     paths: tuple[bytes, ...]
     inputs: tuple[str, ...] = ()
-    sought: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
-    code: tuple[tuple[bytes, tuple[str, ...] | None], ...] = ()
-    docs: bool = True
-    python: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ what it imported, and refuses to serve when importing left threads, processes, o
 device is one) or another `sys.path` behind.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…},
-"packages": […], "stamps": […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …,
-"argv": […], "fds": [N, …], "reads": [TREE, FILE, BESIDE], "writable": PATHS, "named": {…}}` with
-the descriptors control, status, log, and those the trial knows as N; `named` is what of the imports
-counts as the trial's own. The answer is `{"pid": N}`, the trial's supervisor. It stays unreaped, so
-that its number is nobody else's, until `{"reap": N}`. The end of the socket is the launcher's own.
+"stamps": […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […],
+"fds": [N, …], "reads": [TREE, FILE, BESIDE], "writable": PATHS}` with the descriptors control,
+status, log, and those the trial knows as N. The answer is `{"pid": N}`, the trial's supervisor. It
+stays unreaped, so that its number is nobody else's, until `{"reap": N}`. The end of the socket is
+the launcher's own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def load(path: str) -> Any:
 
 
 def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
-    """Imports; then `files`, where the top-level modules came from, `packages`, those that are not
-    of the standard library, and `stamps`, the state of the folders of sys.path before that."""
+    """Imports; then `files`, where the top-level modules came from that are not of the standard
+    library, and `stamps`, the state of the folders of sys.path before that."""
     path, stamps = list(sys.path), _stamps()
     watch = starting.Watch()
     sys.meta_path.append(watch)
@@ -69,7 +69,7 @@ def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
         if file and "." not in name and name != "__main__" and not starting.standard(file)
     }
     starting.prepare(watch.missed)
-    return {"files": outside, "packages": starting.packages(), "stamps": stamps}
+    return {"files": outside, "stamps": stamps}
 
 
 def _stamps() -> list[tuple[str, int, int]]:
@@ -164,12 +164,9 @@ def _fork(
 def main() -> None:
     starting = load(os.path.join(FOLDER, "starting.py"))
     ending = load(os.path.join(FOLDER, "ending.py"))
-    importing = load(os.path.join(FOLDER, "importing.py"))
     supervisor = load(sys.argv[2])
     supervisor.recorder()
     channel = socket.socket(fileno=int(sys.argv[1]))
-    if importing.VARIABLE in os.environ:  # this one is recorded, and serves nobody
-        importing.install(os.environ[importing.VARIABLE])
     before = set(starting.descriptors())
     said = _imported(json.loads(sys.argv[3]), starting)
     if "unfit" not in said:
@@ -180,7 +177,7 @@ def main() -> None:
     trial = _serve(channel, starting, supervisor)
     if trial is None:
         os._exit(0)
-    starting.run(*trial, ending, importing)
+    starting.run(*trial, ending)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ MADV_POPULATE_READ = 22  # Linux 5.14
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PRESENT = 1 << 63  # of an entry of /proc/PID/pagemap
 _OWN = (__file__, os.path.join(os.path.dirname(__file__), "launcher.py"))
-_HOME = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))  # on PYTHONPATH
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib")
@@ -85,9 +84,6 @@ class _Group:
         self.modules: dict[str, ModuleType] = {}
         self.variables: dict[str, str] = {}
         self.filters: list[Any] = []  # of warnings, in front of those before
-        # Found by the launcher, since every look at a file costs a trial a call that is recorded:
-        self.packages: list[str] = []  # top-level modules outside of the standard library
-        self.files: list[str] = []  # of these, and of all modules that are not installed ones
 
 
 class _Prepared:
@@ -100,7 +96,6 @@ class _Prepared:
         self.pages: list[tuple[int, int]] = []  # address, length: file pages importing read
         self.output = b""  # what importing printed
         self.path: list[str] = []
-        self.recorded: Any = None  # in a trial that is: `importing`
 
 
 _prepared = _Prepared()
@@ -122,11 +117,6 @@ def preload(entry: str) -> None:
         (n for n, m in new.items() if "." not in n and _foreign(m)),
     )
     group.modules = {n: m for n, m in new.items() if n.partition(".")[0] in tops}
-    foreign = {n: m for n, m in group.modules.items() if _foreign(m)}
-    group.packages = sorted({n.partition(".")[0] for n in foreign})  # of namespaces, too
-    files = ((name, file_of(module)) for name, module in foreign.items())
-    own = {file for name, file in files if "." not in name or not _INSTALLED.search(file)}
-    group.files = sorted(file for file in own if os.path.isabs(file))
     _prepared.groups.append(group)
 
 
@@ -153,11 +143,6 @@ def file_of(module: ModuleType) -> str:
     except Exception:
         return ""
     return file if isinstance(file, str) else ""
-
-
-def packages() -> list[str]:
-    """All that was imported, by its top-level modules, outside of the standard library."""
-    return sorted({name for group in _prepared.groups for name in group.packages})
 
 
 def prepare(missed: set[str]) -> None:
@@ -257,9 +242,6 @@ def shadows(folder: str) -> bool:
     """Whether a folder on sys.path, put before all others, could have had a say in what was
     imported early: a module, an extension or package of such a name, an installed package that
     is one or that plugs itself into others. In doubt, True."""
-    if _prepared.recorded:
-        _prepared.recorded.seek(_prepared.regular | _prepared.portions, folder)
-        _prepared.recorded.say("look", folder)
     try:
         with os.scandir(folder or ".") as found:
             entries = list(found)
@@ -273,8 +255,7 @@ def shadows(folder: str) -> bool:
             if name.partition("-")[0] in _prepared.regular or _plugs(entry.path):
                 return True
         elif name in _prepared.portions:
-            if entry.name != "sitecustomize.py" or folder != _HOME:  # our own: `importing.py`
-                return True
+            return True
         elif name in _prepared.regular:  # a folder that is no package comes after any module
             if not entry.is_dir() or _is_package(entry.path):
                 return True
@@ -342,7 +323,7 @@ class _Curtain:
         module.__spec__ = self.specs.pop(module.__name__)
 
 
-def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
+def run(order: dict[str, Any], warm: Any, ending: Any) -> None:
     """Runs the script as `python script.py …` or `python -m module …` would, to the end."""
     for group in _prepared.groups:
         for name in group.variables:
@@ -354,8 +335,6 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     first = os.getcwd() if by_name else os.path.dirname(os.path.realpath(argv[1]))
     paths = order["late"].get("PYTHONPATH", "").split(os.pathsep)
     roots = [os.path.abspath(path) for path in paths if path]
-    if importing.VARIABLE in os.environ:
-        _prepared.recorded = importing
     if any(map(shadows, [first, *roots])):
         trial.leave()
     sys.path[:] = [first, *dict.fromkeys([*roots, *_prepared.path])]
@@ -373,9 +352,6 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
     if sys.version_info < (3, 14):
         main.__dict__["__annotations__"] = {}  # noqa: RUF063
     sys.modules["__main__"] = main
-    if _prepared.recorded:
-        importing.install(os.environ[importing.VARIABLE])
-        _name(order["named"], importing)
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)
     sys.meta_path.insert(0, _Curtain(trial))
     try:
@@ -391,28 +367,6 @@ def run(order: dict[str, Any], warm: Any, ending: Any, importing: Any) -> None:
         raise
     ending.finish(before)
     del launcher
-
-
-def _name(named: dict[str, list[str]], importing: Any) -> None:
-    """Names what importing named before this trial, for its record."""
-    for group in _prepared.groups:
-        for name in group.packages:
-            importing.say("package", name)
-        for file in group.files:  # the user may have one of these, or anybody: it is searched
-            _open(file)
-    for verb in ("package", "reader"):
-        for name in named.get(verb, ()):
-            importing.say(verb, name)
-    for file in named.get("open", ()):
-        _open(file)
-    for file in named.get("stat", ()):
-        with contextlib.suppress(OSError):
-            os.lstat(file)
-
-
-def _open(file: str) -> None:
-    with contextlib.suppress(OSError):  # then the record says that it is gone
-        os.close(os.open(file, os.O_PATH))
 
 
 def _script(path: str, main: ModuleType) -> CodeType:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from celedger.ledger.write import Writer
 from celedger.model import Closure, Footprint, Trial
@@ -24,19 +22,14 @@ o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
 """
 
 
-_MARK = b"//"
-
-
 class Closures(Writer):
     def record_closure(self, ulid: str, footprint: Footprint, content: str) -> None:
-        paths = b"\0".join((*footprint.paths, *_marks(footprint)))
+        paths = b"\0".join(footprint.paths)
         inputs = json.dumps(footprint.inputs)
-        code = _packed(footprint)
-        text = b"\n\0".join((paths, inputs.encode(), *([code.encode()] if code else ())))
-        digest = hashlib.sha256(text).hexdigest()
+        digest = hashlib.sha256(b"\n\0".join((paths, inputs.encode()))).hexdigest()
         with self.transaction():
             self._record(
-                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=code
+                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
             )
             footprint_id = self._id("footprints", "digest", digest)
             self._record(
@@ -70,15 +63,11 @@ class Closures(Writer):
         ]
 
     def footprint(self, number: int) -> Footprint:
-        ((paths, inputs, code),) = self._rows(
-            "SELECT paths, inputs, code FROM footprints WHERE id = ?", (number,)
+        ((paths, inputs),) = self._rows(
+            "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)
         )
         # "" alone, the tree itself, packs like nothing at all.
-        words = zlib.decompress(paths).split(b"\0")
-        plain = tuple(word for word in words if _MARK not in word)
-        return Footprint(
-            plain, tuple(json.loads(inputs)), _sought(words[len(plain) :]), **_unpacked(code)
-        )
+        return Footprint(tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)))
 
     def derive_trial(
         self, trial: Trial, evidence: Closure, content: str, without: Iterable[str]
@@ -110,42 +99,3 @@ class Closures(Writer):
             self._record(
                 "closures", trial=new, footprint=evidence.footprint, content=content, unknown=""
             )
-
-
-def _marks(footprint: Footprint) -> Iterator[bytes]:
-    """What was sought, in words that no path can be: FOLDER/// and FOLDER//NAME."""
-    for folder, names in footprint.sought:
-        yield folder + _MARK + b"/"
-        yield from (folder + _MARK + name for name in names)
-
-
-def _sought(marks: Iterable[bytes]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
-    found: dict[bytes, list[bytes]] = {}
-    for mark in marks:
-        folder, _, name = mark.partition(_MARK)
-        names = found.setdefault(folder, [])
-        if name != b"/":
-            names.append(name)
-    return tuple((folder, tuple(names)) for folder, names in found.items())
-
-
-def _packed(footprint: Footprint) -> str:
-    """What counts by its code, as JSON; '' where nothing does."""
-    if not footprint.code:
-        return ""
-    files = {os.fsdecode(path): entered for path, entered in footprint.code}
-    return json.dumps({"python": footprint.python, "docs": footprint.docs, "files": files})
-
-
-def _unpacked(code: str) -> dict[str, Any]:
-    if not code:
-        return {}
-    known = json.loads(code)
-    return {
-        "code": tuple(
-            (os.fsencode(path), None if entered is None else tuple(entered))
-            for path, entered in known["files"].items()
-        ),
-        "docs": known["docs"],
-        "python": tuple(known["python"]),
-    }

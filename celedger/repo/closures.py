@@ -1,7 +1,7 @@
 """What lay where a trial looked, as one hash: footprints held against trees.
 
 Equal hashes mean that everything a trial named (files with their modes, links, folders with their
-listings, or what of these a module could come from, what was not there) is the same, so that it
+listings, what was not there) is the same, so that it
 cannot tell the two trees apart. Trees are read in bulk, a level of folders at a time, and what two
 commits share is hashed once. Knows nothing of trials.
 """
@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from celedger.errors import RepositoryError
 from celedger.model import Footprint
-from celedger.repo.canonical import form, understands
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
@@ -25,9 +24,6 @@ _ROW = 32  # trees in a row whose differences are asked for first
 _BATCH = 1000  # trees read by one git command: bounds what is held of its answer
 _ATTRIBUTES = b".gitattributes"  # decides how the files beside and below it are written
 TREE, SUBMODULE = b"40000", b"160000"
-_FILES = (b"100644", b"100755")
-# What tells of an installed package, to whom it may concern.
-_DISTRIBUTIONS = (b".dist-info", b"egg-info", b".egg", b".egg-link")
 _GLOB = re.compile(rb"[*?\[\\]")
 # Git reads brackets and backslashes otherwise than `fnmatch`: these may match anything.
 _OF_GIT = re.compile(rb"[\[\\]")
@@ -42,14 +38,10 @@ Entry = tuple[bytes, str]  # mode, as in a tree object, and hash
 
 @dataclass
 class _Node:
-    """A folder or file of a footprint. `named`: a trial named it, and not only what is below.
-    `sought`: modules that it sought in a folder of which else it asked nothing."""
+    """A folder or file of a footprint. `named`: a trial named it, and not only what is below."""
 
     named: bool = False
-    sought: frozenset[bytes] | None = None
     whole: bool = False  # all that is below counts
-    code: bool = False  # a source of which its form counts
-    entered: frozenset[str] | None = None
     globs: list[bytes] = field(default_factory=list)
     children: dict[bytes, _Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
@@ -65,7 +57,7 @@ def _touches(node: _Node, path: bytes, listed: bool) -> bool:
     """Whether a change at a path can be met; `listed`: of a folder's listing, too, or whether it is
     there at all."""
     for part in path.split(b"/"):
-        if node.whole or (listed and (node.named or node.sought is not None)):
+        if node.whole or (listed and node.named):
             return True
         if any(fnmatchcase(part, glob) for glob in node.globs):
             return True
@@ -103,12 +95,6 @@ def _plant(footprint: Footprint) -> _Node:
             node = node.children.setdefault(part, _Node())
         else:
             node.whole = True
-    for folder, names in footprint.sought:
-        root.at(folder).sought = frozenset(names)
-    for path, entered in footprint.code:
-        node = root.at(path)
-        node.code = True
-        node.entered = None if entered is None else frozenset(entered)
     return root
 
 
@@ -126,19 +112,12 @@ class Contents:
 
     def __init__(self, objects: Objects, footprint: Footprint) -> None:
         self._objects = objects
-        self._root = self._planted(footprint)
+        self._root = objects.shared(_plant(footprint))
         text = b"\0".join((*footprint.paths, b""))
-        rest = repr((footprint.inputs, footprint.sought)).encode()
-        self._name = hashlib.sha256(text + rest).digest()
+        self._name = hashlib.sha256(text + repr(footprint.inputs).encode()).digest()
         self._found: dict[tuple[int, str], _Found] = {}
-        self._hashes = self._memory()
+        self._hashes = objects.hashes
         self._as: dict[str, str] = {}  # trees, and one that has the same here
-
-    def _planted(self, footprint: Footprint) -> _Node:
-        return self._objects.shared(_plant(footprint))
-
-    def _memory(self) -> dict[tuple[int, str], bytes]:
-        return self._objects.hashes
 
     def of(self, trees: Iterable[str]) -> dict[str, str]:
         """The hash (64 hex digits) for each tree, given by its own. Raises RepositoryError where
@@ -204,61 +183,6 @@ class Contents:
         return mode + b" " + bytes.fromhex(sha)
 
 
-class Forms(Contents):
-    """The same, but of sources that were only imported counts their form (canonical.py). Its
-    hashes say which trees of one call are alike, and nothing beyond it: a source that is the
-    same in all of them is not taken apart."""
-
-    def __init__(self, objects: Objects, footprint: Footprint) -> None:
-        super().__init__(objects, footprint)
-        self._docs = footprint.docs
-        self._able = understands(footprint.python)
-        self._blobs: dict[int, set[str]] = {}  # those that a path has in these trees
-        self._nodes: dict[int, _Node] = {}
-        self._forms: dict[tuple[int, str], bytes | None] = {}
-        self._apart = False
-
-    def _planted(self, footprint: Footprint) -> _Node:
-        return _plant(footprint)
-
-    def _memory(self) -> dict[tuple[int, str], bytes]:
-        return {}
-
-    def of(self, trees: Iterable[str]) -> dict[str, str]:
-        trees = list(dict.fromkeys(trees))
-        self._blobs.clear()
-        self._hashes.clear()
-        self._apart = False
-        found = super().of(trees)
-        varying = {i: blobs for i, blobs in self._blobs.items() if len(blobs) > 1}
-        if not varying or not self._able:
-            return found
-        by_blob: dict[str, list[int]] = {}
-        for i, blobs in varying.items():
-            for blob in blobs:
-                if (i, blob) not in self._forms:
-                    by_blob.setdefault(blob, []).append(i)
-        for blob, source in self._objects.read(by_blob):
-            for i in by_blob[blob]:
-                entered = self._nodes[i].entered
-                self._forms[i, blob] = form(source, docs=self._docs, entered=entered)
-        self._hashes.clear()
-        self._apart = True
-        return super().of(trees)
-
-    def _value(self, node: _Node | None, entry: Entry | None) -> bytes:
-        if node is None or not node.code or node.whole or entry is None or entry[0] not in _FILES:
-            return super()._value(node, entry)
-        mode, sha = entry
-        if not self._apart:
-            self._nodes[id(node)] = node
-            self._blobs.setdefault(id(node), set()).add(sha)
-        of_code = self._forms.get((id(node), sha)) if len(self._blobs[id(node)]) > 1 else None
-        if not self._apart or of_code is None:
-            return super()._value(node, entry)
-        return b"code " + mode + of_code
-
-
 class Objects:
     """Objects of one repository, read in bulk and kept for the next footprint up to KEPT bytes."""
 
@@ -275,18 +199,8 @@ class Objects:
         """The one node that stands for all equal to this."""
         node.children = {name: self.shared(child) for name, child in node.children.items()}
         below = tuple(sorted((name, id(child)) for name, child in node.children.items()))
-        own = (node.named, node.sought, node.whole, *node.globs)
+        own = (node.named, node.whole, *node.globs)
         return self._nodes.setdefault((own, below), node)
-
-    def trees(self, commits: Iterable[str]) -> dict[str, str]:
-        """The trees (hashes) of those commits that this repository still has."""
-        commits = list(commits)
-        out = tell(
-            self._repository.worktree, "cat-file", "--batch-check=%(objectname) %(objecttype)",
-            stdin="".join(f"{sha}^{{tree}}\n" for sha in commits).encode(),
-        ).text  # fmt: skip
-        rows = zip(commits, map(str.split, out.splitlines()), strict=True)
-        return {sha: words[0] for sha, words in rows if words[1:] == ["tree"]}
 
     def steps(self, trees: Sequence[str]) -> Iterator[tuple[str, str, list[tuple[bytes, bool]]]]:
         """Of trees in a row, each with the one before it and the paths in which they differ, and
@@ -409,13 +323,6 @@ def _look(node: _Node, rows: Sequence[tuple[bytes, bytes, bytes]]) -> _Found:
     }
     entries |= globbed
     listing = b""
-    if node.named or node.sought is not None:
-        shown = rows if node.named else [row for row in rows if _imports(node.sought, row[1])]
-        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in shown])).digest()
+    if node.named:
+        listing = hashlib.sha256(b"\0".join([b"%s %s" % row[:2] for row in rows])).digest()
     return _Found(entries, frozenset(globbed), listing)
-
-
-def _imports(sought: Collection[bytes] | None, name: bytes) -> bool:
-    """Whether a module that is sought could come from an entry of this name, or a distribution."""
-    stem = name.partition(b".")[0]
-    return (sought is not None and stem in sought) or name.lower().endswith(_DISTRIBUTIONS)

@@ -69,15 +69,15 @@ BLIND = {
 }  # fmt: skip
 RENAMING = ("rename", "renameat", "renameat2")
 RELINKING = (*RENAMING, "symlink", "symlinkat", "link", "linkat")
-# Those after which what a path leads to can be read: its content, or a folder's names.
-OPENING = ("open", "openat", "openat2", "creat", "execve", "execveat")
-TAKING = frozenset((*OPENING, *RENAMING, "link", "linkat", "truncate", "uselib"))
+# Those that give access to a file's content or to a folder's names; `rmdir` tells whether there are
+# any. All others tell no more than `stat`.
+TAKING = frozenset((
+    "open", "openat", "openat2", "creat", "execve", "execveat", *RENAMING, "link", "linkat",
+    "truncate", "uselib", "rmdir", "unlinkat",
+))  # fmt: skip
 # Of the calls we know, Linux 6.17; numbers above 423 are the same on all machines. A newer one may
 # take a path.
 NEWEST = 469
-
-_NOFOLLOW = {"newfstatat": 3, "statx": 2}  # the argument that has the flag
-_SYMLINK_NOFOLLOW = 0x100
 
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
 _NEW_LISTENER, _SPEC_ALLOW, _WAIT_KILLABLE = 1 << 3, 1 << 2, 1 << 5
@@ -87,12 +87,6 @@ CONTINUE = 1
 NOTIFICATION = struct.Struct("<QIIiIQ6Q")
 _PR_SET_NO_NEW_PRIVS = 38
 _LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
-
-
-def follows(call: str, arguments: tuple[int, ...]) -> bool:
-    """Whether a call is about what a link leads to."""
-    at = _NOFOLLOW.get(call)
-    return call != "lstat" and (at is None or not arguments[at] & _SYMLINK_NOFOLLOW)
 
 
 class _Program(ctypes.Structure):

@@ -1,17 +1,13 @@
-"""What a tree of processes reads of one folder, as the kernel tells: every path that any of them
-names to it, found or not; and what it opens or looks for in the folders beside it that it is told
-of. Loaded by its path by the supervisor, so it imports nothing of celedger.
+"""Records what a tree of processes names of some folders: every path that any of them hands to the
+kernel, found or not. The supervisor loads it by its path, so it imports nothing of celedger.
 
 A seccomp filter, which every descendant inherits and none can shed, hands each system call that
-takes a path to us before it is carried out (seccomp_unotify(2)). Unlike inotify this shows what
-was looked for and was not there, what was only `stat`ed, and links that were followed; nothing
-can overflow, and there is no moment before the watch begins. The filter sees a call's numbers and
-not its strings, so a call costs a switch to this thread and back (benchmarks/closures.py).
+takes a path to this process before it is carried out (seccomp_unotify(2)). Unlike inotify this
+shows what was looked for in vain, what was only `stat`ed, and the links that were followed; nothing
+can overflow, and no moment before the watch begins is missed. The filter sees the numbers of a call
+and not its strings, so a call costs a switch to this thread and back (benchmarks/closures.py).
 
-Where the record may be incomplete it says so, in `unknown`, and is worth nothing.
-
-Which sources were only imported is for sources.py to tell, and which folders were only searched for
-modules for looks.py; both are shown every path that is named.
+Where the record may be incomplete it says so in `unknown`, and is worth nothing.
 """
 
 # Pathlib would cost the supervisor an import, and paths here are bytes.
@@ -33,10 +29,7 @@ TYPE_CHECKING = False  # importing `typing` would cost the supervisor as much as
 if TYPE_CHECKING:
     from typing import Any
 
-MOST = 200_000  # paths of one command; a trial that reads more is compared by running it
-
-# Of what is outside of the tree: more are told by the folders that they are in.
-MANY = 20_000
+MOST = 200_000  # paths of one command; a trial that names more stands for no other
 _AT_CWD = -100
 _IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
@@ -59,39 +52,16 @@ def _module(name: str) -> Any:
 
 
 _calls = _module("calls")
-_sources, _looks = _module("sources"), _module("looks")
 
 
-def folded(paths: set[bytes]) -> set[bytes]:
-    """The paths; where they are more than MANY, folders with a slash behind stand for all below
-    them: those with the most entries first, and no more of them than need be."""
-    while len(paths) > MANY:
-        entries: dict[bytes, int] = {}
-        for path in paths:
-            folder = _above(path)
-            entries[folder] = entries.get(folder, 0) + 1
-        excess, folds = len(paths) - MANY, set()
-        for folder in sorted(entries, key=lambda folder: (-entries[folder], folder)):
-            folds.add(folder)
-            excess -= entries[folder] - 1
-            if excess <= 0:
-                break
-        paths = {_inside(path, folds) for path in paths}
-    return paths
-
-
-def _above(path: bytes) -> bytes:
-    return path.rstrip(b"/").rpartition(b"/")[0]
-
-
-def _inside(path: bytes, folds: set[bytes]) -> bytes:
-    """The outermost of these folders that the path lies in; else itself."""
-    folder = path.rstrip(b"/")
-    while folder:
-        folder = folder.rpartition(b"/")[0]
-        if folder in folds:
-            path = folder + b"/"
-    return path
+def parse(record: bytes) -> tuple[str, set[bytes], set[bytes]] | None:
+    """Return what `Record.write` wrote: why nothing is known, the paths that were opened and those
+    that were only looked at. None where the file was cut short."""
+    parts = record.split(b"\0\0")
+    if len(parts) != 4 or parts[3]:
+        return None
+    opened, looked = (set(part.split(b"\0")) - {b""} for part in parts[1:3])
+    return os.fsdecode(parts[0]), opened, looked
 
 
 class _Vector(ctypes.Structure):
@@ -128,30 +98,25 @@ class Watch:
 
 
 class Record:
-    """The paths below `tree` that were named, relative to it; "" is the tree itself. Of the folders
-    `beside` (absolute paths, joined by "//", which none of them has inside) those that were
-    `opened` and those that were only `looked` at, absolute (of very many see `folded`)."""
+    """The absolute paths in `tree`, and in the folders `beside` it (joined by "//", which no path
+    has inside), that were `opened` and those that were only `looked` at: of these a process learns
+    what `stat` tells, and neither content nor listing."""
 
     def __init__(self, tree: str, beside: str = "") -> None:
         self.opened: set[bytes] = set()
         self.looked: set[bytes] = set()
         self.unknown = ""
-        self._tree = os.fsencode(os.path.realpath(tree))
-        self._inside = self._tree + b"/"
-        folders = (os.fsencode(os.path.realpath(folder)) for folder in beside.split("//") if folder)
-        self._beside = tuple(folder.rstrip(b"/") + b"/" for folder in folders)
+        folders = [tree, *filter(None, beside.split("//"))]
+        real = [os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in folders]
+        self._tree, self._recorded = real[0], tuple(real)
         machine = os.uname().machine
         known = _calls.ARCHITECTURES
         column = list(known).index(machine) if machine in known else 0
         self._architecture = known.get(machine, (0, 0))[0]
         self._names: dict[int, str] = _calls.numbers(column)[0]
         self._blind = {row[column]: name for name, row in _calls.BLIND.items()}
-        # Paths, and what they named: of the tree, and beside it.
-        self._seen: dict[bytes, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
-        self._sources = _sources.Sources(self._inside, _calls.OPENING)
-        self._looks = _looks.Looks(self._inside)
+        self._seen: dict[bytes, tuple[bytes, ...]] = {}  # a path, and what it led to
         self._kept: list[bytes] = []  # of the path that is followed
-        self._strayed: list[bytes] = []  # and what of it is beside the tree
         self._lasting = True  # it means the same whenever it is named
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
@@ -162,28 +127,17 @@ class Record:
         self._remote = (_Vector * 2)()
 
     def write(self, path: str) -> None:
-        """As a file: a line with why nothing is known (or an empty one), one with what is known of
-        sources (a Python literal, see sources.py), then the paths, then two NULs, without which a
-        full disk cut it. To be called when nobody is filtered any more; waits until the last
-        call's paths are noted."""
+        """Write the record as `parse` reads it. Call it when nobody is filtered any more; it waits
+        until the paths of the last call are noted."""
         self._busy.acquire()
-        found = self._sources.found()
-        self._looks.close()
-        paths, sought = self._looks.paths, self._looks.sought
-        found["folders"] = {path: sorted(sought.get(path, ())) for path in self._looks.folders}
-        found["named"] = len(paths)
-        found["opened"] = sorted(folded(self.opened))
-        found["looked"] = sorted(folded(self.looked - self.opened))
-        if len(found["foreign"]) > MANY:  # nobody searches so many: sources count whole
-            found["foreign"], found["text"] = [], sorted({*found["text"], *found["imported"]})
-        if len(paths) + sum(map(len, sought.values())) > MOST:
+        looked = self.looked - self.opened
+        if len(self.opened) + len(looked) > MOST:
             self.unknown = self.unknown or f"it names more than {MOST} paths"
+        parts = [os.fsencode(self.unknown), b"", b"", b""]
+        if not self.unknown:
+            parts[1:3] = b"\0".join(sorted(self.opened)), b"\0".join(sorted(looked))
         with open(path, "wb") as file:
-            file.write(os.fsencode(self.unknown.replace("\n", " ")) + b"\n")
-            if not self.unknown:
-                file.write(ascii(found).encode() + b"\n")
-                file.write(b"\0".join(sorted(paths)))
-            file.write(b"\0\0")
+            file.write(b"\0\0".join(parts))
 
     def serve(self, fd: int) -> None:
         """Let every call go on, noting what it names. Returns when nobody is filtered any more."""
@@ -209,18 +163,12 @@ class Record:
                 # too, and waits.
                 self._send(fd, answer)
                 answer = b""
+            call = self._names.get(row[3])
             for path in named:
-                if path.startswith(self._sources.SAYS):
-                    self._hear(path, row[1])
-                    continue
-                call = self._names[row[3]]
-                kept, strayed = self._lead(path, row[1])
-                self._looks.take(path, kept, row[1], call, _calls.follows(call, row[6:]))
-                if strayed:
-                    (self.opened if call in _calls.TAKING else self.looked).update(strayed)
+                kept = self._lead(path, row[1])
+                (self.opened if call in _calls.TAKING else self.looked).update(kept)
                 if call in _calls.RENAMING:
-                    kept += self._moved(path, kept)
-                self._sources.weigh(path, kept, row[1], call)
+                    self._move(path, kept)
         except Exception as error:
             self.unknown = self.unknown or f"a system call was not understood: {error!r}"
         finally:
@@ -265,7 +213,6 @@ class Record:
             if how is not None and len(how) >= 24 and how[16] & _IN_ROOT:
                 self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
-            self._looks.begin(self._sources.forget(pid))
             for path in list(paths):
                 paths += self._interpreters(path, pid)
         return paths
@@ -340,7 +287,7 @@ class Record:
             words = head[2:].split(b"\n")[0].split()
             if not head.startswith(b"#!") or not words:
                 usual = b"/ld-linux" in head or b"/ld-musl" in head
-                if head.startswith(b"\x7fELF") and real.startswith(self._inside) and not usual:
+                if head.startswith(b"\x7fELF") and real.startswith(self._tree) and not usual:
                     self.unknown = self.unknown or "it runs a programme with a loader of its own"
                 break
             path = words[0]
@@ -349,46 +296,30 @@ class Record:
             found.append(path)
         return found
 
-    def _hear(self, path: bytes, thread: int) -> None:
-        verb, _, text = path[len(self._sources.SAYS) :].partition(b"/")
-        if self._looks.hear(verb, text, thread):
-            return
-        begun = self._sources.hear(verb, text, thread)
-        # One that is reached by a link has another name for its code.
-        if begun and self._lead(begun, thread)[0] != (begun[len(self._inside) :],):
-            self._sources.doubt(thread)
-
-    def _lead(self, path: bytes, pid: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Where a path leads, and every link on the way: what of it is in the tree, and what
-        beside it."""
-        known = self._seen.get(path)
-        if known is None:
-            self._kept, self._strayed, self._lasting = [], [], not path.startswith(b"/proc/")
+    def _lead(self, path: bytes, pid: int) -> tuple[bytes, ...]:
+        """Return where a path leads, and every link on the way, as far as that is recorded."""
+        kept = self._seen.get(path)
+        if kept is None:
+            self._kept, self._lasting = [], not path.startswith(b"/proc/")
             self._follow(path, pid)
-            known = tuple(self._kept), tuple(self._strayed)
+            kept = tuple(self._kept)
             if self._remember and self._lasting:
-                self._seen[path] = known
-        return known
+                self._seen[path] = kept
+        return kept
 
-    def _moved(self, path: bytes, kept: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """What a rename is about to take along with these: all that lies below a folder. Who
-        reads it afterwards names it by a path at which no tree has anything."""
-        if self._inside.startswith(os.path.realpath(path) + b"/"):
+    def _move(self, path: bytes, kept: tuple[bytes, ...]) -> None:
+        """Note what a rename is about to take along: all that lies below a folder. Who reads it
+        afterwards names it by a path at which no tree has anything."""
+        if self._tree.startswith(os.path.realpath(path) + b"/"):
             self.unknown = self.unknown or "it moves the tree itself"
-            return ()
-        found: list[bytes] = []
-        for name in kept:
-            top = self._inside + name
+            return
+        for top in kept:
             if os.path.islink(top):
                 continue
             for above, folders, files in os.walk(top, onerror=self._fails):
-                inside = above[len(self._inside) :] + b"/"
-                found += [inside + other for other in (*folders, *files)]
-                if len(found) > MOST:
-                    self.unknown = self.unknown or f"it moves more than {MOST} paths"
-                    return ()
-        self._looks.paths.update(found)
-        return tuple(found)
+                self.opened.update(above + b"/" + name for name in (*folders, *files))
+                if len(self.opened) > MOST:
+                    return
 
     def _fails(self, error: OSError) -> None:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -435,13 +366,5 @@ class Record:
         self._keep(here)
 
     def _keep(self, path: bytes) -> None:
-        if path == self._tree:
-            self._kept.append(b"")
-        elif path.startswith(self._inside):
-            inside = path[len(self._inside) :]
-            if inside.startswith(b".git/"):
-                self.unknown = self.unknown or "it reads .git, which differs from commit to commit"
-            elif inside != b".git":
-                self._kept.append(inside)
-        elif (path + b"/").startswith(self._beside):
-            self._strayed.append(path)
+        if (path + b"/").startswith(self._recorded):
+            self._kept.append(path or b"/")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -27,8 +26,6 @@ from celedger.errors import SuiteError
 from celedger.system import process, tree
 from celedger.system.gate import Permit, mark
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
-from celedger.system.record import NOWHERE, take
-from celedger.system.sources import SOURCES
 
 FOLDER = Path("/")  # where a launcher starts: outside of any checkout
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
@@ -37,20 +34,7 @@ _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
 _MOST = 3  # launchers held at once: each keeps the memory of what it imported
 _ORDER = 1 << 20  # bytes of a message
-_NAMED = 1000  # paths that each trial names anew: about fifty milliseconds
-# Looked up by recording what importing them names, 2026-11-22: with these nothing but their own
-# files, those of the standard library and of the machine.
-_QUIET = frozenset({
-    "torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "typing_extensions", "filelock",
-    "networkx", "jinja2", "markupsafe", "tqdm", "pynvml", "tabulate", "wcwidth", "_virtualenv",
-    "_distutils_hack",
-})  # fmt: skip
-_QUIET_STARTS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
-_CODE_LINE = re.compile(rb"(?m)^(?:\xef\xbb\xbf)?import[ \t]")
-_NO_PACKAGES = (b".dist-info", b".egg-info", b".pth")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-# Of a library the user's repository may have a copy, tracked or not: its folder stands for all.
-_LIBRARY = re.compile(rb"(.*?/(?:site|dist)-packages/[^/]+|.*?/lib/python\d\.\d+)(?=/)", re.DOTALL)
 
 _Key = tuple[str, tuple[str, ...], frozenset[tuple[str, str]]]
 
@@ -83,8 +67,6 @@ class _Launcher:
     ) -> None:  # fmt: skip
         self.stamps: tuple[tuple[str, int, int], ...] = ()
         self.files: dict[str, str] = {}
-        self.packages: set[str] = set()
-        self.named: dict[str, list[str]] = {}  # what its imports do that counts as its trials' own
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
@@ -107,7 +89,6 @@ class _Launcher:
         if not said or "unfit" in said:
             return False
         self.files = said["files"]
-        self.packages = {*said["files"], *said["packages"]} - {"__mp_main__"}  # itself
         self.stamps = tuple((folder, time, inode) for folder, time, inode in said["stamps"])
         self._socket.settimeout(_ANSWER)
         return True
@@ -161,13 +142,11 @@ class _Launcher:
 
 class Launchers:
     """The launchers of one celedger command. `script` is `celedger/child/launcher.py`, copied to
-    where no user's edit reaches it; `repository` the one under test, and `beside` the folders of
-    which is recorded what is opened (see process.Reads)."""
+    where no user's edit reaches it; `repository` the one under test."""
 
-    def __init__(self, script: Path, repository: Path, beside: tuple[Path, ...] = ()) -> None:
+    def __init__(self, script: Path, repository: Path) -> None:
         self._script = script
         self._repository = repository
-        self._beside = beside
         self._held: dict[_Key, _Launcher | None] = {}  # None: unfit, and will be again
 
     def close(self) -> None:
@@ -212,7 +191,7 @@ class Launchers:
                 return None
             order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
             order["reads"] = reads.words() if reads else ("", "", "")
-            order["writable"], order["named"] = writable, launcher.named
+            order["writable"] = writable
             forked = launcher.fork(order, [*own, log, *passed])
             if forked is None:  # killed, perhaps after it forked
                 tree.hunt(variable=(TRIAL_VARIABLE, token))
@@ -242,79 +221,29 @@ class Launchers:
             return None
         fit = False
         try:
-            fit = launcher.imported(stop)
-            self._refuse_own(preload, launcher)
-            if fit and not (launcher.packages <= _QUIET and self._apart(launcher)):
-                named = self._named(python, preload, env, permit, stop)
-                launcher.named, fit = named or {}, named is not None
+            fit = launcher.imported(stop) and not self._own(preload, launcher)
         finally:
             if not fit:
                 launcher.close()
         self._held[key] = launcher if fit else None
         return self._held[key]
 
-    def _named(
-        self,
-        python: str,
-        preload: Sequence[str],
-        env: Mapping[str, str],
-        permit: Permit,
-        stop: Callable[[], bool] | None,
-    ) -> dict[str, list[str]] | None:
-        """What the imports read of the user's own repository, and what else counts of each trial
-        that they come before: from another launcher, which serves nobody and is recorded. A filter
-        that is on a process is on all that it forks, so the one that serves has none. None where
-        that is not known, or too much."""
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name).resolve()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with ours, theirs:
-                ours.shutdown(socket.SHUT_WR)  # the end of its service
-                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
-                fd = theirs.fileno()
-                done = process.run(
-                    line(python, preload), cwd=FOLDER, log=folder / "log", pass_fds=(fd,),
-                    permit=_with(permit, self._script, fd), timeout=_IMPORTING,
-                    env={**env, TRIAL_VARIABLE: "0" * _TOKEN, "CELEDGER_SOURCES": str(folder)},
-                    reads=Reads(folder, folder / "reads", self._beside), stop=stop,
-                )  # fmt: skip
-            told = take(folder / "reads")
-        if not done.ok or told.unknown:
-            return {} if told.unknown == NOWHERE else None
-        own = tuple(os.fsencode(f) + b"/" for f in (self._script.parents[2], SUPERVISOR.parent))
-        beside = {verb: map(_whole, told.found[verb]) for verb in ("opened", "looked")}
-        files = [n for n in (*told.found["foreign"], *told.found["data"]) if _matters(n)]
-        found = {
-            "open": [n for n in (*beside["opened"], *files) if not n.startswith(own)],
-            "stat": beside["looked"],
-            "package": [n for n in told.found["packages"] if not n.endswith(_NO_PACKAGES)],
-            "reader": [told.found["reader"]] if told.found["reader"] else [],
+    def _own(self, preload: Sequence[str], launcher: _Launcher) -> bool:
+        """Return True if it imported a module of the repository under test: that comes from the
+        user's files, not from the commit's. Raises SuiteError where the suite preloads it."""
+        own = {
+            name: Path(file)
+            for name, file in launcher.files.items()
+            if Path(file).is_relative_to(self._repository)
+            and not _INSTALLED.intersection(Path(file).parts)
         }
-        named = {verb: sorted(map(os.fsdecode, set(names))) for verb, names in found.items()}
-        return named if sum(map(len, named.values())) <= _NAMED else None
-
-    def _apart(self, launcher: _Launcher) -> bool:
-        """Whether none of the folders in which it looked for modules is the user's repository's,
-        but for environments there, nor has lines that Python carries out when it starts."""
-        folders = [Path(folder).resolve() for folder, _, _ in launcher.stamps]
-        return not any(map(_starts_with_code, folders)) and not any(
-            folder.is_relative_to(place) and not _INSTALLED.intersection(folder.parts)
-            for folder in folders
-            for place in self._beside
-        )
-
-    def _refuse_own(self, preload: Sequence[str], launcher: _Launcher) -> None:
-        """A module of the repository under test would come from the user's files, not from the
-        commit's."""
         for name in preload:
-            folder = Path(launcher.files.get(name.partition(".")[0], "/"))
-            installed = _INSTALLED.intersection(folder.parts)
-            if not installed and folder.is_relative_to(self._repository):
-                launcher.close()
+            if folder := own.get(name.partition(".")[0]):
                 raise SuiteError(
                     f"the suite preloads {name}, which is the repository's own ({folder})",
                     "take it out of `preload`: it has to come from the commit under test",
                 )
+        return bool(own)
 
 
 def line(python: str, preload: Sequence[str]) -> tuple[str, ...]:
@@ -331,26 +260,6 @@ def early_variables(env: Mapping[str, str]) -> dict[str, str]:
 def _with(permit: Permit, script: Path, channel: int) -> Permit:
     own = {"script": str(script), "channel": str(channel), "supervisor": str(SUPERVISOR)}
     return replace(permit, values=own)
-
-
-def _starts_with_code(folder: Path) -> bool:
-    """Whether it has a `.pth` file with a line of code (Python's `site`) that was not looked up."""
-    try:
-        files = [path for path in folder.glob("*.pth") if path.name not in _QUIET_STARTS]
-        return any(_CODE_LINE.search(path.read_bytes()) for path in files)
-    except OSError:
-        return True
-
-
-def _matters(foreign: bytes) -> bool:
-    """Whether it may be a text that says what is done: not a library that was linked."""
-    return foreign.endswith(SOURCES) or (os.path.isfile(foreign) and b".so" not in foreign)  # noqa: PTH113
-
-
-def _whole(path: bytes) -> bytes:
-    """Of a file of a library, the library's folder."""
-    found = _LIBRARY.match(path)
-    return found[1] if found else path
 
 
 def startable(argv: Sequence[str], python: str) -> bool:

@@ -34,7 +34,7 @@ from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Place
 
 # A build must not report.
-_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE", "CELEDGER_SOURCES")
+_CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
 
 # Seconds between two looks at a training: the usual ones, and where an epoch may end it.
 TICK, WATCHING = 0.05, 0.01
@@ -94,7 +94,6 @@ class Attempt:
             "CELEDGER_FD": str(self.channel),
             "CELEDGER_JOURNAL": str(self.journal_path),
             "CELEDGER_INODE": journal.inode(self.channel),
-            "CELEDGER_SOURCES": str(bench.tree),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
         env = variables(
@@ -249,8 +248,7 @@ class Attempt:
         if self.observed.began and not self.task.whole:  # what a part inherits is not in the tree
             strayed = self.bench.closures.keep(
                 self.commit, self.task, ulid, self.observed, self.bench.checkout,
-                self.bench.suite_copy, self.place.python,
-                self.bench.starts.question(self.task, self.place.python),
+                self.place.python, self.bench.starts.question(self.task, self.place.python),
             )  # fmt: skip
             if strayed:
                 root = self.bench.checkouts.repository.root

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -20,52 +20,57 @@ from celedger.ledger import Ledger
 from celedger.model import Closure, Commit, Footprint, Kind, Task, TrialRecord
 from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
-from celedger.repo.closures import TREE, Contents, Forms, Objects
+from celedger.repo.closures import Contents, Objects
 from celedger.system.gate import Permit
-from celedger.system.record import take
 from celedger.trial import journal, outside, protocol
-from celedger.trial.imports import Imports, code_of, lists_by_finders
 
 # What is stored before a content: which rules its footprint was recorded by. Raised whenever a
 # footprint may lack what it should name; closures of other rules agree with nothing.
-RULES = "8:"
+RULES = "9:"
 
 
 @dataclass
 class Observed:
-    """What the commands of one trial named, together. `unknown` says why that is not known."""
+    """What the commands of one trial named, together, by absolute paths. `unknown` says why that is
+    not known."""
 
-    paths: set[bytes] = field(default_factory=set)
-    # Of which only the import system asked, with names of modules: see system/looks.py.
-    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
+    opened: set[bytes] = field(default_factory=set)
+    looked: set[bytes] = field(default_factory=set)
     unknown: str = ""
     began: bool = False
-    imports: Imports = field(default_factory=Imports)
-    opened: set[bytes] = field(default_factory=set)  # of the user's own repository (outside.py)
-    looked: set[bytes] = field(default_factory=set)
     since: float = field(default_factory=time.time)
 
     def take_in(self, record: Path) -> None:
         """Add what the supervisor wrote of one command, and remove its file."""
-        self.began = True
-        told = take(record)
-        self.unknown = self.unknown or told.unknown
-        if self.unknown:
-            return
-        self.imports.add(told.found)
-        self.opened.update(told.found["opened"])
-        self.looked.update(told.found["looked"])
-        self.paths.update(told.paths)
-        for folder, names in told.found["folders"].items():
-            self.folders.setdefault(folder, set()).update(names)
+        from celedger.system import reads  # what it imports, a parent that starts nothing lacks
 
-    def sought(self, objects: Objects, tree: str) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
-        """Folders of the tree at which the commands ran, as a footprint has them. What was looked
-        at and is none joins the paths."""
-        there = objects.at(tree, self.folders)
-        lie = {f for f in self.folders if not f or there.get(f, (b"",))[0] == TREE}
-        self.paths |= self.folders.keys() - lie
-        return tuple((f, tuple(sorted(self.folders[f]))) for f in sorted(lie - self.paths))
+        self.began = True
+        try:
+            parsed = reads.parse(record.read_bytes())
+            record.unlink()
+        except OSError:
+            parsed = None
+        unknown, opened, looked = parsed or ("its record was lost", set(), set())
+        self.unknown = self.unknown or unknown
+        self.opened |= opened
+        self.looked |= looked
+
+    def split(self, tree: Path) -> tuple[set[bytes], Observed]:
+        """Return the paths inside of the tree, relative to it, and all others."""
+        top = os.fsencode(os.path.realpath(tree))
+        inside = {p[len(top) + 1 :] for p in self.opened | self.looked if _lies_in(p, top)}
+        unknown = self.unknown
+        if any(path.startswith(b".git/") for path in inside):
+            unknown = unknown or "it reads .git, which differs from commit to commit"
+        return inside - {b".git"}, Observed(
+            {p for p in self.opened if not _lies_in(p, top)},
+            {p for p in self.looked if not _lies_in(p, top)},
+            unknown, self.began, self.since,
+        )  # fmt: skip
+
+
+def _lies_in(path: bytes, folder: bytes) -> bool:
+    return path == folder or path.startswith(folder + b"/")
 
 
 class Closures:
@@ -87,7 +92,6 @@ class Closures:
         self.beside = (*outside.folders(repository), journal.own_folder(ledger))
         self._objects = Objects(repository)
         self._contents: dict[Footprint, Contents] = {}
-        self._forms: dict[Footprint, Forms] = {}
         self._footprints: dict[int, Footprint] = {}
         self._filters: tuple[str, frozenset[str]] = ("", frozenset())  # as configured, for a tree
 
@@ -98,51 +102,33 @@ class Closures:
         ulid: str,
         observed: Observed,
         checkout: Checkout,
-        suite: Path,
         python: str,
         permit: Permit,
     ) -> str:
-        """Store the closure of a trial that just ended in a checkout, with a copy of its suite and
-        an interpreter (and a permit to ask it). Returns the file that it took from the user's work
-        tree instead, "" for none."""
-        unknown, file = observed.unknown, ""
+        """Store the closure of a trial that just ended in a checkout, with an interpreter (and a
+        permit to ask it). Returns the file that it took from the user's work tree instead, "" for
+        none."""
+        file = ""
+        paths, beside = observed.split(checkout.path)
+        unknown = beside.unknown
         if task.build and not (task.inputs and self._repository.matching(commit.sha, task.inputs)):
             unknown = unknown or "its build declares no inputs"
         try:
-            found = outside.Outside()
-            if observed.opened or observed.looked:
+            if beside.opened or beside.looked:
                 found = outside.judge(
-                    self._repository, self.beside, observed.opened, observed.looked,
-                    self._objects, commit.tree, self._kept(ulid), python, permit,
-                    observed.since,
+                    self._repository, self.beside, beside.opened, beside.looked,
+                    self._objects, commit.tree, self._kept(ulid), python, permit, observed.since,
                 )  # fmt: skip
-            file, unknown = found.file, unknown or found.unknown
-            observed.paths |= found.paths
-            sought = observed.sought(self._objects, commit.tree)
-            paths = observed.paths
-            ours = (self._child, journal.own_folder(self._ledger))
-            if (
-                sought
-                and not unknown
-                and lists_by_finders(
-                    paths, observed.imports, self._objects, commit.tree, task, suite, ours
-                )
-            ):
-                paths.update(folder for folder, _ in sought)
-                sought = ()
+                file, unknown = found.file, unknown or found.unknown
+                paths |= found.paths
             if not unknown:
                 unknown = self._filtered(commit, task, paths)
             if not unknown:
                 inputs = task.inputs if task.build else ()
-                footprint = Footprint(tuple(sorted(paths)), inputs, sought)
+                footprint = Footprint(tuple(sorted(paths)), inputs)
                 content = self._of(footprint, [commit], task)[commit.sha]
                 if checkout.manner != self._manner:
                     unknown = "how git writes files was changed meanwhile"
-                if (made := _made(checkout, paths)) is not None:
-                    footprint = code_of(
-                        footprint, observed.imports, self._objects, commit.tree, task,
-                        suite, ours, self._attributes, made,
-                    )  # fmt: skip
         except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
             unknown = unknown or str(error) or type(error).__name__
         if unknown:
@@ -188,16 +174,9 @@ class Closures:
         return self.compared(commits, task, environment, seed)[0]
 
     def compared(
-        self,
-        commits: Sequence[Commit],
-        task: Task,
-        environment: str,
-        seed: int | None = None,
-        *,
-        by_code: bool = True,
+        self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
     ) -> tuple[dict[str, list[Closure]], list[Mapping[str, str]]]:
-        """`agreeing`, and for each footprint of these trials what each commit has there: file by
-        file, or with sources `by_code`."""
+        """`agreeing`, and for each footprint of these trials what each commit has there."""
         found: dict[str, list[Closure]] = {commit.sha: [] for commit in commits}
         known: dict[int, list[Closure]] = {}
         for closure in self._ledger.closures(
@@ -208,48 +187,21 @@ class Closures:
         lying = []
         for number, closures in known.items():
             try:
-                contents, of_trial = self._held_against(number, closures, commits, task, by_code)
+                contents = self._of(self._footprint(number), commits, task)
             except RepositoryError:
                 continue  # a clone that lacks objects: nothing is proven
             by_content: dict[str, list[Closure]] = {}
             for closure in closures:
-                by_content.setdefault(of_trial[closure.ulid], []).append(closure)
+                by_content.setdefault(closure.content, []).append(closure)
             lying.append(contents)
             for sha, content in contents.items():
                 found[sha] += by_content.get(content, ())
         return found, lying
 
-    def _held_against(
-        self,
-        number: int,
-        closures: Sequence[Closure],
-        commits: Sequence[Commit],
-        task: Task,
-        by_code: bool,
-    ) -> tuple[Mapping[str, str], dict[str, str]]:
-        """What each commit has at a footprint, and what each of its trials (by ulid) had."""
+    def _footprint(self, number: int) -> Footprint:
         if number not in self._footprints:
             self._footprints[number] = self._ledger.footprint(number)
-        footprint = self._footprints[number]
-        contents = self._of(footprint, commits, task)
-        of_trial = {closure.ulid: closure.content for closure in closures}
-        if not footprint.code or not by_code:
-            return contents, of_trial
-        # One tree stands for all that have the same there.
-        trees = {contents[commit.sha]: commit.tree for commit in commits}
-        lacking = {c.commit: c.content for c in closures if c.content not in trees}
-        for sha, tree in self._objects.trees(lacking).items():
-            trees[lacking[sha]] = tree
-        if footprint not in self._forms:
-            self._forms[footprint] = Forms(self._objects, footprint)
-        forms = self._forms[footprint].of(trees.values())
-        of_content = {
-            content: content.rpartition(":")[0] + forms[tree] for content, tree in trees.items()
-        }
-        return (
-            {sha: of_content[content] for sha, content in contents.items()},
-            {ulid: of_content.get(content, content) for ulid, content in of_trial.items()},
-        )
+        return self._footprints[number]
 
     def evidence(
         self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]
@@ -257,12 +209,10 @@ class Closures:
         """The closure of a trial that shows how this one would end, and that none of those `held`
         stands for already. What failed may end well today: data that was not there, a package."""
         used = {r.derived or r.trial.ulid for r in held}
-        for by_code in (False, True):  # what agrees file by file takes nothing apart
-            found, _ = self.compared([commit], task, environment, seed, by_code=by_code)
-            for agreeing in found[commit.sha]:
-                fit = agreeing.whole and not agreeing.failed and agreeing.ulid not in used
-                if fit and self._tells(task, agreeing.ulid):
-                    return agreeing
+        for agreeing in self.agreeing([commit], task, environment, seed)[commit.sha]:
+            fit = agreeing.whole and not agreeing.failed and agreeing.ulid not in used
+            if fit and self._tells(task, agreeing.ulid):
+                return agreeing
         return None
 
     def _tells(self, task: Task, ulid: str) -> bool:
@@ -276,31 +226,21 @@ class Closures:
         )
 
     def content(self, commit: Commit, task: Task, number: int) -> str:
-        """What a commit has at a footprint (by its number), file by file."""
-        if number not in self._footprints:
-            self._footprints[number] = self._ledger.footprint(number)
-        return self._of(self._footprints[number], [commit], task)[commit.sha]
+        """What a commit has at a footprint (by its number)."""
+        return self._of(self._footprint(number), [commit], task)[commit.sha]
 
     def _of(self, footprint: Footprint, commits: Sequence[Commit], task: Task) -> Mapping[str, str]:
         """What each commit (by hash) has there. What does not lie in a tree comes first: one blob
         is different files where git is told to write it otherwise, and an environment's fingerprint
         has neither the user's variables nor what is in packages but their versions."""
-        plain = replace(footprint, code=(), docs=True, python=(0, 0))
-        if plain not in self._contents:
-            self._contents[plain] = Contents(self._objects, plain)
-        by_tree = self._contents[plain].of(commit.tree for commit in commits)
+        if footprint not in self._contents:
+            self._contents[footprint] = Contents(self._objects, footprint)
+        by_tree = self._contents[footprint].of(commit.tree for commit in commits)
         beside = {commit.sha: self._installed(commit.sha, task) for commit in commits}
         head = f"{RULES}{self._manner}:{self._variables}"
         return {
             commit.sha: f"{head}:{beside[commit.sha]}:{by_tree[commit.tree]}" for commit in commits
         }
-
-
-def _made(checkout: Checkout, paths: set[bytes]) -> list[Path] | None:
-    """What a build wrote of these paths; None where that is not known."""
-    if checkout.made is None:
-        return None
-    return [checkout.path / n for n in sorted(checkout.made.files) if os.fsencode(n) in paths]
 
 
 def measured(task: Task) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
@@ -29,8 +30,8 @@ from celedger.repo.closures import SUBMODULE, TREE, Objects
 from celedger.repo.plumbing import ask
 from celedger.system import environment, process
 from celedger.system.gate import Permit
-from celedger.system.sources import COMPILED
 
+_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 # Of .git, what tells by its size or by being there.
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
 _LINK = b"120000"
@@ -78,9 +79,9 @@ def judge(
     permit: Permit,
     began: float = math.inf,
 ) -> Outside:
-    """Of what a trial opened of the folders `beside`, and what it only looked at; one that ends
-    with a slash stands for all that is below. `commit` is the tree that it ran at; `python` is its
-    interpreter, with a permit to ask it; it `began` then (Unix seconds)."""
+    """Of what a trial opened of the folders `beside`, and what it only looked at. `commit` is the
+    tree that it ran at; `python` is its interpreter, with a permit to ask it; it `began` then (Unix
+    seconds)."""
     git = _inside(repository.common_dir)
     state = _inside(repository.state_dir)
     others = _inside(repository.state_dir / "checkouts")
@@ -88,7 +89,7 @@ def judge(
     user = {*beside} - {repository.common_dir, kept.folder}
     places = {_inside(p): p for p in sorted(user, key=_depth)}
     # Where byte-code was there, Python opens no source.
-    opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := COMPILED.fullmatch(p)))}
+    opened = {*opened, *(m[1] + m[2] + b".py" for p in opened if (m := _COMPILED.fullmatch(p)))}
     began -= TICK
     strayed: dict[str, str] = {}  # kind of reason: reason
     there: dict[bytes, set[bytes]] = {inside: set() for inside in places}
@@ -108,30 +109,21 @@ def judge(
                 strayed.setdefault("git", f"it reads the user's own .git: {what}")
             continue
         inside = next((inside for inside in places if at.startswith(inside)), None)
-        if inside is None:  # a folder above, which stands for what is in several
-            strayed.setdefault("folder", "it reads too many files of the user's to tell which")
-        else:
+        if inside is not None:
             there[inside].add(path)
     file = ""
     paths: set[bytes] = set()
     for inside, found in there.items():
         if found <= {inside[:-1]} - opened:
             continue  # it is there
-        names = {path[len(inside) :].rstrip(b"/") for path in found}
+        names = {path[len(inside) :] for path in found}
         tree = _Tree(places[inside], names, objects, commit)
         for path in sorted(found):
-            name = path[len(inside) :].rstrip(b"/")
+            name = path[len(inside) :]
             lies = tree.find(name)
             said = os.fsdecode(name) or "the names in it"
             reason = f"it reads the user's own work tree: {said}"
-            if path.endswith(b"/"):
-                if name.rpartition(b"/")[2] == b"__pycache__":  # stands for the sources beside it
-                    name = name.rpartition(b"/")[0]
-                    lies = tree.find(name)
-                if lies in tree.folders or lies in tree.files:
-                    strayed.setdefault("folder", f"{reason}, too many files to tell which")
-                paths.add(lies)
-            elif path not in opened:
+            if path not in opened:
                 searched = name in tree.folders and path in _search_path(python, permit)
                 if not searched and not tree.looks_the_same(lies, began):
                     strayed.setdefault(

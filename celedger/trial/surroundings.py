@@ -96,14 +96,14 @@ def variables(
 
 # What nearly every training imports of it.
 _OFTEN = (
-    "sitecustomize.py", "celedger/__init__.py", "celedger/child/__init__.py",
+    "celedger/__init__.py", "celedger/child/__init__.py",
     "celedger/child/torch.py",
 )  # fmt: skip
 
 
 def child_copy(cache: Path) -> Path:
-    """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
-    `importing.py`) and nothing else of celedger."""
+    """A folder, to be put on PYTHONPATH, that holds `celedger.child` and nothing else of
+    celedger."""
     home = child_folder(cache)
     if not home.exists():
         try:
@@ -137,7 +137,6 @@ def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
             target = new / "celedger" / file.relative_to(package)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        shutil.copyfile(package / "child" / "importing.py", new / "sitecustomize.py")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
         for name in _OFTEN:  # no trial writes byte-code itself
             py_compile.compile(str(new / name), invalidation_mode=mode, quiet=2)

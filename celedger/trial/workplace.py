@@ -22,7 +22,7 @@ from celedger.system import environment, gpu, lock, sandbox
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
-from celedger.trial import events, expected, outside, parts, protocol
+from celedger.trial import events, expected, parts, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.runner import Bench
 from celedger.trial.starts import Starts
@@ -116,11 +116,7 @@ def set_bench(
         suite=suite,
         suite_files=suite_files,
         child=child,
-        launchers=Launchers(
-            child / "celedger" / "child" / "launcher.py",
-            repository.root,
-            outside.folders(repository),
-        ),
+        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
         environments=environments,
         interpreters=interpreters,
         starts=starts,

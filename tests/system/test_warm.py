@@ -169,7 +169,7 @@ def test_nothing_of_the_recorder_is_met_or_taken_for_a_preloaded_package(place: 
     held = _Launcher(LAUNCHER, sys.executable, PRELOAD, place.env(), PERMIT)
     try:
         assert held.imported(None)
-        assert held.packages - {"_distutils_hack"} == {"numpy"}
+        assert set(held.files) - {"_distutils_hack"} == {"numpy"}
     finally:
         held.close()
     code = "import sys; print([name for name in sys.modules if name.startswith('celedger')])"
@@ -495,6 +495,10 @@ def test_a_module_of_the_repository_is_refused(tmp_path: Path) -> None:
     launchers = Launchers(LAUNCHER, own)
     with pytest.raises(SuiteError, match="mylib, which is the repository's own"):
         launchers.forker((str(python), argv[1]), str(python), ("mylib",), place.env(), PERMIT)
+    # What an installed module imports of it early no trial would be seen to read.
+    (folder / "site-packages" / "plugin.py").write_text("import mylib")
+    words = ((str(python), argv[1]), str(python), ("plugin",), place.env(), PERMIT)
+    assert launchers.forker(*words) is None
     launchers.close()
 
 

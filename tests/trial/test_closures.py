@@ -16,7 +16,7 @@ from conftest import PERMIT
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Environment, Footprint, Task
 from celedger.repo import Repository, closures, scrubbed
-from celedger.repo.closures import Contents, Forms, Objects
+from celedger.repo.closures import Contents, Objects
 from celedger.suite import load
 from celedger.system import process
 from celedger.system.cache import Cache
@@ -99,10 +99,12 @@ def tree(tmp_path: Path) -> Path:
 def test_every_path_that_a_training_names_is_seen(tree: Path, code: str, named: set[bytes]) -> None:
     observed = observe(tree, code)
     assert not observed.unknown
-    assert named <= observed.paths | observed.folders.keys()
+    paths, beside = observed.split(tree)
+    assert named <= paths
+    assert not beside.opened
     # A link is followed even where the call does not: in doubt something was read.
     untouched = {b"data/b.txt"} - named
-    assert not untouched & observed.paths
+    assert not untouched & paths
 
 
 SOCKETS = """\
@@ -136,7 +138,7 @@ except OSError: pass
 def test_a_socket_that_is_a_file_is_named(tree: Path, code: str, named: bytes) -> None:
     observed = observe(tree, SOCKETS.format(code))
     assert not observed.unknown
-    assert observed.paths - {b"", b"latest"} == {named} - {b""}
+    assert observed.split(tree)[0] - {b"", b"latest"} == {named} - {b""}
 
 
 @linux
@@ -150,7 +152,7 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
     (tree / "tool").chmod(0o755)
     (tree / "sh").symlink_to("/bin/sh")
     observed = observe(tree, "import subprocess; subprocess.run(['./tool'], check=True)")
-    assert {b"tool", b"sh", b"data/b.txt"} <= observed.paths
+    assert {b"tool", b"sh", b"data/b.txt"} <= observed.split(tree)[0]
 
 
 @linux
@@ -182,8 +184,9 @@ def test_what_reads_the_history_has_an_unknown_closure(tree: Path) -> None:
     git(tree, "init", "--quiet")
     git(tree, "add", "-A")
     git(tree, "commit", "--quiet", "-m", "one")
-    assert ".git" in observe(tree, "import os; os.system('git describe --always')").unknown
-    assert not observe(tree, "import os; os.path.isdir('.git')").unknown
+    described = observe(tree, "import os; os.system('git describe --always')")
+    assert ".git" in described.split(tree)[1].unknown
+    assert not observe(tree, "import os; os.path.isdir('.git')").split(tree)[1].unknown
 
 
 def test_a_record_that_was_lost_makes_the_closure_unknown(tmp_path: Path) -> None:
@@ -246,13 +249,11 @@ def test_inputs_count_whole_beside_what_the_trial_named(project: Project, patter
     named = (b"pkg/sub/mod.py", b"pkg/__init__.py")
     repository = Repository.open(project.root)
     objects = Objects(repository)
-    code = tuple((path, None) for path in named)
-    footprint = Footprint(named, inputs=(pattern,), code=code, python=sys.version_info[:2])
+    footprint = Footprint(named, inputs=(pattern,))
     trees = [repository.resolve(sha).tree]
     for name, text in (("pkg/sub/x.c", "2"), ("pkg/.gitattributes", "*.c eol=crlf")):
         trees.append(repository.resolve(project.commit(name, {name: text})).tree)
         assert len(set(Contents(objects, footprint).of(trees[-2:]).values())) == 2
-        assert len(set(Forms(objects, footprint).of(trees[-2:]).values())) == 2
 
 
 def test_a_submodule_that_git_is_told_to_ignore_is_seen(
@@ -428,8 +429,7 @@ def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: P
 
 
 @linux
-@pytest.mark.parametrize("by_code", [False, True])
-def test_closures_agree_only_where_the_same_is_installed(project: Project, by_code: bool) -> None:
+def test_closures_agree_only_where_the_same_is_installed(project: Project) -> None:
     (sha,) = project.history([1.0])
     assert project.run("run", sha, "--seed", "0").status == 0
     repository = Repository.open(project.root)
@@ -441,9 +441,7 @@ def test_closures_agree_only_where_the_same_is_installed(project: Project, by_co
             closures = Closures(
                 ledger, repository, project.root, same, lambda *_, key=installed: key
             )
-            found, _ = closures.compared(
-                [repository.resolve(sha)], task, record.trial.environment, by_code=by_code
-            )
+            found = closures.agreeing([repository.resolve(sha)], task, record.trial.environment)
             assert len(found[sha]) == agree
 
 

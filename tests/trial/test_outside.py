@@ -16,7 +16,7 @@ from celedger.ledger import Ledger
 from celedger.model import Command, Task
 from celedger.repo import Repository
 from celedger.repo.closures import Objects
-from celedger.system import process, reads
+from celedger.system import process
 from celedger.trial import outside
 from celedger.trial.closure import Observed
 from celedger.trial.surroundings import variables
@@ -51,6 +51,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
     assert done.ok, log.read_text()
     observed = Observed()
     observed.take_in(reads)
+    _, observed = observed.split(tree)
     assert not observed.unknown
     return outside.judge(
         repository, beside, observed.opened, observed.looked, Objects(repository),
@@ -175,63 +176,6 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     assert judged(project, "import model", python).file == "model.py"
 
 
-def test_a_folder_of_very_many_untracked_files_is_told_as_one(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a folder of git's files, or of byte-code of these, it is told as one that is read."""
-    monkeypatch.setattr(reads, "MANY", 3)
-    project.commit("one", FILES)
-    repository = Repository.open(project.root)
-    objects, tree = Objects(repository), repository.resolve("HEAD").tree
-
-    def told(*names: str) -> tuple[bool, set[bytes]]:
-        opened = reads.folded({bytes(project.root / name) for name in names})
-        assert len(opened) <= 3 < len(names)
-        found = outside.judge(
-            repository, [project.root], opened, (), objects, tree, kept(project), sys.executable,
-            PERMIT,
-        )  # fmt: skip
-        return bool(found.unknown), {*found.paths}
-
-    many = [f"data/{name}" for name in ("big/a", "big/b/1/2", "big/b/2/2", "small/d", "x.csv")]
-    assert told(*many, ".git/celedger/suites/x/fit.py") == (False, {b"data"})
-    assert told("model.py", *many)[0]
-    assert told("pkg/a", "pkg/b", "pkg/c", "pkg/core.py")[0]
-    assert told("pkg/new/a", "pkg/new/b", "pkg/new/c", "pkg/new/d") == (False, {b"pkg/new"})
-    assert told(*(f"pkg/__pycache__/{i}.pyc" for i in range(4)))[0]
-    assert told(*(f".git/objects/{i}" for i in range(4)))[0]
-
-
-def test_the_fullest_folders_are_folded_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "MANY", 20)
-    data = {b"/r/data/%d" % i for i in range(17)}
-    libraries = {b"/r/venv/a/%d" % i for i in range(2)} | {b"/r/venv/b/%d" % i for i in range(2)}
-    assert reads.folded(data) == data
-    assert reads.folded(data | libraries) == {b"/r/data/"} | libraries
-    deep = {b"/r/data/%d/x" % i for i in range(30)}
-    assert reads.folded(deep | data) == {b"/r/data/"}
-    assert len(reads.folded({b"/%d/%d" % (i, j) for i in range(30) for j in range(30)})) <= 20
-
-
-def test_a_folder_above_the_users_work_trees_makes_a_closure_unknown(project: Project) -> None:
-    project.commit("one", FILES)
-    repository = Repository.open(project.root)
-    tree = repository.resolve("HEAD").tree
-    above = {bytes(project.root.parent) + b"/"}
-    found = outside.judge(
-        repository,
-        [project.root],
-        above,
-        (),
-        Objects(repository),
-        tree,
-        kept(project),
-        sys.executable,
-        PERMIT,
-    )
-    assert "too many files" in found.unknown
-
-
 @pytest.mark.parametrize(
     ("change", "trials"),
     [("config core.autocrlf true", 4), ("config filter.lfs.smudge 'sed s/1/2/'", 4),
@@ -325,69 +269,3 @@ def test_a_filter_may_read_any_file_and_that_of_git_lfs_one(
         project.commit(file, {file: "[lfs]\n\n"})
         assert project.run("run", "HEAD").status == 0
         assert trained(project) == trials
-
-
-def test_what_looks_at_sources_in_a_preloaded_module_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "mylib.py").write_text("def g(f): return f.__code__.co_firstlineno\n")
-    python = environment(tmp_path / "venv", folder)
-    head = f'name = "tiny"\npython = "{python}"\npreload = ["mylib"]\n'
-    script = (
-        "import mylib, model\nfrom celedger.child import log\n"
-        "log(epoch=0, val_loss=mylib.g(model.f))\n"
-    )
-    suite = ONE.replace('name = "tiny"\n', head)
-    project = make_project(tmp_path / "p", suite, {"fit.py": script})
-    for words in ("", "# words\n"):
-        project.commit("one", {"model.py": f"{words}def f(): pass\n"})
-        assert project.run("run", "HEAD").status == 0
-    assert trained(project) == 2
-    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
-        assert all("warm_duration" in record.summaries for record in ledger.trials())
-
-
-def trained_where_a_file_goes(root: Path, python: str, preload: str, value: str) -> int:
-    """How many trials run for a commit and the next one, which has no `d/v` any more. They report
-    a value that the preloaded module has."""
-    head = f'name = "tiny"\npython = "{python}"\npreload = ["{preload}"]\n'
-    script = f"import {preload}\nfrom celedger.child import log\nlog(epoch=0, val_loss={value})\n"
-    project = make_project(root, SUITE.replace('name = "tiny"\n', head), {"fit.py": script})
-    project.commit("one", {"d/v": "1", "d/w": "2"})
-    project.run("run", "HEAD")
-    git(project.root, "rm", "-q", "d/v")
-    project.commit("two", {"d/w": "3"})
-    project.run("run", "HEAD")
-    return trained(project)
-
-
-@pytest.mark.parametrize(
-    ("code", "trials"),
-    [
-        ("X = float(open('{root}/d/v').read())", 4),  # also from the user's work tree by its path
-        ("import os\nX = float(os.path.exists('{root}/d/v'))", 4),
-        ("import subprocess\nX = float(subprocess.run(['cat', '{root}/d/v']).returncode)", 4),
-        ("X = 1.0", 2),
-    ],
-)
-def test_what_a_preloaded_module_reads_counts_as_its_trials_own(
-    tmp_path: Path, code: str, trials: int
-) -> None:
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "mylib.py").write_text(code.replace("{root}", str(tmp_path / "p")))
-    python = environment(tmp_path / "venv", folder)
-    assert trained_where_a_file_goes(tmp_path / "p", python, "mylib", "mylib.X") == trials
-
-
-def test_what_a_line_of_a_pth_file_reads_counts_with_quiet_preloads_too(tmp_path: Path) -> None:
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "tqdm.py").write_text("import sys\n")  # a name that was looked up
-    python = environment(tmp_path / "venv", folder)
-    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    value = tmp_path / "p" / "d" / "v"
-    (packages / "start.pth").write_text(
-        f"import os, sys; sys.found = float(os.path.exists({str(value)!r}))\n"
-    )
-    assert trained_where_a_file_goes(tmp_path / "p", python, "tqdm", "tqdm.sys.found") == 4
