@@ -34,11 +34,12 @@ from closure_worlds import RESERVED, Tree, attributes, base, mutate, outside, tr
 
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
-from celedger.repo.closures import Contents, Objects
+from celedger.repo.differences import Differences
 from celedger.repo.slots import Checkouts
 from celedger.system import process
 from celedger.system.gate import Gate, Permit
-from celedger.trial.closure import Observed
+from celedger.trial.reuse import NamedPaths, Reuse
+from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.surroundings import child_copy, variables
 
 PERMIT = Permit(Gate(Path(tempfile.mkdtemp()), attended=True), "a benchmark")
@@ -129,13 +130,13 @@ def world(
             argv, cwd=checkout.path, env=env, log=log, reads=process.Reads(checkout.path, reads),
             permit=PERMIT, timeout=300,
         )  # fmt: skip
-        observed = Observed()
+        observed = NamedPaths()
         observed.take_in(reads)
-        paths, beside = observed.split(checkout.path)
-        assert not beside.unknown, beside.unknown
+        inside, _ = observed.split(checkout.path)
+        assert not inside.unknown, inside.unknown
         tree_of = {sha: opened.commit(sha).tree for sha in dict.fromkeys(shas)}
-        first = tree_of[shas[0]]
-        contents = Contents(Objects(opened), Footprint(tuple(sorted(paths)))).of(tree_of.values())
+        footprint = Footprint(tuple(sorted(inside.opened)), tuple(sorted(inside.looked)))
+        sums = Agreement(Differences(opened), footprint).sums(list(tree_of.values()))
         fingerprint = ""
         for (kind, tree), sha in zip(made, shas[1:], strict=True):
             if rewritten or RESERVED in {p.rpartition("/")[2] for p in tree}:
@@ -144,7 +145,7 @@ def world(
                 lay(checkout.path, tree)
             now = run(argv, checkout.path, env)
             fingerprint = fingerprint or now
-            reuse = contents[tree_of[sha]] == contents[first]
+            reuse = sums[tree_of[sha]] == sums[tree_of[shas[0]]]
             tally.mutations += 1
             tally.reused += reuse
             tally.changed += now != fingerprint
@@ -212,7 +213,7 @@ def demo(seed: int, *, closures: bool) -> dict[str, object]:
 
     from celedger.demo import play
     from celedger.ledger import Ledger
-    from celedger.trial import closure, events
+    from celedger.trial import events
 
     trained: dict[str, set[tuple[str, int]]] = {}
     derived: Counter[str] = Counter()
@@ -224,12 +225,12 @@ def demo(seed: int, *, closures: bool) -> dict[str, object]:
     def listen(event: events.Event) -> None:
         if isinstance(event, events.Started):
             trained.setdefault(phase[0], set()).add((event.commit.sha, event.seed))
-        derived[phase[0]] += isinstance(event, events.Derived)
+        derived[phase[0]] += isinstance(event, events.Reused)
 
     blind = mock.patch.object(
-        closure.Closures,
+        Reuse,
         "compared",
-        lambda self, commits, *_: ({c.sha: [] for c in commits}, []),
+        lambda self, commits, *_: ({c.sha: [] for c in commits}, {}),
     )
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         if not closures:
@@ -271,13 +272,13 @@ def overlapping(commits: int) -> None:
         trees = [c.tree for c in opened.log("main", commits)]
         read = [p.encode() for p in rng.sample(paths, 150)]
         for footprints in (1, 5):
-            objects = Objects(opened)
+            differences = Differences(opened)
             began, busy = time.perf_counter(), time.process_time()
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
             before = children.ru_utime + children.ru_stime
             for extra in range(footprints):
-                footprint = Footprint(tuple(sorted([*read, b"", b"part1", b"none%d" % extra])))
-                contents = Contents(objects, footprint).of(trees)
+                footprint = Footprint((*read, b"", b"part1"), (b"none%d" % extra,))
+                sums = Agreement(differences, footprint).sums(trees)
             took = time.perf_counter() - began
             cpu = time.process_time() - busy
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -285,7 +286,7 @@ def overlapping(commits: int) -> None:
             print(
                 f"{commits} commits of 2,000 files, {footprints} footprints of 150 files: {took:.1f} s "
                 f"({cpu:.1f} s of this process, {git:.1f} s of git), peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB, "
-                f"{len(set(contents.values()))} contents"
+                f"{len(set(sums.values()))} contents"
             )
 
 

@@ -320,23 +320,27 @@ class TrialRecord:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
-    there or not. `inputs` are the patterns of what its build depends on."""
+    there or not. Of what it `opened` it can have read content or listing, of what it `looked` at it
+    learned what `stat` tells. `inputs` are the patterns of what its build depends on."""
 
-    paths: tuple[bytes, ...]
+    opened: tuple[bytes, ...] = ()
+    looked: tuple[bytes, ...] = ()
     inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Closure:
-    """A trial's footprint (by its number in the ledger) and the hash of what lay there. Of one
-    that was stopped early (not `whole`) it proves only how another would begin; one that `failed`
-    may have lacked what is no commit's, and is there by now."""
+class ReusableTrial:
+    """A trial whose result others may re-use: its commit with its tree, its footprint (by the
+    number in the ledger), and what surrounded the tree. Of one that was stopped early (not `whole`)
+    is known only how another would begin; one that `failed` may have lacked what is no commit's,
+    and is there by now."""
 
     ulid: str
     commit: str
+    tree: str
     seed: int
     footprint: int
-    content: str
+    surroundings: str
     whole: bool = True
     failed: bool = False
 

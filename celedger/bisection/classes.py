@@ -1,4 +1,4 @@
-"""Commits of a range that cannot differ, found before anything runs: by the closures of stored
+"""Commits of a range that cannot differ, found before anything runs: by the footprints of stored
 trials, held against the trees of the range. A class is one candidate, and trials anywhere in it,
 or of any commit that agrees with it, count for it."""
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.errors import CannotJudge
-from celedger.model import Closure, Commit, Task, TrialRecord
+from celedger.model import Commit, ReusableTrial, Task, TrialRecord
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.runner import Bench
@@ -48,15 +48,14 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     outside = _outside(bench, history, good)
     wanted = {c.sha: c for c in (good, *outside.values(), *commits)}
     environment = bench.environments[task.name].fingerprint
-    agreeing, contents = bench.closures.compared(list(wanted.values()), task, environment)
-    if not contents:
+    agreeing, keys = bench.reuse.compared(list(wanted.values()), task, environment)
+    if not keys:
         return Classes(tuple(range(len(commits))), (1.0,) * len(commits))
-    # What was entered is told by the footprint alone, so a content without it says too little.
-    met = {sha: {(c.footprint, c.content) for c in found} for sha, found in agreeing.items()}
-    whole = {sha for sha, found in agreeing.items() if any(c.whole for c in found)}
+    met = {sha: {trial.ulid for trial in found} for sha, found in agreeing.items()}
+    whole = {sha for sha, found in agreeing.items() if any(trial.whole for trial in found)}
     for record in _unproven(bench, task, environment, agreeing):
-        met[record.trial.commit].add((0, record.trial.ulid))
-    seen = {sha: tuple(by_sha[sha] for by_sha in contents) for sha in wanted}
+        met[record.trial.commit].add(record.trial.ulid)
+    seen = {sha: tuple(by_sha[sha] for by_sha in keys.values()) for sha in wanted}
 
     def same(one: str, other: str) -> bool:
         return one in whole and met[one] == met[other]
@@ -92,11 +91,11 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
 
 
 def _unproven(
-    bench: Bench, task: Task, environment: str, agreeing: Mapping[str, Sequence[Closure]]
+    bench: Bench, task: Task, environment: str, agreeing: Mapping[str, Sequence[ReusableTrial]]
 ) -> Iterator[TrialRecord]:
     """Trials of these commits of which nobody can say what would have ended as they did: their
     commits are like no other."""
-    known = {closure.ulid for found in agreeing.values() for closure in found}
+    known = {trial.ulid for found in agreeing.values() for trial in found}
     for record in bench.ledger.trials(
         commits=agreeing, recipe=task.recipe, environment=environment
     ):
@@ -106,15 +105,15 @@ def _unproven(
 
 
 def _trials(
-    agreeing: dict[str, list[Closure]], commits: Sequence[Commit], good: Commit
+    agreeing: dict[str, list[ReusableTrial]], commits: Sequence[Commit], good: Commit
 ) -> dict[str, int]:
     """Where the trials count that ran elsewhere: at the first commit that agrees, once."""
     found: dict[str, int] = {}
     here = {commit.sha for commit in (good, *commits)}
     for position, commit in enumerate((good, *commits), GOOD):
-        for closure in agreeing[commit.sha]:
-            if closure.commit not in here:
-                found.setdefault(closure.ulid, position)
+        for trial in agreeing[commit.sha]:
+            if trial.commit not in here:
+                found.setdefault(trial.ulid, position)
     return found
 
 

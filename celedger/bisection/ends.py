@@ -59,9 +59,9 @@ def measure_ends(
     killed = 0
     while lack := lacking_ends(bench, good, bad, tasks, metric):
         end = lack[0]
-        # Derived, it would be held already.
+        # What could be re-used would be held already.
         seed = next_seed(bench, end.commit, end.task)
-        record = bench.run(end.commit, end.task, seed, derive=False)
+        record = bench.run(end.commit, end.task, seed, reuse=False)
         ran.append(record)
         if record.outcome is not None and not record.outcome.kind.final:
             killed += 1

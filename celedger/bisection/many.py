@@ -160,7 +160,7 @@ class _Search:
         try:
             record = self._bench.run(
                 commit, self._task, seed,
-                derive=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
+                reuse=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
                 until=self._until(request, seed),
             )  # fmt: skip
         except RepositoryError as error:

@@ -133,7 +133,7 @@ class Progress:
                 if self._bar is None or crashed:
                     self.say(count + trial_line(commit.sha, record, seconds))
                 self._show(self._what)
-            case events.Derived(commit, record):
+            case events.Reused(commit, record):
                 self._done += 1
                 count = f"[{self._done}/{self._total}] " if self._total else ""
                 self.say(f"{count}{derived_line(commit.sha, record)}")

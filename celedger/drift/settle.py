@@ -46,7 +46,7 @@ def settle(
                 interleaved.setdefault(task.name, bench.now())
                 for head in _ABBA:
                     place = commit if head else base
-                    bench.run(place, task, next_seed(bench, place, task), derive=False)
+                    bench.run(place, task, next_seed(bench, place, task), reuse=False)
                 extra[task.name] += 2
             else:
                 bench.run(commit, task, next_seed(bench, commit, task))

@@ -8,14 +8,12 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from pathlib import Path
 
-from celedger.repo.closures import Objects, attributes_above
 from celedger.repo.plumbing import Answer, ask, tell
 from celedger.repo.repository import Repository
 
 LFS = "lfs"
-_WORD = b"filter"  # an attribute is not given without it
+ATTRIBUTES = b".gitattributes"
 LFS_CONFIG = ".lfsconfig"  # the one file of a tree that Git LFS reads
 # Of the configuration, what git heeds when it writes files.
 _WRITING = (
@@ -76,26 +74,16 @@ def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
 
 
 def applied(
-    repository: Repository,
-    objects: Objects,
-    tree: str,
-    paths: Collection[bytes],
-    names: frozenset[str],
-    outside: Iterable[Path],
+    repository: Repository, tree: str, paths: Collection[bytes], names: frozenset[str]
 ) -> frozenset[str]:
-    """Those of these names by which git writes any of these files of a tree. `outside` are git's
-    files of attributes that lie in no tree. Raises RepositoryError."""
+    """Return those of these names by which git writes any of these files of a tree. Raises
+    RepositoryError."""
     if not names:
         return names
-    above = objects.files(tree, attributes_above(paths))
-    texts = dict(objects.read(dict.fromkeys(sha for _, sha, _ in above.values())))
-    if not any(_WORD in text for text in texts.values()) and not any(map(_mentions, outside)):
-        return frozenset()
     where = repository.worktree
-    rows = (b"%s %s\t%s\0" % (mode, sha.encode(), path) for path, (mode, sha, _) in above.items())
     with tempfile.TemporaryDirectory() as folder:
-        env = {"GIT_INDEX_FILE": f"{folder}/index"}  # of the files of attributes alone
-        tell(where, *ONE_INDEX, "update-index", "-z", "--index-info", env=env, stdin=b"".join(rows))
+        env = {"GIT_INDEX_FILE": f"{folder}/index"}
+        tell(where, *ONE_INDEX, "read-tree", tree, env=env)
         said = tell(
             where, *ONE_INDEX, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
             stdin=b"".join(path + b"\0" for path in paths if path),
@@ -103,7 +91,10 @@ def applied(
     return names & set(map(os.fsdecode, said.split(b"\0")[2::3]))
 
 
-def _mentions(attributes: Path) -> bool:
-    with suppress(OSError):
-        return _WORD in attributes.read_bytes()
-    return False
+def attributes_above(paths: Iterable[bytes]) -> set[bytes]:
+    """Return the files that may decide how git writes what is at these, there or not."""
+    folders = {path.rpartition(b"/")[0] for path in paths}
+    for folder in list(folders):
+        while folder and (folder := folder.rpartition(b"/")[0]) not in folders:
+            folders.add(folder)
+    return {folder + b"/" + ATTRIBUTES if folder else ATTRIBUTES for folder in folders}

@@ -187,6 +187,11 @@ class Repository:
             found[os.fsdecode(name)] = f"{mode} {blob}"
         return found
 
+    def files(self, tree: str) -> list[bytes]:
+        """Return the paths of all files of a tree, sorted. Raises RepositoryError."""
+        words = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
+        return sorted(tell(self.worktree, *words).out.split(b"\0")[:-1])
+
     def has_module(self, name: str, sha: str) -> bool:
         """Whether a commit (a hash), or one of any branch or tag, has or had a source of a Python
         module of this name, in whatever folder."""

@@ -27,9 +27,10 @@ from celedger.suite import command_lines
 from celedger.system import lock, process
 from celedger.system.gate import mark
 from celedger.system.telemetry import Sampler
-from celedger.trial import closure, events, journal, parts, protocol, sources
+from celedger.trial import events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, disk_is_full, explain, refusal
+from celedger.trial.reuse import NamedPaths
 from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Place
 
@@ -66,7 +67,7 @@ class Attempt:
         self.out = journal.out_path(ledger, trial.ulid)
         self.totals: dict[str, float] = {}
         self.starts: set[bool] = set()  # of its commands: warm, cold
-        self.observed = closure.Observed()
+        self.named = NamedPaths()
         self.reads = self.journal_path.with_suffix(".reads")
         self.sampler = Sampler(bench.device.gpu)
         self.channel = -1
@@ -181,14 +182,14 @@ class Attempt:
             permit=bench.starts.training(
                 self.task, name, python, bench.tree, bench.suite_copy, self.out, self.trial.seed
             ),
-            reads=process.Reads(bench.tree, self.reads, bench.closures.beside),
+            reads=process.Reads(bench.tree, self.reads, bench.reuse.beside),
             writable=bench.writable(self.task, self.out, self.journal_path, self.log),
             timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
             stop=lambda: bool(self.enough) or by_hand(), fork=fork,
         )  # fmt: skip
-        self.observed.take_in(self.reads)
+        self.named.take_in(self.reads)
         if end.end is process.End.STOPPED and not self.enough:
             raise KeyboardInterrupt
         self._must_end()
@@ -245,11 +246,10 @@ class Attempt:
         if Mark.EARLY_STOPPED not in outcome.marks:
             found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
         ledger.finish_trial(ulid, outcome, found)
-        if self.observed.began and not self.task.whole:  # what a part inherits is not in the tree
-            strayed = self.bench.closures.keep(
-                self.commit, self.task, ulid, self.observed, self.bench.checkout,
-                self.place.python, self.bench.starts.question(self.task, self.place.python),
-            )  # fmt: skip
+        if self.named.began and not self.task.whole:  # what a part inherits is not in the tree
+            strayed = self.bench.reuse.keep(
+                self.commit, self.task, ulid, self.named, self.bench.checkout
+            )
             if strayed:
                 root = self.bench.checkouts.repository.root
                 self.bench.listen(events.Strayed(self.commit, self.task, root, strayed))

@@ -31,9 +31,10 @@ from celedger.suite import Suite
 from celedger.system import lock
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
-from celedger.trial import closure, events
+from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module
+from celedger.trial.reuse import Reuse
 from celedger.trial.starts import Starts
 from celedger.trial.suitecopy import SuiteCopy
 from celedger.trial.surroundings import fingerprint
@@ -151,8 +152,8 @@ class Workbench:
         )
 
     @cached_property
-    def closures(self) -> closure.Closures:
-        return closure.Closures(
+    def reuse(self) -> Reuse:
+        return Reuse(
             self.ledger, self.checkouts.repository, self.child,
             fingerprint(self.base_env), self._installed,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from celedger.errors import MachineError
 from celedger.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
-from celedger.repo.closures import attributes_above
+from celedger.repo.filters import attributes_above
 from celedger.suite import build_lines
 from celedger.system import process
 from celedger.system.cache import Cache, shrink

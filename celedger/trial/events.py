@@ -72,15 +72,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """It did not run: `record.derived` proves how it would have ended."""
+class Reused:
+    """It did not run: it re-uses the result of `record.derived`."""
 
     commit: Commit
     record: TrialRecord
 
 
 Event = (
-    Waiting | Building | Installing | Started | Epoch | Strayed | Unreachable | Finished | Derived
+    Waiting | Building | Installing | Started | Epoch | Strayed | Unreachable | Finished | Reused
 )
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

@@ -1,19 +1,14 @@
-"""Runs trials: one that the ledger lacks is run, one that another proves is derived from it."""
+"""Runs trials: one that the ledger lacks is run, or re-uses the result of another."""
 
 from __future__ import annotations
 
 from celedger.ledger import ulid as ulids
-from celedger.model import (
-    Closure,
-    Commit,
-    Task,
-    Trial,
-    TrialRecord,
-)
-from celedger.trial import closure, events
+from celedger.model import Commit, ReusableTrial, Task, Trial, TrialRecord
+from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import answers
+from celedger.trial.reuse import measured
 
 
 class Bench(Workbench):
@@ -37,11 +32,11 @@ class Bench(Workbench):
         seed: int,
         *,
         enough: int | None = 1,
-        derive: bool = True,
+        reuse: bool = True,
         until: events.Until | None = None,
     ) -> TrialRecord:
-        """Run one trial to its end and return it as the ledger has it. One whose result another
-        commit's trial proves is derived from that one instead, unless `derive` is false.
+        """Run one trial to its end and return it as the ledger has it. It re-uses the result of
+        another commit's trial that would not differ, unless `reuse` is false.
 
         `until` is told the trial's ulid whenever new epochs of it are in the ledger. Once it
         gives a reason the training is ended: the outcome is `ok`, marked early-stopped, and no
@@ -53,34 +48,33 @@ class Bench(Workbench):
         journal keeps the reports.
         """
         self._fresh = self._began if enough is None else 0.0
-        if enough is not None and derive:
+        if enough is not None and reuse:
             held = self.held(commit.sha, task, seed)
             if len(held) >= enough:
                 return held[-1]
             fingerprint = self.place(commit.sha, task).environment.fingerprint
-            evidence = self.closures.evidence(commit, task, fingerprint, seed, held)
+            evidence = self.reuse.evidence(commit, task, fingerprint, seed, held)
             if evidence is not None:
-                return self._derive(commit, task, seed, evidence, enough)
+                return self._reuse(commit, task, seed, evidence, enough)
         with self.device_held():
             held = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(held) >= enough:
                 return held[-1]
             return self._run(commit, task, seed, until)
 
-    def _derive(
-        self, commit: Commit, task: Task, seed: int, evidence: Closure, enough: int
+    def _reuse(
+        self, commit: Commit, task: Task, seed: int, evidence: ReusableTrial, enough: int
     ) -> TrialRecord:
         trial = self._begin(commit, task, seed)
-        content = self.closures.content(commit, task, evidence.footprint)
         with self.ledger.transaction():
             # Another celedger may have written one since we looked: writers wait for each other.
             held = self.held(commit.sha, task, seed)
             if len(held) >= enough:
                 return held[-1]
-            self.ledger.derive_trial(trial, evidence, content, closure.measured(task))
+            self.ledger.reuse_trial(trial, evidence, measured(task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
-        self.listen(events.Derived(commit, record))
+        self.listen(events.Reused(commit, record))
         return record
 
     def _begin(self, commit: Commit, task: Task, seed: int) -> Trial:

@@ -14,9 +14,9 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
     and those that ran where the training cannot have met anything else. A derived one tells what
     its evidence does."""
     own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
-    agreeing = bench.closures.agreeing([commit], task, environment)[commit.sha]
+    agreeing = bench.reuse.agreeing([commit], task, environment)[commit.sha]
     known = {r.trial.ulid for r in own} | {""}
-    others = [bench.ledger.trial(c.ulid) for c in agreeing if c.ulid not in known]
+    others = [bench.ledger.trial(t.ulid) for t in agreeing if t.ulid not in known]
     found = [*own, *(r for r in others if r is not None)]
     ran = {r.trial.ulid for r in found if not r.derived}
     return sorted((r for r in found if r.derived not in ran), key=lambda r: r.trial.started)

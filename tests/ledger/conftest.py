@@ -115,13 +115,14 @@ class Facts:
             ledger.record_verdicts([
                 Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME, trials=(trial.ulid,))
             ])  # fmt: skip
-        ledger.record_closure(trials[0].ulid, Footprint((b"model.py",), ("*.txt",)), "0" * 64)
-        ledger.record_unknown_closure(trials[1].ulid, "it mounts")
-        (closure,) = ledger.closures(recipe=trial.recipe, environment=trial.environment)
+        footprint = Footprint((b"model.py",), inputs=("*.txt",))
+        ledger.record_footprint(trials[0].ulid, footprint, "around")
+        ledger.record_unknown_footprint(trials[1].ulid, "it mounts")
+        (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
         derived = self.trial(ledger, commit=self.commit(77)).ulid
         ledger.finish_trial(derived, Outcome(OutcomeKind.FAILED, 3.0, "exit status 1", 1), {})
         twin = replace(trials[0], ulid="01DERIVED", commit=self.commit(77).sha, started=9.0)
-        ledger.derive_trial(twin, closure, "1" * 64, ["nan"])
+        ledger.reuse_trial(twin, evidence, ["nan"])
         ledger.record_bisect(
             BisectRecord("01B", "core", "mlp", "loss", "a", "b", (), 0.5, "found", 1)
         )

@@ -243,9 +243,8 @@ def test_two_ledgers_become_one_by_their_documents(tmp_path: Path, facts: Any) -
         assert repr(one.series(ulid)) == repr(two.series(ulid))
         assert one.fingerprints(ulid) == two.fingerprints(ulid)
         assert one.steps(ulid) == two.steps(ulid)
-    assert one.closures(recipe=trials[0].recipe, environment=trials[0].environment) == two.closures(
-        recipe=trials[0].recipe, environment=trials[0].environment
-    )
+    asked = {"recipe": trials[0].recipe, "environment": trials[0].environment}
+    assert one.reusable_trials(**asked) == two.reusable_trials(**asked)
     assert one.examine() == ([], [])
 
 

@@ -208,7 +208,7 @@ def test_an_older_ledger_is_migrated_and_a_copy_kept(
         assert kept.execute("SELECT count(*) FROM commits").fetchone() == (1,)
 
 
-def test_a_ledger_of_schema_1_keeps_its_footprints_whole(
+def test_a_ledger_of_schema_1_keeps_its_footprints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     today, first = schema.migrate, Migrations(schema.MIGRATIONS.name)

@@ -267,9 +267,12 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.append_epochs(trial.ulid, [EpochReport(1, {}, steps={"loss": StepValues(0, (1.0,))})])
     assert ledger.finish_trial(trial.ulid, Outcome(OutcomeKind.OK, 1.0), {"loss": 1.0})
     ledger.record_verdicts([Verdict(commit.sha, "core", "mlp", "loss", VerdictKind.SAME)])
-    ledger.record_closure(trial.ulid, Footprint((b"model.py",)), "0" * 64)
-    (closure,) = ledger.closures(recipe=trial.recipe, environment=trial.environment)
-    ledger.derive_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), closure, "1" * 64, [])
+    footprint = Footprint((b"", b"model.py"), (b"docs",), ("*.c",))
+    ledger.record_footprint(trial.ulid, footprint, "around")
+    (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
+    assert (evidence.tree, evidence.surroundings) == (commit.tree, "around")
+    assert ledger.footprint(evidence.footprint) == footprint
+    ledger.reuse_trial(replace(trial, ulid="01DERIVED", commit=parent.sha), evidence, [])
     ledger.record_bisect(BisectRecord("1", "c", "t", "m", "a", "b", (), 0.5, "found", 1.0))
     ledger.record_baseline(
         BaselineRecord("1", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0)

@@ -6,7 +6,6 @@ import pytest
 from conftest import Project, git
 
 from celedger.repo import Repository, filters
-from celedger.repo.closures import Objects
 
 
 def test_asking_for_filters_leaves_the_users_index_alone(
@@ -25,5 +24,5 @@ def test_asking_for_filters_leaves_the_users_index_alone(
     names = filters.configured(repository)
     assert names == {"odd"}
     for path, found in ((b"a.bin", names), (b"b", frozenset())):
-        assert filters.applied(repository, Objects(repository), tree, [path], names, []) == found
+        assert filters.applied(repository, tree, [path], names) == found
     assert index.read_bytes() == before

@@ -15,24 +15,16 @@ from conftest import PERMIT
 from celedger.ledger import Ledger
 from celedger.model import Command, Task
 from celedger.repo import Repository
-from celedger.repo.closures import Objects
 from celedger.system import process
-from celedger.trial import outside
-from celedger.trial.closure import Observed
+from celedger.trial.reuse import NamedPaths, outside
 from celedger.trial.surroundings import variables
 from tests.conftest import SUITE, Project, git, make_project
-from tests.trial.test_closures import trained
+from tests.trial.test_reuse import trained
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
 
 ONE = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
 FILES = {"pkg/core.py": "X = 1\n", "model.py": "LEVEL = 1.0\n", "tool": "#!/bin/sh\n"}
-
-
-def kept(project: Project) -> outside.Kept:
-    """What celedger keeps there, and what of it is the programme's own."""
-    folder = project.root / ".celedger"
-    return outside.Kept(folder, (folder / "out" / "OWN",))
 
 
 def judged(project: Project, code: str, python: str = sys.executable) -> outside.Outside:
@@ -49,13 +41,14 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         reads=process.Reads(tree, reads, beside), timeout=120,
     )  # fmt: skip
     assert done.ok, log.read_text()
-    observed = Observed()
+    observed = NamedPaths()
     observed.take_in(reads)
-    _, observed = observed.split(tree)
     assert not observed.unknown
+    kept = project.root / ".celedger"
+    observed.since = began
     return outside.judge(
-        repository, beside, observed.opened, observed.looked, Objects(repository),
-        repository.resolve("HEAD").tree, kept(project), python, PERMIT, began,
+        repository, beside, observed.split(tree)[1], repository.resolve("HEAD").tree,
+        kept, [kept / "out" / "OWN"],
     )  # fmt: skip
 
 
@@ -81,7 +74,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("open('{root}/data/new', 'x')", "work tree: data/new, which was changed"),
     ],
 )
-def test_the_users_own_files_make_a_closure_unknown(
+def test_the_users_own_files_make_a_footprint_unknown(
     project: Project, code: str, unknown: str
 ) -> None:
     project.commit("one", FILES)
@@ -125,7 +118,7 @@ def test_what_no_commit_has_is_as_it_is(project: Project, code: str, paths: set[
         (project.root / name).parent.mkdir(parents=True, exist_ok=True)
         (project.root / name).touch()
     found = judged(project, code.replace("{root}", str(project.root)))
-    assert (found.unknown, found.file, found.paths) == ("", "", paths)
+    assert (found.unknown, found.file, found.opened | found.looked) == ("", "", paths)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +165,7 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     python = environment(project.root / ".venv", project.root)
     found = judged(project, "try: import nowhere\nexcept ImportError: pass", python)
     assert not found.unknown
-    assert b"" in found.paths  # the names that were looked through
+    assert b"" in found.opened  # the names that were looked through
     assert judged(project, "import model", python).file == "model.py"
 
 
@@ -181,7 +174,7 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     [("config core.autocrlf true", 4), ("config filter.lfs.smudge 'sed s/1/2/'", 4),
      ("config user.name Bo", 2)],
 )  # fmt: skip
-def test_what_git_is_told_of_writing_files_is_part_of_a_closure(
+def test_a_result_is_reused_only_where_git_writes_files_alike(
     tmp_path: Path, change: str, trials: int
 ) -> None:
     project = make_project(tmp_path / "p")
@@ -203,7 +196,7 @@ def test_a_repository_at_the_root_is_watched(tmp_path: Path) -> None:
         permit=PERMIT,
         reads=process.Reads(tmp_path / "tree", tmp_path / "reads", beside), timeout=120,
     )  # fmt: skip
-    observed = Observed()
+    observed = NamedPaths()
     observed.take_in(tmp_path / "reads")
     assert {bytes(tmp_path / "f"), b"/etc/passwd"} <= observed.opened
 

@@ -135,14 +135,14 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     recipe = history.task.recipe
     environment = history.ledger.environments()[0].fingerprint
     for record in history.ledger.trials():
-        history.ledger.record_closure(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
-    closures = history.ledger.closures(recipe=recipe, environment=environment, seed=0)
-    by_commit = {closure.commit: closure for closure in closures}
+        history.ledger.record_footprint(record.trial.ulid, Footprint((b"model.py",)), "0" * 64)
+    trials = history.ledger.reusable_trials(recipe=recipe, environment=environment, seed=0)
+    by_commit = {trial.commit: trial for trial in trials}
     for place, of in ((1, 0), (2, 0), (3, 0), (5, 6)):
         trial = Trial(
             f"01KD{place:022d}", made[place].sha, recipe, environment, 0, Why.RUN, 9.0, ""
         )
-        history.ledger.derive_trial(trial, by_commit[made[of].sha], "f" * 64, [])
+        history.ledger.reuse_trial(trial, by_commit[made[of].sha], [])
     found = of_loss(history, made, made)
     step = only_step(found)
     assert (step.among, step.unmeasured) == (tuple(made[4:6]), 1)

@@ -1,7 +1,7 @@
-"""Closures of trials and the trials derived from them, written and read.
+"""Footprints of trials, and the trials that re-use the result of another, written and read.
 
-Lives here: which trials may stand for another at all. It must not know git, nor what a tree
-holds: contents are compared by `trial/closure.py`.
+Lives here: which trials others may re-use at all. It must not know git, nor what a tree holds:
+trees are compared by `trial/reuse/`.
 """
 
 from __future__ import annotations
@@ -12,46 +12,49 @@ import zlib
 from collections.abc import Iterable
 
 from celedger.ledger.write import Writer
-from celedger.model import Closure, Footprint, Trial
+from celedger.model import Footprint, ReusableTrial, Trial
 
-# A trial stands for others when it ended by itself and undisturbed: well, without a metric, or by
-# an exception (exit statuses of signals, and -9 itself, may be the machine's doing).
+# Others may re-use a trial that ended by itself and undisturbed: well, without a metric, or by an
+# exception (exit statuses of signals, and -9 itself, may be the machine's doing).
 _REUSABLE = """
 o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
   OR (o.kind = 'failed' AND o.returncode BETWEEN 1 AND 127))
 """
 
 
-class Closures(Writer):
-    def record_closure(self, ulid: str, footprint: Footprint, content: str) -> None:
-        paths = b"\0".join(footprint.paths)
+class Footprints(Writer):
+    def record_footprint(self, ulid: str, footprint: Footprint, surroundings: str) -> None:
+        """`surroundings` is what beside the tree decides what a training reads."""
+        paths = b"\0\0".join(map(_packed, (footprint.opened, footprint.looked)))
         inputs = json.dumps(footprint.inputs)
-        digest = hashlib.sha256(b"\n\0".join((paths, inputs.encode()))).hexdigest()
+        digest = hashlib.sha256(paths + b"\n\0" + inputs.encode()).hexdigest()
         with self.transaction():
             self._record(
                 "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
             )
-            footprint_id = self._id("footprints", "digest", digest)
+            number = self._id("footprints", "digest", digest)
             self._record(
-                "closures", trial=self._trial_id(ulid), footprint=footprint_id, content=content,
+                "closures", trial=self._trial_id(ulid), footprint=number, content=surroundings,
                 unknown="",
             )  # fmt: skip
 
-    def record_unknown_closure(self, ulid: str, why: str) -> None:
-        """Such a trial stands for no other."""
+    def record_unknown_footprint(self, ulid: str, why: str) -> None:
+        """Nobody re-uses such a trial."""
         with self.transaction():
             self._record(
                 "closures", trial=self._trial_id(ulid), content="",
                 unknown=why.encode("utf-8", "replace").decode(),
             )  # fmt: skip
 
-    def closures(self, *, recipe: str, environment: str, seed: int | None = None) -> list[Closure]:
-        """Of the trials that may stand for another, in the order in which they started."""
+    def reusable_trials(
+        self, *, recipe: str, environment: str, seed: int | None = None
+    ) -> list[ReusableTrial]:
+        """Return the trials that others may re-use, in the order in which they started."""
         return [
-            Closure(trial, commit, of_seed, footprint, content, bool(whole), kind != "ok")
-            for trial, commit, of_seed, footprint, content, whole, kind in self._rows(
-                "SELECT r.ulid, c.sha, r.seed, x.footprint, x.content, o.marks = '', o.kind "
-                "FROM tasks t "
+            ReusableTrial(ulid, sha, tree, of_seed, footprint, around, bool(whole), kind != "ok")
+            for ulid, sha, tree, of_seed, footprint, around, whole, kind in self._rows(
+                "SELECT r.ulid, c.sha, c.tree, r.seed, x.footprint, x.content, o.marks = '', "
+                "o.kind FROM tasks t "
                 "JOIN trials r ON r.task = t.id JOIN environments e ON e.id = r.environment "
                 "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "
                 "JOIN commits c ON c.id = r.revision "
@@ -66,15 +69,12 @@ class Closures(Writer):
         ((paths, inputs),) = self._rows(
             "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)
         )
-        # "" alone, the tree itself, packs like nothing at all.
-        return Footprint(tuple(zlib.decompress(paths).split(b"\0")), tuple(json.loads(inputs)))
+        opened, _, looked = zlib.decompress(paths).partition(b"\0\0")
+        return Footprint(_unpacked(opened), _unpacked(looked), tuple(json.loads(inputs)))
 
-    def derive_trial(
-        self, trial: Trial, evidence: Closure, content: str, without: Iterable[str]
-    ) -> None:
-        """A trial that need not run: it ends as its evidence did, with the summaries of all
-        metrics but those `without`. `content` lies at its commit where the evidence looked.
-        Raises LedgerError for an evidence that is none itself."""
+    def reuse_trial(self, trial: Trial, evidence: ReusableTrial, without: Iterable[str]) -> None:
+        """Record a trial that need not run: it ends as its evidence did, with the summaries of all
+        metrics but those `without`. Raises LedgerError for an evidence that did not run itself."""
         with self.transaction() as connection:
             self.start_trial(trial)
             new, old = self._trial_id(trial.ulid), self._trial_id(evidence.ulid)
@@ -96,6 +96,12 @@ class Closures(Writer):
                 (new, old, json.dumps(list(without)), old),
             )
             self._seal("trials", new)
-            self._record(
-                "closures", trial=new, footprint=evidence.footprint, content=content, unknown=""
-            )
+
+
+def _packed(paths: Iterable[bytes]) -> bytes:
+    """The tree itself, which has no name, is a dot."""
+    return b"\0".join(path or b"." for path in paths)
+
+
+def _unpacked(paths: bytes) -> tuple[bytes, ...]:
+    return tuple(b"" if path == b"." else path for path in paths.split(b"\0") if path)

@@ -1,30 +1,38 @@
-"""Closures: what a trial is seen to read, when it may stand for another, and what then differs."""
+"""What a trial is seen to name, and which commits re-use its result."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
+import random
 import sqlite3
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import pytest
 from conftest import PERMIT
 
+from celedger import config
+from celedger import suite as suites
 from celedger.ledger import Ledger
-from celedger.model import Bytes, Command, Environment, Footprint, Task
-from celedger.repo import Repository, closures, scrubbed
-from celedger.repo.closures import Contents, Objects
+from celedger.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
+from celedger.repo import Repository, scrubbed
+from celedger.repo.differences import Differences
 from celedger.suite import load
 from celedger.system import process
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate
-from celedger.trial.closure import Closures, Observed
+from celedger.trial.reuse import NamedPaths, Reuse
+from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.starts import Starts
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
+from celedger.trial.workplace import choose_tasks, set_bench
 from tests.conftest import SUITE, Project, git, make_project
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -44,8 +52,8 @@ def record(tree: Path, code: str) -> Path:
     return reads
 
 
-def observe(tree: Path, code: str) -> Observed:
-    observed = Observed()
+def observe(tree: Path, code: str) -> NamedPaths:
+    observed = NamedPaths()
     observed.take_in(record(tree, code))
     return observed
 
@@ -99,12 +107,12 @@ def tree(tmp_path: Path) -> Path:
 def test_every_path_that_a_training_names_is_seen(tree: Path, code: str, named: set[bytes]) -> None:
     observed = observe(tree, code)
     assert not observed.unknown
-    paths, beside = observed.split(tree)
-    assert named <= paths
+    inside, beside = observed.split(tree)
     assert not beside.opened
+    assert named <= inside.opened | inside.looked
     # A link is followed even where the call does not: in doubt something was read.
     untouched = {b"data/b.txt"} - named
-    assert not untouched & paths
+    assert not untouched & (inside.opened | inside.looked)
 
 
 SOCKETS = """\
@@ -138,11 +146,11 @@ except OSError: pass
 def test_a_socket_that_is_a_file_is_named(tree: Path, code: str, named: bytes) -> None:
     observed = observe(tree, SOCKETS.format(code))
     assert not observed.unknown
-    assert observed.split(tree)[0] - {b"", b"latest"} == {named} - {b""}
+    assert observed.split(tree)[0].looked - {b"", b"latest"} == {named} - {b""}
 
 
 @linux
-def test_more_messages_than_are_looked_at_make_a_closure_unknown(tree: Path) -> None:
+def test_more_messages_than_are_looked_at_make_a_footprint_unknown(tree: Path) -> None:
     assert "messages" in observe(tree, SOCKETS.format("many(400)")).unknown
 
 
@@ -152,11 +160,11 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
     (tree / "tool").chmod(0o755)
     (tree / "sh").symlink_to("/bin/sh")
     observed = observe(tree, "import subprocess; subprocess.run(['./tool'], check=True)")
-    assert {b"tool", b"sh", b"data/b.txt"} <= observed.split(tree)[0]
+    assert {b"tool", b"sh", b"data/b.txt"} <= observed.split(tree)[0].opened
 
 
 @linux
-def test_a_tree_that_is_moved_has_an_unknown_closure(tree: Path) -> None:
+def test_a_tree_that_is_moved_has_an_unknown_footprint(tree: Path) -> None:
     code = f"import os; os.rename('{tree}', '{tree}2'); os.rename('{tree}2', '{tree}')"
     assert "moves" in observe(tree, code).unknown
 
@@ -172,7 +180,7 @@ def test_a_tree_that_is_moved_has_an_unknown_closure(tree: Path) -> None:
         ("308 if os.uname().machine == 'x86_64' else 268, -1, 0", "without being seen"),
     ],
 )
-def test_a_call_that_hides_what_is_read_makes_a_closure_unknown(
+def test_a_call_that_hides_what_is_read_makes_a_footprint_unknown(
     tree: Path, call: str, why: str
 ) -> None:
     observed = observe(tree, f"import ctypes, os, struct; ctypes.CDLL(None).syscall({call})")
@@ -180,96 +188,120 @@ def test_a_call_that_hides_what_is_read_makes_a_closure_unknown(
 
 
 @linux
-def test_what_reads_the_history_has_an_unknown_closure(tree: Path) -> None:
+def test_what_reads_the_history_has_an_unknown_footprint(tree: Path) -> None:
     git(tree, "init", "--quiet")
     git(tree, "add", "-A")
     git(tree, "commit", "--quiet", "-m", "one")
     described = observe(tree, "import os; os.system('git describe --always')")
-    assert ".git" in described.split(tree)[1].unknown
-    assert not observe(tree, "import os; os.path.isdir('.git')").split(tree)[1].unknown
+    assert ".git" in described.split(tree)[0].unknown
+    assert not observe(tree, "import os; os.path.isdir('.git')").split(tree)[0].unknown
 
 
-def test_a_record_that_was_lost_makes_the_closure_unknown(tmp_path: Path) -> None:
-    observed = Observed()
+def test_a_record_that_was_lost_makes_the_footprint_unknown(tmp_path: Path) -> None:
+    observed = NamedPaths()
     observed.take_in(tmp_path / "none")
     assert observed.unknown
 
 
 @linux
-def test_a_record_that_a_full_disk_cut_anywhere_makes_the_closure_unknown(tree: Path) -> None:
+def test_a_record_that_a_full_disk_cut_anywhere_makes_the_footprint_unknown(tree: Path) -> None:
     reads = record(tree, "open('data/a.txt')")
     text = reads.read_bytes()
     for length in range(len(text) + 1):
         reads.write_bytes(text[:length])
-        observed = Observed()
+        observed = NamedPaths()
         observed.take_in(reads)
         assert bool(observed.unknown) == (length < len(text))
 
 
-def contents(project: Project, paths: tuple[bytes, ...], inputs: tuple[str, ...] = ()) -> str:
+def agree(project: Project, footprint: Footprint, one: str = "HEAD~1", other: str = "HEAD") -> bool:
     repository = Repository.open(project.root)
-    tree = repository.resolve("HEAD").tree
-    return Contents(Objects(repository), Footprint(paths, inputs=inputs)).of([tree])[tree]
+    trees = [repository.resolve(name).tree for name in (one, other)]
+    sums = Agreement(Differences(repository), footprint).sums(trees)
+    return sums[trees[0]] == sums[trees[1]]
 
 
-def test_contents_change_with_what_lay_there_and_with_nothing_else(project: Project) -> None:
-    paths = (b"", b"pkg/a.py", b"pkg/none.py", b"data")
-    files = {"pkg/a.py": "a", "pkg/b.py": "b", "data/x": "1", "docs/d": "d"}
-    project.commit("start", files)
-    before = contents(project, paths)
-    project.commit("unread", {"pkg/b.py": "other", "docs/new": "x", "data/x": "2"})
-    assert contents(project, paths) == before  # the folder `data` was listed, not its file read
-    seen = {before}
-    attributes = (".gitattributes", "pkg/.gitattributes")
+FILES = {"pkg/a.py": "a", "pkg/b.py": "b", "data/x": "1", "docs/d": "d", "deep/er/f": "f"}
+
+
+def test_a_commit_differs_in_what_was_named_and_in_nothing_else(project: Project) -> None:
+    footprint = Footprint((b"", b"data", b"pkg/a.py"), (b"pkg/none.py", b"docs", b"deep/er"))
+    project.commit("start", FILES)
+    project.commit("unread", {"pkg/b.py": "c", "docs/new": "x", "data/x": "2", "deep/er/g": "g"})
+    assert agree(project, footprint)  # the folder `data` was listed, not its file read
+    attributes = (".gitattributes", "pkg/.gitattributes", "deep/.gitattributes")
     for name in ("pkg/a.py", "pkg/none.py", "data/y", "top", *attributes):
         project.commit(name, {name: f"changed {name}"})
-        seen.add(contents(project, paths))
+        assert not agree(project, footprint), name
     (project.root / "pkg" / "a.py").chmod(0o755)
     project.commit("mode")
-    seen.add(contents(project, paths))
-    assert len(seen) == 8
+    assert not agree(project, footprint)
+    for folder in ("docs", "deep", "data"):  # was there, above what was named, is a file now
+        git(project.root, "rm", "-qr", folder)
+        project.commit(folder, {folder: "1"} if folder == "data" else {})
+        assert not agree(project, footprint), folder
+    git(project.root, "revert", "--no-edit", "HEAD", "HEAD~1")
+    assert agree(project, footprint, "HEAD~4", "HEAD")  # what came back is what it was
+
+
+def test_trees_agree_whatever_lies_between_them(project: Project) -> None:
+    """Sums are the same for equal trees, in whatever order trees are asked for."""
+    chance, names = random.Random(1), ("a", "d/a", "d/b", "d/e/a", "f/a")
+    for number in range(40):
+        chosen = chance.sample(names, chance.randint(0, 3))
+        present = [n for n in names if (project.root / n).is_file()]
+        for gone in chance.sample(present, min(len(present), chance.randint(0, 2))):
+            git(project.root, "rm", "-qf", gone)
+        project.commit(str(number), {n: chance.choice("12") for n in chosen})
+    repository = Repository.open(project.root)
+    trees = [commit.tree for commit in repository.log("HEAD", 40)]
+    for opened, looked in (((b"d", b"a"), ()), ((b"d/e",), (b"f",)), ((), (b"d/a", b"d/e/none"))):
+        footprint = Footprint(opened, looked)
+        once = Agreement(Differences(repository), footprint).sums(trees)
+        shuffled = Agreement(Differences(repository), footprint)
+        for _ in range(4):
+            some = chance.sample(trees, 20)
+            sums = shuffled.sums(some)
+            for one, other in itertools.pairwise(some):
+                equal = once[one] == once[other]
+                assert (sums[one] == sums[other]) == equal
+                alone = Agreement(Differences(repository), footprint).sums([one, other])
+                assert (alone[one] == alone[other]) == equal
+        assert 1 < len(set(once.values())) < len(set(trees))
 
 
 def test_the_inputs_of_a_build_count_whole(project: Project) -> None:
-    inputs = ("requirements*.txt", "native", "src/*.c")
+    footprint = Footprint(inputs=("requirements*.txt", "native", "src/*.c"))
     project.commit("start", {"requirements-dev.txt": "a", "native/deep/x.c": "b", "src/a.c": "c"})
-    seen = {contents(project, (), inputs)}
     project.commit("unread", {"other.txt": "x", "src/a.h": "x"})
-    assert contents(project, (), inputs) in seen
+    assert agree(project, footprint)
     for name in ("requirements-dev.txt", "requirements.txt", "native/deep/x.c", "src/b.c"):
         project.commit(name, {name: f"changed {name}"})
-        seen.add(contents(project, (), inputs))
-    assert len(seen) == 5
+        assert not agree(project, footprint), name
 
 
 @pytest.mark.parametrize("pattern", ["pkg/**/*.c", "**/*.c", "pkg/**", "pkg/*/x.c", "p*"])
 def test_inputs_count_whole_beside_what_the_trial_named(project: Project, pattern: str) -> None:
-    files = {"pkg/sub/x.c": "1", "pkg/sub/mod.py": "", "pkg/__init__.py": ""}
-    sha = project.commit("start", files)
-    named = (b"pkg/sub/mod.py", b"pkg/__init__.py")
+    project.commit("start", {"pkg/sub/x.c": "1", "pkg/sub/mod.py": "", "pkg/__init__.py": ""})
+    footprint = Footprint((b"pkg/sub/mod.py", b"pkg/__init__.py"), inputs=(pattern,))
     repository = Repository.open(project.root)
-    objects = Objects(repository)
-    footprint = Footprint(named, inputs=(pattern,))
-    trees = [repository.resolve(sha).tree]
     for name, text in (("pkg/sub/x.c", "2"), ("pkg/.gitattributes", "*.c eol=crlf")):
-        trees.append(repository.resolve(project.commit(name, {name: text})).tree)
-        assert len(set(Contents(objects, footprint).of(trees[-2:]).values())) == 2
+        shas = [repository.resolve("HEAD").sha, project.commit(name, {name: text})]
+        before, after = (repository.matching(sha, [pattern]) for sha in shas)
+        # As for a build itself, `*` stays in its folder.
+        assert agree(project, footprint) == (before == after and pattern == "p*" and ".c" in name)
 
 
-def test_a_submodule_that_git_is_told_to_ignore_is_seen(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(closures, "_ROW", 2)  # as of a long range
+def test_a_submodule_that_git_is_told_to_ignore_is_seen(project: Project) -> None:
     ignored = "[submodule 'third']\n\tpath = third\n\turl = ../third\n\tignore = all\n"
     start = project.commit("start", {".gitmodules": ignored.replace("'", '"')})
     git(project.root, "update-index", "--add", "--cacheinfo", f"160000,{start},third")
     git(project.root, "commit", "-qm", "added")
+    assert not agree(project, Footprint((b"third",)))
     repository = Repository.open(project.root)
-    trees = [repository.resolve(name).tree for name in ("HEAD~1", "HEAD")]
-    found = Contents(Objects(repository), Footprint((b"third",))).of(trees)
-    assert len(set(found.values())) == 2
     for pattern in ("third", "third/**", "third/src/*.c", "*/src/**"):
         assert set(repository.matching(repository.resolve("HEAD").sha, [pattern])) == {"third"}
+        assert not agree(project, Footprint(inputs=(pattern,)))
 
 
 @pytest.mark.parametrize(
@@ -282,9 +314,8 @@ def test_a_submodule_that_git_is_told_to_ignore_is_seen(
 def test_what_git_finds_by_a_pattern_is_an_input(project: Project, pattern: str, name: str) -> None:
     sha = project.commit("start", {f"src/{name}": "1", "src/deep/x": "1"})
     assert Repository.open(project.root).matching(sha, [pattern]).keys() == {f"src/{name}"}
-    before = contents(project, (), (pattern,))
     project.commit("changed", {f"src/{name}": "2"})
-    assert contents(project, (), (pattern,)) != before
+    assert not agree(project, Footprint(inputs=(pattern,)))
 
 
 @linux
@@ -429,7 +460,7 @@ def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: P
 
 
 @linux
-def test_closures_agree_only_where_the_same_is_installed(project: Project) -> None:
+def test_a_result_is_reused_only_where_the_same_is_installed(project: Project) -> None:
     (sha,) = project.history([1.0])
     assert project.run("run", sha, "--seed", "0").status == 0
     repository = Repository.open(project.root)
@@ -438,11 +469,44 @@ def test_closures_agree_only_where_the_same_is_installed(project: Project) -> No
         (record,) = ledger.trials(commit=sha)
         same = fingerprint(scrubbed(os.environ))
         for installed, agree in (("", 1), ("others", 0)):
-            closures = Closures(
-                ledger, repository, project.root, same, lambda *_, key=installed: key
-            )
-            found = closures.agreeing([repository.resolve(sha)], task, record.trial.environment)
+            reuse = Reuse(ledger, repository, project.root, same, lambda *_, key=installed: key)
+            found = reuse.agreeing([repository.resolve(sha)], task, record.trial.environment)
             assert len(found[sha]) == agree
+
+
+@linux
+def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "p", SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
+    project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
+    project.commit("words", {"README": "b"})
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, {})
+    suite = suites.load(suites.find(None, settings, repository.root))
+    tasks = choose_tasks(suite, ())
+    before, commit = repository.resolve("HEAD~1"), repository.resolve("HEAD")
+    path, gate = project.root / "ledger.db", Gate.of(repository, attended=True)
+    with (
+        Ledger.open(path, create=True) as mine, Ledger.open(path) as other,
+        set_bench(repository, mine, settings, suite, tasks, gate=gate) as bench,
+        set_bench(repository, other, settings, suite, tasks, gate=gate) as second,
+    ):  # fmt: skip
+        assert not bench.run(before, tasks[0], 0).derived
+        evidence = Reuse.evidence
+        met: list[Commit] = []
+
+        def meanwhile(self: Reuse, commit: Commit, *words: Any) -> ReusableTrial | None:
+            """The other one re-uses it between this one's question and its answer."""
+            found = evidence(self, commit, *words)
+            if not met:
+                met.append(commit)
+                assert second.run(commit, tasks[0], 0).derived
+            return found
+
+        with mock.patch.object(Reuse, "evidence", meanwhile):
+            record = bench.run(commit, tasks[0], 0)
+        assert met
+        assert record.derived
+        assert [r.trial.ulid for r in mine.trials(commit=commit.sha)] == [record.trial.ulid]
 
 
 @linux

@@ -1,0 +1,89 @@
+"""Which paths differ between trees, as `git diff-tree` tells. Knows nothing of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from celedger.repo.plumbing import ask, tell
+from celedger.repo.repository import Repository
+
+FOLDER, SUBMODULE, NOTHING = b"040000", b"160000", b"000000"
+
+Pair = tuple[str, str]
+
+
+class Entry(NamedTuple):
+    """What a tree has at a path."""
+
+    mode: bytes  # NOTHING where it has none
+    sha: bytes
+
+
+class Change(NamedTuple):
+    path: bytes
+    old: Entry
+    new: Entry
+
+
+class Differences:
+    """The differences between trees of one repository; git is asked once for each pair."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._changes: dict[tuple[tuple[str, ...], Pair], list[Change]] = {}
+
+    def between(
+        self, pairs: Iterable[Pair], patterns: Sequence[str] = ()
+    ) -> dict[Pair, list[Change]]:
+        """Return for each pair of trees what differs: files, links and submodules, and the folders
+        that hold one. With glob `patterns` only what these match, folders left out. Raises
+        RepositoryError."""
+        pairs, key = list(dict.fromkeys(pairs)), tuple(patterns)
+        missing = [pair for pair in pairs if (key, pair) not in self._changes]
+        if missing:
+            out = tell(
+                self._repository.worktree, "diff-tree", "--stdin", "-r", "-z", "--raw",
+                *(() if patterns else ("-t",)), "--no-renames", "--no-abbrev",
+                "--ignore-submodules=none", "--", *(f":(top,glob){p}" for p in patterns),
+                stdin="".join(f"{one} {other}\n" for one, other in missing).encode(),
+            ).out  # fmt: skip
+            self._changes |= {(key, pair): [] for pair in missing}
+            changes: list[Change] = []
+            words = iter(out.split(b"\0"))
+            for word in words:
+                *heads, row = word.split(b"\n")
+                for head in heads:
+                    one, other = head.decode().split()
+                    changes = self._changes[key, (one, other)]
+                if row:
+                    old, new, before, after, _ = row[1:].split()
+                    changes.append(Change(next(words), Entry(old, before), Entry(new, after)))
+        return {pair: self._changes[key, pair] for pair in pairs}
+
+    def present(self, trees: Collection[str]) -> set[str]:
+        """Return those of these trees that the repository has."""
+        if not trees:
+            return set()
+        out = tell(
+            self._repository.worktree, "cat-file", "--batch-check=%(objectname) %(objecttype)",
+            stdin="".join(f"{tree}\n" for tree in trees).encode(),
+        ).text  # fmt: skip
+        return {line.split()[0] for line in out.splitlines() if line.endswith(" tree")}
+
+    def texts(self, blobs: Iterable[bytes], most: int) -> dict[bytes, bytes]:
+        """Return the contents of these blobs, or nothing where they are more than `most` bytes
+        together, or one is missing."""
+        names = b"".join(blob + b"\n" for blob in dict.fromkeys(blobs))
+        where = self._repository.worktree
+        sizes = ask(where, "cat-file", "--batch-check=%(objectsize)", stdin=names).out.split()
+        if not all(map(bytes.isdigit, sizes)) or sum(map(int, sizes)) > most:
+            return {}
+        out = tell(where, "cat-file", "--batch", "--buffer", stdin=names).out
+        texts, start = {}, 0
+        while start < len(out):
+            end = out.index(b"\n", start)
+            name, _, size = out[start:end].split()
+            start = end + 1 + int(size) + 1
+            texts[name] = out[end + 1 : start - 1]
+        return texts

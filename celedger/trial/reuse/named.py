@@ -1,0 +1,51 @@
+"""What the commands of one trial named, as the recorder wrote it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class NamedPaths:
+    """Absolute paths. `unknown` says why they are not known; `since` is when the trial began, in
+    Unix seconds."""
+
+    opened: set[bytes] = field(default_factory=set)
+    looked: set[bytes] = field(default_factory=set)
+    unknown: str = ""
+    began: bool = False
+    since: float = field(default_factory=time.time)
+
+    def take_in(self, record: Path) -> None:
+        """Add what the supervisor wrote of one command, and remove its file."""
+        from celedger.system import reads  # imports what a parent that starts nothing lacks
+
+        self.began = True
+        try:
+            parsed = reads.parse(record.read_bytes())
+            record.unlink()
+        except OSError:
+            parsed = None
+        unknown, opened, looked = parsed or ("its record was lost", set(), set())
+        self.unknown = self.unknown or unknown
+        self.opened |= opened
+        self.looked |= looked
+
+    def split(self, tree: Path) -> tuple[NamedPaths, NamedPaths]:
+        """Return what lies in the tree, relative to it, and all that does not."""
+        top = os.fsencode(os.path.realpath(tree))
+        inside, beside = NamedPaths(unknown=self.unknown), NamedPaths(since=self.since)
+        for name in ("opened", "looked"):
+            for path in getattr(self, name):
+                if path != top and not path.startswith(top + b"/"):
+                    getattr(beside, name).add(path)
+                elif path.startswith(top + b"/.git/"):
+                    inside.unknown = inside.unknown or (
+                        "it reads .git, which differs from commit to commit"
+                    )
+                elif path != top + b"/.git":
+                    getattr(inside, name).add(path[len(top) + 1 :])
+        return inside, beside

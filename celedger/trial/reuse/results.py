@@ -1,0 +1,183 @@
+"""The stored results that a commit may re-use, and the footprints of trials that end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from celedger.errors import RepositoryError
+from celedger.ledger import Ledger
+from celedger.model import Commit, Footprint, Kind, ReusableTrial, Task, TrialRecord
+from celedger.repo import Repository, filters
+from celedger.repo.checkouts import Checkout
+from celedger.repo.differences import Differences
+from celedger.trial import journal, protocol
+from celedger.trial.reuse import outside
+from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.reuse.named import NamedPaths
+
+# Raise it whenever a footprint may lack what it should name: those of other rules are not used.
+RULES = "9"
+
+Key = tuple[str, int]  # what lies beside a commit's tree, and the sum of its tree
+
+
+class Reuse:
+    """The results of one ledger, for the commits of one repository. `child` is the folder of
+    celedger's own that trainings import. `variables` tells the user's environment variables from
+    others, `installed` the virtual environment in which a task runs at a commit (by hash), "" for
+    none."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        repository: Repository,
+        child: Path,
+        variables: str,
+        installed: Callable[[str, Task], str],
+    ) -> None:
+        self._ledger, self._repository, self._installed = ledger, repository, installed
+        self._child, self._variables = child, variables
+        self.beside = (*outside.folders(repository), journal.own_folder(ledger))
+        self.differences = Differences(repository)
+        self._agreements: dict[int, Agreement] = {}  # by the number of the footprint
+        self._filters: tuple[str, frozenset[str]] = ("", frozenset())  # as configured, for a tree
+
+    def keep(
+        self, commit: Commit, task: Task, ulid: str, named: NamedPaths, checkout: Checkout
+    ) -> str:
+        """Store the footprint of a trial that just ended in a checkout. Returns the file that it
+        took from the user's work tree instead, "" for none."""
+        inside, beside = named.split(checkout.path)
+        unknown, file = inside.unknown, ""
+        inputs = task.inputs if task.build else ()
+        try:
+            matching = self._repository.matching(commit.sha, inputs)
+            if task.build and not matching:
+                unknown = unknown or "its build declares no inputs"
+            if beside.opened or beside.looked:
+                places = (journal.out_path, journal.log_path, journal.path)
+                own = (*(place(self._ledger, ulid) for place in places), self._child)
+                found = outside.judge(
+                    self._repository, self.beside, beside, commit.tree,
+                    journal.own_folder(self._ledger), own,
+                )  # fmt: skip
+                file, unknown = found.file, unknown or found.unknown
+                inside.opened |= found.opened
+                inside.looked |= found.looked
+            paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
+            unknown = unknown or self._filtered(commit, paths, inside.looked)
+            if checkout.manner != self._manner:
+                unknown = unknown or "how git writes files was changed meanwhile"
+            footprint = Footprint(
+                tuple(sorted(inside.opened)), tuple(sorted(inside.looked - inside.opened)), inputs
+            )
+        except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
+            unknown = unknown or str(error) or type(error).__name__
+        if unknown:
+            self._ledger.record_unknown_footprint(ulid, unknown)
+        else:
+            self._ledger.record_footprint(ulid, footprint, self._surroundings(commit, task))
+        return file
+
+    def _filtered(self, commit: Commit, paths: set[bytes], looked: set[bytes]) -> str:
+        """Return why it is not known what git's filters wrote, "" where it is: of Git LFS's, by the
+        one file of the tree that it reads, which is added to what was looked at."""
+        if self._filters[0] != commit.tree:  # each tree is written by the configuration of then
+            self._filters = (commit.tree, filters.configured(self._repository))
+        names = filters.applied(self._repository, commit.tree, paths, self._filters[1])
+        if filters.LFS in names:
+            looked.add(filters.LFS_CONFIG.encode())
+        others = sorted(names - {filters.LFS})
+        return f"its files pass through the filter {others[0]}" if others else ""
+
+    @cached_property
+    def _manner(self) -> str:
+        return filters.manner(self._repository)
+
+    def _surroundings(self, commit: Commit, task: Task) -> str:
+        """Return what beside a tree decides what a training reads: one blob is different files
+        where git is told to write it otherwise, and an environment's fingerprint has neither the
+        user's variables nor what is in packages but their versions."""
+        words = (RULES, self._manner, self._variables, self._installed(commit.sha, task))
+        return ":".join(words)
+
+    def agreeing(
+        self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
+    ) -> dict[str, list[ReusableTrial]]:
+        """Return for each commit (by hash) the trials of this task and environment, at whatever
+        commit they ran, from whose commits it differs in nothing that they named."""
+        return self.compared(commits, task, environment, seed)[0]
+
+    def compared(
+        self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
+    ) -> tuple[dict[str, list[ReusableTrial]], dict[int, Mapping[str, Key]]]:
+        """Return `agreeing`, and for each footprint of these trials (by number) a key for each
+        commit, equal where they agree."""
+        found: dict[str, list[ReusableTrial]] = {commit.sha: [] for commit in commits}
+        by_footprint: dict[int, list[ReusableTrial]] = {}
+        trials = self._ledger.reusable_trials(
+            recipe=task.recipe, environment=environment, seed=seed
+        )
+        trials = [trial for trial in trials if trial.surroundings.startswith(f"{RULES}:")]
+        keys: dict[int, Mapping[str, Key]] = {}
+        try:
+            here = dict.fromkeys(commit.tree for commit in commits)
+            # The newest first: trees that lie near each other differ in little.
+            elsewhere = dict.fromkeys(t.tree for t in reversed(trials) if t.tree not in here)
+            present = self.differences.present(elsewhere)
+            trees = [*here, *(tree for tree in elsewhere if tree in present)]
+            for trial in trials:
+                if trial.tree in here or trial.tree in present:
+                    by_footprint.setdefault(trial.footprint, []).append(trial)
+            around = {commit.sha: self._surroundings(commit, task) for commit in commits}
+            for number, of_footprint in by_footprint.items():
+                sums = self.agreement(number).sums(trees)
+                keys[number] = {c.sha: (around[c.sha], sums[c.tree]) for c in commits}
+                by_key: dict[Key, list[ReusableTrial]] = {}
+                for trial in of_footprint:
+                    by_key.setdefault((trial.surroundings, sums[trial.tree]), []).append(trial)
+                for sha, key in keys[number].items():
+                    found[sha] += by_key.get(key, ())
+        except RepositoryError:  # a clone that lacks objects: nothing is proven
+            return {commit.sha: [] for commit in commits}, {}
+        return found, keys
+
+    def agreement(self, number: int) -> Agreement:
+        """Return the agreement of trees at a footprint, by its number in the ledger."""
+        if number not in self._agreements:
+            footprint = self._ledger.footprint(number)
+            self._agreements[number] = Agreement(self.differences, footprint)
+        return self._agreements[number]
+
+    def evidence(
+        self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]
+    ) -> ReusableTrial | None:
+        """Return a trial whose result this commit may re-use, and for which none of those `held`
+        stands already. What failed may end well today: data that was not there, a package."""
+        used = {record.derived or record.trial.ulid for record in held}
+        for trial in self.agreeing([commit], task, environment, seed)[commit.sha]:
+            fit = trial.whole and not trial.failed and trial.ulid not in used
+            if fit and self._answers(task, trial.ulid):
+                return trial
+        return None
+
+    def _answers(self, task: Task, ulid: str) -> bool:
+        """Return True if a trial's summaries are what the task asks for by now."""
+        record = self._ledger.trial(ulid)
+        found = protocol.summaries(task.metrics, self._ledger.series(ulid))
+        return (
+            record is not None
+            and not protocol.missing(task, found)
+            and all(repr(record.summaries.get(name)) == repr(v) for name, v in found.items())
+        )
+
+
+def measured(task: Task) -> list[str]:
+    """Return the metrics of which a re-used result has no value: a trial would take as long and
+    need as much only on average."""
+    telemetry = {m.name for m in protocol.TELEMETRY}
+    clocked = (Kind.SPEED, Kind.MEMORY)
+    return [m.name for m in task.metrics if m.kind in clocked or m.name in telemetry]
