@@ -164,6 +164,7 @@ def _fork(
 def main() -> None:
     starting = load(os.path.join(FOLDER, "starting.py"))
     ending = load(os.path.join(FOLDER, "ending.py"))
+    finder = load(os.path.join(FOLDER, "finder.py"))
     supervisor = load(sys.argv[2])
     supervisor.recorder()
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -177,7 +178,7 @@ def main() -> None:
     trial = _serve(channel, starting, supervisor)
     if trial is None:
         os._exit(0)
-    starting.run(*trial, ending)
+    starting.run(*trial, ending, finder)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ MADV_POPULATE_READ = 22  # Linux 5.14
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PRESENT = 1 << 63  # of an entry of /proc/PID/pagemap
 _OWN = (__file__, os.path.join(os.path.dirname(__file__), "launcher.py"))
+_HOME = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))  # on PYTHONPATH
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib")
@@ -255,7 +256,8 @@ def shadows(folder: str) -> bool:
             if name.partition("-")[0] in _prepared.regular or _plugs(entry.path):
                 return True
         elif name in _prepared.portions:
-            return True
+            if entry.name != "sitecustomize.py" or folder != _HOME:  # our own: `finder.py`
+                return True
         elif name in _prepared.regular:  # a folder that is no package comes after any module
             if not entry.is_dir() or _is_package(entry.path):
                 return True
@@ -323,7 +325,7 @@ class _Curtain:
         module.__spec__ = self.specs.pop(module.__name__)
 
 
-def run(order: dict[str, Any], warm: Any, ending: Any) -> None:
+def run(order: dict[str, Any], warm: Any, ending: Any, finder: Any) -> None:
     """Runs the script as `python script.py …` or `python -m module …` would, to the end."""
     for group in _prepared.groups:
         for name in group.variables:
@@ -352,6 +354,7 @@ def run(order: dict[str, Any], warm: Any, ending: Any) -> None:
     if sys.version_info < (3, 14):
         main.__dict__["__annotations__"] = {}  # noqa: RUF063
     sys.modules["__main__"] = main
+    finder.install()
     before = ending.Before(set(sys.modules) - {"__main__"}, set(descriptors()), standard)
     sys.meta_path.insert(0, _Curtain(trial))
     try:

@@ -96,14 +96,14 @@ def variables(
 
 # What nearly every training imports of it.
 _OFTEN = (
-    "celedger/__init__.py", "celedger/child/__init__.py",
+    "sitecustomize.py", "celedger/__init__.py", "celedger/child/__init__.py",
     "celedger/child/torch.py",
 )  # fmt: skip
 
 
 def child_copy(cache: Path) -> Path:
-    """A folder, to be put on PYTHONPATH, that holds `celedger.child` and nothing else of
-    celedger."""
+    """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
+    `finder.py`) and nothing else of celedger."""
     home = child_folder(cache)
     if not home.exists():
         try:
@@ -137,6 +137,7 @@ def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
             target = new / "celedger" / file.relative_to(package)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+        shutil.copyfile(package / "child" / "finder.py", new / "sitecustomize.py")
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
         for name in _OFTEN:  # no trial writes byte-code itself
             py_compile.compile(str(new / name), invalidation_mode=mode, quiet=2)
