@@ -13,11 +13,13 @@ from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.runner import Bench
 
-# Prior weight of a commit that touches nothing any trial of the task was seen to read, where no
-# trial proves that it changes nothing. It can be the first bad one only if a commit since then
-# made the training read what it touches, and did no harm in doing so: as many chances as one in
-# fifty ordinary commits, so that a long row of documentation weighs as little as one of those.
-UNTOUCHED = 0.02
+# Prior weight of a commit that is unlikely to be the first bad one, though no trial proves that it
+# changes nothing. It touches nothing that any trial of the task was seen to read: then a commit
+# since would have made the training read what it touches, and done no harm in doing so. Or it
+# changes Python sources in nothing that a syntax tree shows: then the training would have to read
+# comments, docstrings or lines. As many chances as one in fifty ordinary commits, so that a long
+# row of documentation weighs as little as one of those.
+UNLIKELY = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,20 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     def same(one: str, other: str) -> bool:
         return one in whole and met[one] == met[other]
 
+    above = {
+        commit.sha: [commits[p] for p in history.parents[position]]
+        or ([outside[position]] if position in outside else [])
+        for position, commit in enumerate(commits)
+    }
+    alike = bench.reuse.alike(
+        [(parent, commit) for commit in commits for parent in above[commit.sha]], keys
+    )
+
     place: list[int] = []
     weights: list[float] = []
     for position, commit in enumerate(commits):
         inside = history.parents[position]
-        parents = [commits[p].sha for p in inside]
-        if not parents and position in outside:
-            parents = [outside[position].sha]
+        parents = [parent.sha for parent in above[commit.sha]]
         at = position
         if len(inside) == 1 and same(commit.sha, parents[0]):
             at = place[inside[0]]
@@ -75,8 +84,10 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
         place.append(at)
         if at == GOOD or any(same(commit.sha, parent) for parent in parents):
             weights.append(0.0)
-        elif any(seen[commit.sha] == seen[parent] for parent in parents):
-            weights.append(UNTOUCHED)
+        elif any(
+            seen[commit.sha] == seen[parent] or (parent, commit.sha) in alike for parent in parents
+        ):
+            weights.append(UNLIKELY)
         else:
             weights.append(1.0)
     if not any(weights) or same(commits[-1].sha, good.sha):

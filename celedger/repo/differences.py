@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from celedger.repo.plumbing import ask, tell
+from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
 FOLDER, SUBMODULE, NOTHING = b"040000", b"160000", b"000000"
@@ -72,14 +73,20 @@ class Differences:
         return {line.split()[0] for line in out.splitlines() if line.endswith(" tree")}
 
     def texts(self, blobs: Iterable[bytes], most: int) -> dict[bytes, bytes]:
-        """Return the contents of these blobs, or nothing where they are more than `most` bytes
-        together, or one is missing."""
-        names = b"".join(blob + b"\n" for blob in dict.fromkeys(blobs))
-        where = self._repository.worktree
-        sizes = ask(where, "cat-file", "--batch-check=%(objectsize)", stdin=names).out.split()
-        if not all(map(bytes.isdigit, sizes)) or sum(map(int, sizes)) > most:
+        """Return the contents of these blobs: of the first that are at most `most` bytes together,
+        those that are there."""
+        where, names = self._repository.worktree, list(blobs)
+        if not names:
             return {}
-        out = tell(where, "cat-file", "--batch", "--buffer", stdin=names).out
+        rows = tell(
+            where, "cat-file", "--batch-check=%(objectsize)", stdin=b"\n".join((*names, b""))
+        ).out.splitlines()
+        sizes = [int(row) if row.isdigit() else most + 1 for row in rows]
+        few = [
+            name for name, total in zip(names, itertools.accumulate(sizes), strict=True)
+            if total <= most
+        ]  # fmt: skip
+        out = tell(where, "cat-file", "--batch", "--buffer", stdin=b"\n".join((*few, b""))).out
         texts, start = {}, 0
         while start < len(out):
             end = out.index(b"\n", start)

@@ -19,6 +19,7 @@ from conftest import PERMIT
 
 from celedger import config
 from celedger import suite as suites
+from celedger.bisection.classes import UNLIKELY, classify
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
 from celedger.repo import Repository, scrubbed
@@ -29,6 +30,7 @@ from celedger.system.cache import Cache
 from celedger.system.gate import Gate
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.runner import Bench
 from celedger.trial.starts import Starts
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Place, Venvs
@@ -343,6 +345,14 @@ def _benchmark() -> ModuleType:
 # --- through the whole
 
 
+def bench_of(project: Project, ledger: Ledger) -> Bench:
+    repository = Repository.open(project.root)
+    settings = config.load(repository.root, {})
+    suite = suites.load(suites.find(None, settings, repository.root))
+    gate = Gate.of(repository, attended=True)
+    return set_bench(repository, ledger, settings, suite, choose_tasks(suite, ()), gate=gate)
+
+
 def trained(project: Project) -> int:
     """Trials that really ran."""
     with sqlite3.connect(project.root / "ledger.db") as ledger:
@@ -474,23 +484,67 @@ def test_a_result_is_reused_only_where_the_same_is_installed(project: Project) -
             assert len(found[sha]) == agree
 
 
+LIBRARY = '''\
+"""A model."""
+
+
+class Model:
+    """Of one level."""
+
+    LEVEL = 1.0  # known
+
+
+def level():
+    """The level."""
+    return Model.LEVEL
+'''
+LOOKALIKES = {
+    "comment": ("# known", "# well known\n    # so far"),
+    "docstring": ("Of one level", "Of a level"),
+    "no docstring": ('    """The level."""\n', ""),
+    "format": ("return Model.LEVEL", "return (\n        Model.LEVEL\n    )"),
+}
+
+
+@linux
+def test_a_commit_of_comments_is_trained_but_is_an_unlikely_first_bad_one(tmp_path: Path) -> None:
+    script = "import model\nfrom celedger.child import log\nlog(epoch=0, val_loss=model.level())\n"
+    suite = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
+    text, good = LIBRARY, project.commit("start", {"model.py": LIBRARY, "docs/a": "1"})
+    assert project.run("run", "HEAD").status == 0
+    for subject, (old, new) in LOOKALIKES.items():
+        assert old in text
+        text = text.replace(old, new)
+        project.commit(subject, {"model.py": text})
+    assert project.run("run", "HEAD").status == 0
+    assert trained(project) == 2
+    project.commit("comment and data", {"model.py": text + "# words\n", "docs/a": "2"})
+    project.commit("code", {"model.py": text.replace("1.0", "2.0")})
+    project.commit("broken", {"model.py": text + "("})
+    project.commit("still broken", {"model.py": text + "( # words"})
+    (project.root / "model.py").chmod(0o755)
+    project.commit("mode")
+    with Ledger.open(project.root / "ledger.db") as ledger, bench_of(project, ledger) as bench:
+        repository = bench.checkouts.repository
+        history = repository.history(good, "HEAD")
+        classes = classify(bench, history, repository.resolve(good), bench.suite.tasks[0])
+    assert classes.weights == (*[UNLIKELY] * 5, 1.0, 1.0, 1.0, 1.0)
+
+
 @linux
 def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p", SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
     project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
     project.commit("words", {"README": "b"})
-    repository = Repository.open(project.root)
-    settings = config.load(repository.root, {})
-    suite = suites.load(suites.find(None, settings, repository.root))
-    tasks = choose_tasks(suite, ())
-    before, commit = repository.resolve("HEAD~1"), repository.resolve("HEAD")
-    path, gate = project.root / "ledger.db", Gate.of(repository, attended=True)
+    path = project.root / "ledger.db"
     with (
         Ledger.open(path, create=True) as mine, Ledger.open(path) as other,
-        set_bench(repository, mine, settings, suite, tasks, gate=gate) as bench,
-        set_bench(repository, other, settings, suite, tasks, gate=gate) as second,
+        bench_of(project, mine) as bench, bench_of(project, other) as second,
     ):  # fmt: skip
-        assert not bench.run(before, tasks[0], 0).derived
+        (task,) = bench.suite.tasks
+        before, commit = map(bench.checkouts.repository.resolve, ("HEAD~1", "HEAD"))
+        assert not bench.run(before, task, 0).derived
         evidence = Reuse.evidence
         met: list[Commit] = []
 
@@ -499,11 +553,11 @@ def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
             found = evidence(self, commit, *words)
             if not met:
                 met.append(commit)
-                assert second.run(commit, tasks[0], 0).derived
+                assert second.run(commit, task, 0).derived
             return found
 
         with mock.patch.object(Reuse, "evidence", meanwhile):
-            record = bench.run(commit, tasks[0], 0)
+            record = bench.run(commit, task, 0)
         assert met
         assert record.derived
         assert [r.trial.ulid for r in mine.trials(commit=commit.sha)] == [record.trial.ulid]

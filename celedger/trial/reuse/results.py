@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from celedger.trial import journal, protocol
 from celedger.trial.reuse import outside
 from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.reuse.named import NamedPaths
+from celedger.trial.reuse.prior import SyntaxTrees
 
 # Raise it whenever a footprint may lack what it should name: those of other rules are not used.
 RULES = "9"
@@ -41,7 +42,8 @@ class Reuse:
         self._ledger, self._repository, self._installed = ledger, repository, installed
         self._child, self._variables = child, variables
         self.beside = (*outside.folders(repository), journal.own_folder(ledger))
-        self.differences = Differences(repository)
+        self._differences = Differences(repository)
+        self._syntax = SyntaxTrees(self._differences)
         self._agreements: dict[int, Agreement] = {}  # by the number of the footprint
         self._filters: tuple[str, frozenset[str]] = ("", frozenset())  # as configured, for a tree
 
@@ -127,7 +129,7 @@ class Reuse:
             here = dict.fromkeys(commit.tree for commit in commits)
             # The newest first: trees that lie near each other differ in little.
             elsewhere = dict.fromkeys(t.tree for t in reversed(trials) if t.tree not in here)
-            present = self.differences.present(elsewhere)
+            present = self._differences.present(elsewhere)
             trees = [*here, *(tree for tree in elsewhere if tree in present)]
             for trial in trials:
                 if trial.tree in here or trial.tree in present:
@@ -145,11 +147,27 @@ class Reuse:
             return {commit.sha: [] for commit in commits}, {}
         return found, keys
 
+    def alike(
+        self, pairs: Iterable[tuple[Commit, Commit]], keys: Mapping[int, Mapping[str, Key]]
+    ) -> set[tuple[str, str]]:
+        """Return those of these pairs (by hashes) that differ in Python sources alone, and there in
+        nothing that a syntax tree shows. `keys` are those of `compared`."""
+        trees = {
+            (one.sha, other.sha): (one.tree, other.tree)
+            for one, other in pairs
+            if all(by_sha[one.sha][0] == by_sha[other.sha][0] for by_sha in keys.values())
+        }
+        try:
+            alike = self._syntax.alike(dict.fromkeys(trees.values()), map(self.agreement, keys))
+        except RepositoryError:
+            return set()
+        return {both for both, pair in trees.items() if pair in alike}
+
     def agreement(self, number: int) -> Agreement:
         """Return the agreement of trees at a footprint, by its number in the ledger."""
         if number not in self._agreements:
             footprint = self._ledger.footprint(number)
-            self._agreements[number] = Agreement(self.differences, footprint)
+            self._agreements[number] = Agreement(self._differences, footprint)
         return self._agreements[number]
 
     def evidence(
