@@ -215,20 +215,20 @@ class Filling:
             )  # fmt: skip
             source = self.sources.get((index, seed))
             if derived and source is not None:
-                closure = next(
-                    c
-                    for c in self.ledger.closures(
+                evidence = next(
+                    reusable
+                    for reusable in self.ledger.reusable_trials(
                         recipe=task.recipe, environment=environment, seed=seed
                     )
-                    if c.ulid == source
+                    if reusable.ulid == source
                 )
-                self.ledger.derive_trial(trial, closure, _digest(source), ("step_ms",))
+                self.ledger.reuse_trial(trial, evidence, ("step_ms",))
                 continue
             self.ledger.start_trial(trial)
             if _train(self.ledger, trial, index, self.levels[index], random):
                 ran.append(trial)
                 if random.random() < 0.05:
-                    self.ledger.record_closure(
+                    self.ledger.record_footprint(
                         trial.ulid, Footprint((b"model.py",)), _digest(trial.ulid)
                     )
                     self.sources[index, seed] = trial.ulid

@@ -287,6 +287,9 @@ class EpochReport:
     steps: Mapping[str, StepValues] = field(default_factory=dict)
 
 
+REUSED = "it differs in no file that this training reads"
+
+
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
     """A trial as the ledger knows it. `outcome` is None while it runs."""
@@ -298,18 +301,19 @@ class TrialRecord:
     summaries: Mapping[str, float] = field(default_factory=dict)  # metric name -> value
     epochs: int = 0
     rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
-    derived: str = ""  # the ulid of the trial that ran, where this one was proven to repeat it
-    by_code: bool = False  # though sources that it reads differ, in what does not count
+    derived: str = ""  # the ulid of the trial whose result it re-uses, "" where it ran itself
+    source: str = ""  # the commit of that trial
+    finer: bool = False  # re-used by an older celedger, by a rule that was finer than files
 
     @property
     def ok(self) -> bool:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.OK
 
     @property
-    def why_derived(self) -> str:
-        if self.by_code:
-            return "only comments, docstrings, formatting or code it never enters differ"
-        return "it reads nothing that differs"
+    def reused(self) -> str:
+        """From where it has its result, and why, "" where it ran itself."""
+        why = REUSED if not self.finer else "an older celedger left out what no training notices"
+        return f"re-used from {self.source[:7]}: {why}" if self.derived else ""
 
     @property
     def early_stopped(self) -> bool:
@@ -330,17 +334,15 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class ReusableTrial:
-    """A trial whose result others may re-use: its commit with its tree, its footprint (by the
-    number in the ledger), and what surrounded the tree. Of one that was stopped early (not `whole`)
-    is known only how another would begin; one that `failed` may have lacked what is no commit's,
-    and is there by now."""
+    """A trial whose result others may re-use. Of one that was stopped early (not `whole`) is known
+    only how another would begin; one that `failed` may have lacked what is no commit's."""
 
     ulid: str
     commit: str
     tree: str
     seed: int
-    footprint: int
-    surroundings: str
+    footprint: int  # its number in the ledger
+    surroundings: str  # what beside the tree decides what a training reads
     whole: bool = True
     failed: bool = False
 

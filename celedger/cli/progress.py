@@ -40,10 +40,10 @@ def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
     return text
 
 
-def derived_line(sha: str, record: TrialRecord) -> str:
+def reused_line(sha: str, record: TrialRecord) -> str:
     kind = record.outcome.kind if record.outcome else ""
     what = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
-    return f"{what}, derived from trial {record.derived}: {record.why_derived}"
+    return f"{what}, {record.reused}"
 
 
 def _advice(root: Path, file: str) -> str:
@@ -136,7 +136,7 @@ class Progress:
             case events.Reused(commit, record):
                 self._done += 1
                 count = f"[{self._done}/{self._total}] " if self._total else ""
-                self.say(f"{count}{derived_line(commit.sha, record)}")
+                self.say(f"{count}{reused_line(commit.sha, record)}")
 
     def _show(self, text: str) -> None:
         if self._bar is not None:

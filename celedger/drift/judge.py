@@ -12,6 +12,7 @@ from celedger.errors import Status, command
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
 from celedger.model import (
+    REUSED,
     Commit,
     Direction,
     Environment,
@@ -110,10 +111,10 @@ def judge(
                 settled.append(found)
             else:
                 cases += found
-        sources = {r.derived: r.why_derived for r in records if r.derived}
-        if sources and len(settled) + len(cases) == judged:
+        reused = {r.derived: r.reused for r in records if r.derived}
+        if reused and len(settled) + len(cases) == judged:
             # A task that is all clock and memory: nothing was measured, nothing can differ.
-            why = f"derived from trial {min(sources)}: {sources[min(sources)]}"
+            why = reused[min(reused)]
             settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, why))
     answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
     combined = _combined(commit, cases, answers)
@@ -192,13 +193,13 @@ def _cases(
         if all(r.summary != metric.summary for r in spoilt):
             why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
         return _verdict(commit, task, metric.name, environment, VerdictKind.UNDECIDED, why)
-    head = [r for r in head if not r.derived] or head  # a derived one is no repeat
+    head = [r for r in head if not r.derived] or head  # one that is re-used is no repeat
     base = baselines.rolling(metric, here)
     if base and all(r.derived for r in head):
         proven = {r.derived for r in head}
         base = [r for r in base if r.ulid not in proven]
         if not base:
-            why = "derived from its baseline: it reads nothing that differs"
+            why = f"re-used from its baseline: {REUSED}"
             same = VerdictKind.SAME
             return _verdict(commit, task, metric.name, environment, same, why, head)
     if not base and any(r.environment != environment for r in rows):

@@ -45,6 +45,7 @@ JOIN environments e ON e.id = r.environment
 LEFT JOIN outcomes o ON o.trial = r.id
 LEFT JOIN derived d ON d.trial = r.id
 LEFT JOIN trials v ON v.id = d.evidence
+LEFT JOIN commits w ON w.id = v.revision
 """
 
 
@@ -330,7 +331,7 @@ class Reader(StepReader):
         rows = self._rows(
             "SELECT r.id, r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host,"
             " r.device, t.suite, t.name, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
-            "coalesce(v.ulid, ''), "
+            "coalesce(v.ulid, ''), coalesce(w.sha, ''), "
             "EXISTS (SELECT 1 FROM closures x JOIN closures y ON y.trial = d.evidence "
             "WHERE x.trial = r.id AND x.content != y.content), "
             "coalesce(o.epochs, (SELECT count(DISTINCT epoch) FROM points WHERE trial = r.id)) "
@@ -358,13 +359,14 @@ class Reader(StepReader):
         self, row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
     ) -> TrialRecord:
         (_, ulid, sha, recipe, environment, seed, why, started, host, device, suite, task,
-         kind, ended, message, returncode, log, marks, derived, by_code, epochs) = row  # fmt: skip
+         kind, ended, message, returncode, log, marks,
+         derived, source, finer, epochs) = row  # fmt: skip
         outcome = None
         if kind is not None:
             outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, marks_of(marks))
         trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
         return TrialRecord(
-            trial, suite, task, outcome, summaries, epochs, rules, derived, bool(by_code)
+            trial, suite, task, outcome, summaries, epochs, rules, derived, source, bool(finer)
         )
 
     def _commits(self, where: str, values: tuple[object, ...]) -> list[Commit]:

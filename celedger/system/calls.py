@@ -46,19 +46,8 @@ PATHS: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]] = {
     "file_getattr": (468, 468, ((1, 0),)), "file_setattr": (469, 469, ((1, 0),)),
 }  # fmt: skip
 # Those that take the address of a socket, which may be a path: numbers as above, and the arguments
-# that hold it and its length, or (MESSAGES) a struct msghdr, of `sendmmsg` so many in a row.
-ADDRESSES = {
-    "connect": (42, 203, 1, 2), "bind": (49, 200, 1, 2), "sendto": (44, 206, 4, 5),
-    "sendmsg": (46, 211, 1, -1), "sendmmsg": (307, 269, 1, 2),
-}  # fmt: skip
-MESSAGES = ("sendmsg", "sendmmsg")
-_ARGUMENTS = 16  # bytes before those of a call in seccomp_data: little-endian, eight bytes each
-_FLAGS = 2  # of `sendmsg`
-_ADDRESS = 4  # of `sendto`: most calls have none there, and need not wait to be looked at
-# Flags of a `sendmsg` that need not wait either: the one that hands over what serves all others.
-# Nobody has a use for them together, and on a local socket they say nothing (MSG_DONTROUTE,
-# MSG_CONFIRM, MSG_RST).
-HANDING_OVER = 0x4 | 0x800 | 0x1000
+# that hold it and its length. (A datagram to the path of a socket is not seen.)
+ADDRESSES = {"connect": (42, 203, 1, 2), "bind": (49, 200, 1, 2)}
 # Ways to a file that leave no path to be seen, or that change what paths mean.
 BLIND = {
     "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40), "umount2": (166, 39),
@@ -103,27 +92,18 @@ def numbers(column: int) -> tuple[dict[int, str], set[int]]:
 
 
 def _filter(architecture: int, column: int) -> bytes:
-    """The BPF program: notified are the calls that take a path or an address (`sendto` where it has
-    one) and the blind ones, those that are newer than what we know, and those of any other ABI (of
-    x32 all have a higher number)."""
+    """The BPF program: notified are the calls that take a path or an address, the blind ones, those
+    that are newer than what we know, and those of any other ABI (of x32 all have a higher number).
+    """
     seen, blind = numbers(column)
-    sendto, sendmsg = (ADDRESSES[name][column] for name in ("sendto", "sendmsg"))
-    chosen = sorted({*seen, *blind} - {sendto, sendmsg})
+    chosen = sorted({*seen, *blind})
     size = len(chosen)
     rows = [
         (_LD, 0, 0, 4),  # seccomp_data.arch
-        (_JEQ, 0, size + 11, architecture),
+        (_JEQ, 0, size + 3, architecture),
         (_LD, 0, 0, 0),  # seccomp_data.nr
-        (_JGE, size + 9, 0, NEWEST + 1),
-        *((_JEQ, size + 8 - i, 0, number) for i, number in enumerate(chosen)),
-        (_JEQ, 0, 4, sendto),
-        (_LD, 0, 0, _ARGUMENTS + 8 * _ADDRESS),
-        (_JEQ, 0, 6, 0),
-        (_LD, 0, 0, _ARGUMENTS + 8 * _ADDRESS + 4),
-        (_JEQ, 3, 4, 0),
-        (_JEQ, 0, 2, sendmsg),
-        (_LD, 0, 0, _ARGUMENTS + 8 * _FLAGS),
-        (_JEQ, 0, 1, HANDING_OVER),
+        (_JGE, size + 1, 0, NEWEST + 1),
+        *((_JEQ, size - i, 0, number) for i, number in enumerate(chosen)),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _USER_NOTIF),
     ]

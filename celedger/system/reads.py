@@ -5,13 +5,13 @@ A seccomp filter, which every descendant inherits and none can shed, hands each 
 takes a path to this process before it is carried out (seccomp_unotify(2)). Unlike inotify this
 shows what was looked for in vain, what was only `stat`ed, and the links that were followed; nothing
 can overflow, and no moment before the watch begins is missed. The filter sees the numbers of a call
-and not its strings, so a call costs a switch to this thread and back (benchmarks/closures.py).
+and not its strings, so a call costs a switch to this thread and back (benchmarks/reuse.py).
 
 Where the record may be incomplete it says so in `unknown`, and is worth nothing.
 """
 
 # Pathlib would cost the supervisor an import, and paths here are bytes.
-# ruff: noqa: PTH114, PTH115, PTH123
+# ruff: noqa: PTH115, PTH123
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ _IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
 _AF_UNIX = _socket.AF_UNIX.to_bytes(2, sys.byteorder)
 _SOCKADDR = 110  # bytes of the longest sockaddr_un
-_MSGHDR = struct.Struct("QI")  # its beginning: the address and its length
-_MMSGHDR = 64  # bytes from one to the next, of many
-_VECTORS = 1024  # UIO_MAXIOV
 _PASSING = re.compile(rb"/proc/|^/dev/")  # what means something else once a file is closed
+_SCRIPTS = 6  # more than the kernel follows
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
 
 
@@ -81,7 +79,7 @@ class Watch:
         """From here on every path that this process names is recorded."""
         fd = _calls.install()
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))]
-        self._theirs.sendmsg([b"."], rights if fd >= 0 else [], _calls.HANDING_OVER)
+        self._theirs.sendmsg([b"."], rights if fd >= 0 else [])
         if fd >= 0:
             os.close(fd)
         self._ours.close()
@@ -115,9 +113,6 @@ class Record:
         self._architecture = known.get(machine, (0, 0))[0]
         self._names: dict[int, str] = _calls.numbers(column)[0]
         self._blind = {row[column]: name for name, row in _calls.BLIND.items()}
-        self._seen: dict[bytes, tuple[bytes, ...]] = {}  # a path, and what it led to
-        self._kept: list[bytes] = []  # of the path that is followed
-        self._lasting = True  # it means the same whenever it is named
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
         self._busy = _thread.allocate_lock()
@@ -165,10 +160,12 @@ class Record:
                 answer = b""
             call = self._names.get(row[3])
             for path in named:
-                kept = self._lead(path, row[1])
-                (self.opened if call in _calls.TAKING else self.looked).update(kept)
-                if call in _calls.RENAMING:
-                    self._move(path, kept)
+                *way, end = self._follow(path, row[1])
+                self.looked.update(filter(self._is_recorded, way))
+                if self._is_recorded(end):
+                    (self.opened if call in _calls.TAKING else self.looked).add(end)
+                    if call in _calls.RENAMING:
+                        self._move(end)
         except Exception as error:
             self.unknown = self.unknown or f"a system call was not understood: {error!r}"
         finally:
@@ -190,38 +187,35 @@ class Record:
             call = self._blind.get(number, f"system call {number} of {architecture:x}")
             self.unknown = self.unknown or f"it uses {call}, which may read without being seen"
             return []
-        found: list[bytes | None]
+        found: list[bytes | None] = []
         if name in _calls.ADDRESSES:
-            found = [self._absolute(path, pid) for path in self._sockets(pid, name, arguments)]
-        else:
-            found = []
-            for at, base in _calls.PATHS[name][2]:
-                path = self._string(pid, arguments[at])
-                if path is None or (not path and name not in ("execveat", "linkat")):
-                    continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
-                folder = _AT_CWD
-                if base >= 0:
-                    folder = ctypes.c_int32(arguments[base] & 0xFFFFFFFF).value
-                found.append(self._absolute(path, pid, folder))
-        paths = [path for path in found if path is not None]
+            found.append(self._absolute(self._socket(pid, name, arguments), pid))
+        for at, base in _calls.PATHS[name][2] if name in _calls.PATHS else ():
+            path = self._string(pid, arguments[at])
+            if path is None or (not path and name not in ("execveat", "linkat")):
+                continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
+            folder = _AT_CWD
+            if base >= 0:
+                folder = ctypes.c_int32(arguments[base] & 0xFFFFFFFF).value
+            found.append(self._absolute(path, pid, folder))
+        paths = list(filter(None, found))
         if name in _calls.RELINKING:
             self._remember = False
             self._folders.clear()
-            self._seen.clear()
         if name == "openat2":
             how = self._text(pid, arguments[2])  # struct open_how
             if how is not None and len(how) >= 24 and how[16] & _IN_ROOT:
                 self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
-            for path in list(paths):
-                paths += self._interpreters(path, pid)
+            for path in paths:  # grows: an interpreter may be a script, as in binfmt_script.c
+                paths += self._interpreter(path, pid) if len(paths) < _SCRIPTS else []
         return paths
 
     @staticmethod
-    def _absolute(path: bytes, pid: int, folder: int = _AT_CWD) -> bytes | None:
+    def _absolute(path: bytes | None, pid: int, folder: int = _AT_CWD) -> bytes | None:
         """A path that a process names, relative to what it has open as a `folder`; None where it
         has no such thing."""
-        if path.startswith(b"/"):
+        if path is None or path.startswith(b"/"):
             return path
         where = "cwd" if folder == _AT_CWD else f"fd/{folder}"
         try:
@@ -229,25 +223,13 @@ class Record:
         except OSError:  # EBADF for the caller, or it is gone
             return None
 
-    def _sockets(self, pid: int, name: str, arguments: tuple[int, ...]) -> list[bytes]:
-        """The paths among the addresses of sockets that a call names."""
+    def _socket(self, pid: int, name: str, arguments: tuple[int, ...]) -> bytes | None:
+        """The path in the address of a socket; None where it has none."""
         at, size = _calls.ADDRESSES[name][2:]
-        rows = [(arguments[at], arguments[size])]
-        if name in _calls.MESSAGES:
-            count = min(arguments[size] & 0xFFFFFFFF, _VECTORS) if size >= 0 else 1
-            text = self._text(pid, arguments[at]) or b""
-            held = min(count, (len(text) + _MMSGHDR - _MSGHDR.size) // _MMSGHDR)
-            if text and held < count:
-                self.unknown = self.unknown or f"it sends {count} messages in one call"
-            rows = [_MSGHDR.unpack_from(text, _MMSGHDR * i) for i in range(held)]
-        found = []
-        for address, length in rows:
-            text = (address and self._text(pid, address)) or b""
-            if text[:2] == _AF_UNIX:
-                # It may end without a NUL; what begins with one is no path.
-                end = min(length & 0xFFFFFFFF, _SOCKADDR)
-                found.append(text[2:end].partition(b"\0")[0])
-        return [path for path in found if path]
+        text = self._text(pid, arguments[at]) or b""
+        # It may end without a NUL; what begins with one is no path.
+        path = text[2 : min(arguments[size] & 0xFFFFFFFF, _SOCKADDR)].partition(b"\0")[0]
+        return path if path and text[:2] == _AF_UNIX else None
 
     def _string(self, pid: int, address: int) -> bytes | None:
         """The string at an address of another process; None where there is none."""
@@ -271,75 +253,52 @@ class Record:
             return None
         return self._buffer.raw[:size]
 
-    def _interpreters(self, path: bytes, pid: int) -> list[bytes]:
+    def _interpreter(self, path: bytes, pid: int) -> list[bytes]:
         """What the kernel itself opens to execute a file."""
-        found: list[bytes] = []
-        for _ in range(4):
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    head = os.read(fd, _PATH_MAX)
-                finally:
-                    os.close(fd)
-                real = os.path.realpath(path)
-            except OSError:
-                break
-            words = head[2:].split(b"\n")[0].split()
-            if not head.startswith(b"#!") or not words:
-                usual = b"/ld-linux" in head or b"/ld-musl" in head
-                if head.startswith(b"\x7fELF") and real.startswith(self._tree) and not usual:
-                    self.unknown = self.unknown or "it runs a programme with a loader of its own"
-                break
-            path = words[0]
-            if not path.startswith(b"/"):
-                path = os.readlink(b"/proc/%d/cwd" % pid) + b"/" + path
-            found.append(path)
-        return found
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                head = file.read(_PATH_MAX)
+        except OSError:
+            return []
+        if head.startswith(b"#!"):
+            words = head[2:].split(b"\n")[0].split()[:1]
+            return list(filter(None, (self._absolute(word, pid) for word in words)))
+        odd = head.startswith(b"\x7fELF") and not (b"/ld-linux" in head or b"/ld-musl" in head)
+        if odd and os.path.realpath(path).startswith(self._tree):
+            self.unknown = self.unknown or "it runs a programme with a loader of its own"
+        return []
 
-    def _lead(self, path: bytes, pid: int) -> tuple[bytes, ...]:
-        """Return where a path leads, and every link on the way, as far as that is recorded."""
-        kept = self._seen.get(path)
-        if kept is None:
-            self._kept, self._lasting = [], not path.startswith(b"/proc/")
-            self._follow(path, pid)
-            kept = tuple(self._kept)
-            if self._remember and self._lasting:
-                self._seen[path] = kept
-        return kept
-
-    def _move(self, path: bytes, kept: tuple[bytes, ...]) -> None:
+    def _move(self, top: bytes) -> None:
         """Note what a rename is about to take along: all that lies below a folder. Who reads it
         afterwards names it by a path at which no tree has anything."""
-        if self._tree.startswith(os.path.realpath(path) + b"/"):
+        if self._tree.startswith(top + b"/"):
             self.unknown = self.unknown or "it moves the tree itself"
             return
-        for top in kept:
-            if os.path.islink(top):
-                continue
-            for above, folders, files in os.walk(top, onerror=self._fails):
-                self.opened.update(above + b"/" + name for name in (*folders, *files))
-                if len(self.opened) > MOST:
-                    return
+        for above, folders, files in os.walk(top, onerror=self._fails):
+            self.opened.update(above + b"/" + name for name in (*folders, *files))
+            if len(self.opened) > MOST:
+                return
 
     def _fails(self, error: OSError) -> None:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             self.unknown = self.unknown or f"a folder that it moves cannot be read: {error}"
 
-    def _follow(self, path: bytes, pid: int) -> None:
+    def _follow(self, path: bytes, pid: int) -> list[bytes]:
+        """Return every link on the way of a path, what had to be there, and where it leads."""
         left = path.split(b"/")[::-1]
         here, links = b"", 0
+        met: list[bytes] = []
         while left:
             part = left.pop()
             if part in (b"", b"."):
                 continue
             if part == b"..":
-                self._keep(here)  # it has to be there
+                met.append(here or b"/")
                 here = here.rpartition(b"/")[0]
                 continue
             there = here + b"/" + part
             if there in (b"/proc/self", b"/proc/thread-self"):
                 there = b"/proc/%d" % pid
-                self._lasting = False  # another process means another by it
             if there in self._folders:
                 here = there
                 continue
@@ -349,22 +308,21 @@ class Record:
                 if links and error.errno != errno.EINVAL and there.startswith(b"/proc/"):
                     # A link led there, and the caller may have gone on and closed it.
                     self.unknown = self.unknown or "it reads by a link to what it has open"
-                if error.errno != errno.EINVAL or not left:  # not there, or the last part
-                    here = there
-                    break
                 here = there
+                if error.errno != errno.EINVAL or not left:  # not there, or the last part
+                    break
                 if self._remember and not there.startswith(b"/proc/"):
                     self._folders.add(there)
                 continue
-            self._keep(there)
+            met.append(there)
             links += 1
             if links > _LINKS:
-                return
+                here = there
+                break
             left += target.split(b"/")[::-1]
             if target.startswith(b"/"):
                 here = b""
-        self._keep(here)
+        return [*met, here or b"/"]
 
-    def _keep(self, path: bytes) -> None:
-        if (path + b"/").startswith(self._recorded):
-            self._kept.append(path or b"/")
+    def _is_recorded(self, path: bytes) -> bool:
+        return (path.rstrip(b"/") + b"/").startswith(self._recorded)

@@ -169,8 +169,8 @@ def _cells(line: TaskLine) -> tuple[str, ...]:
     elif failures := batch.failures():
         shown = plain(failures[-1].outcome.message) if failures[-1].outcome else ""
     trials = count(len(batch.records), "trial")
-    if derived := sum(bool(r.derived) for r in batch.records):
-        trials += " derived" if derived == len(batch.records) else f", {derived} derived"
+    if reused := sum(bool(r.derived) for r in batch.records):
+        trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
     said = [part for part in (concluded(line.verdicts), line.since) if part]
     return (batch.title, line.status, trials, shown, "; ".join(said))
 

@@ -174,7 +174,7 @@ def _batch_lines(rows: BatchRows, width: int) -> list[str]:
             if outcome.log:  # never cut: it is there to be opened
                 lines.append(f"    log {outcome.log}")
     lines += [
-        f"  seed {record.trial.seed} derived from {record.derived}: {record.why_derived}"
+        f"  seed {record.trial.seed} {record.reused} (trial {record.derived})"
         for record in batch.records
         if record.derived
     ]

@@ -58,7 +58,7 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("open('{root}/model.py')", "work tree: model.py"),
         ("open('../../../../pkg/core.py')", "work tree: pkg/core.py"),
         ("import os; os.chdir('{root}/pkg'); open('core.py')", "work tree: pkg/core.py"),
-        ("import os; os.listdir('{root}')", "work tree: the names in it"),
+        ("import os; os.listdir('{root}')", "not as the commit has it: the names in it"),
         ("import subprocess; subprocess.run(['{root}/tool'])", "work tree: tool"),
         ("open('{root}/.git/HEAD')", ".git: HEAD"),
         ("import os; os.system('git -C {root} log')", ".git: "),
@@ -70,8 +70,8 @@ def judged(project: Project, code: str, python: str = sys.executable) -> outside
         ("open('{root}/.celedger/out/OTHER/last')", "kept of other trials: out/OTHER/last"),
         ("import os; os.path.exists('{root}/.celedger/out/X')", "kept of other trials: out/X"),
         ("import os; os.listdir('{root}/.celedger/out')", "kept of other trials: out"),
-        ("open('{root}/data/last', 'a').write('1')", "work tree: data/last, which was changed"),
-        ("open('{root}/data/new', 'x')", "work tree: data/new, which was changed"),
+        ("open('{root}/data/last', 'a').write('1')", "work tree: changed meanwhile: data/last"),
+        ("open('{root}/data/new', 'x')", "work tree: changed meanwhile: data/new"),
     ],
 )
 def test_the_users_own_files_make_a_footprint_unknown(
@@ -146,7 +146,7 @@ def test_a_folder_that_changes_meanwhile_is_not_what_was_listed(project: Project
     project.commit("one", FILES)
     listing = f"import os; os.listdir({str(project.root / 'pkg')!r})"
     made = f"open({str(project.root / 'pkg' / 'made')!r}, 'w')"
-    assert "work tree: pkg" in judged(project, f"{listing}; {made}").unknown
+    assert "not as the commit has it: pkg" in judged(project, f"{listing}; {made}").unknown
     assert judged(project, listing).unknown == ""
 
 

@@ -29,26 +29,24 @@ from celedger.trial.reuse.named import NamedPaths
 
 # Of .git, what tells by its size or by being there.
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
+_READS = "it reads the user's own work tree: "
 _COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 TICK = 0.02  # seconds by which a file's time may lag behind the clock: two ticks of 100 Hz
-# Reasons, the most telling first.
-_KINDS = ("file", "git", "trials", "folder", "looked", "changed")
 
 
 @dataclass
 class Outside:
-    """`file`: that the user's work tree has and git tracks, which the trial opened; `opened` and
-    `looked`: paths of the tree that count as if the trial had named them there."""
+    """`unknown`: why the footprint is; `file`: that the user's work tree has and git tracks, which
+    the trial opened; `opened` and `looked`: paths of the tree that count as if the trial had named
+    them there."""
 
+    unknown: str = ""
     file: str = ""
     opened: set[bytes] = field(default_factory=set)
     looked: set[bytes] = field(default_factory=set)
-    reasons: dict[str, str] = field(default_factory=dict)  # by kind
 
-    @property
-    def unknown(self) -> str:
-        """Why the footprint is unknown, "" where it is not."""
-        return next((self.reasons[kind] for kind in _KINDS if kind in self.reasons), "")
+    def doubt(self, reason: str, name: bytes = b"") -> None:
+        self.unknown = self.unknown or reason + (os.fsdecode(name) or "the names in it")
 
 
 def folders(repository: Repository) -> tuple[Path, ...]:
@@ -85,13 +83,11 @@ def judge(
             continue
         if at.startswith(kept):
             if path in opened or not any(folder.startswith(at) for folder in given):
-                what = os.fsdecode(at[len(kept) : -1]) or "the names in it"
-                found.reasons.setdefault("trials", f"it reads what is kept of other trials: {what}")
+                found.doubt("it reads what is kept of other trials: ", at[len(kept) : -1])
         elif at.startswith(git):
             name = at[len(git) : -1]
             if path in opened or name.partition(b"/")[0] in _TELLING:
-                what = os.fsdecode(name) or "the names in it"
-                found.reasons.setdefault("git", f"it reads the user's own .git: {what}")
+                found.doubt("it reads the user's own .git: ", name)
         else:  # the innermost: a linked work tree may lie in the main one
             top = max((top for top in places if at.startswith(top)), key=len)
             if at != top or path in opened:  # else it is there
@@ -112,24 +108,15 @@ class _WorkTree:
 
     def judge(self, name: bytes, opened: bool, found: Outside) -> None:
         path = self._part(name)
-        said = f"it reads the user's own work tree: {os.fsdecode(name) or 'the names in it'}"
-        if not self._is_folder(path) and not self._is_file(path):
-            if opened and self._changed(name):  # by the trial itself, as by one that resumes
-                found.reasons.setdefault("changed", f"{said}, which was changed meanwhile")
-            found.looked.add(path)
-        elif opened and self._is_file(path):
-            found.file = found.file or os.fsdecode(name)
-            found.reasons.setdefault("file", said)
-        elif opened:
-            if self._changed(path) or self._differs(path, listed=True):
-                found.reasons.setdefault("folder", f"{said}, not as the commit has it")
-            found.opened.add(path)
-        else:
-            if self._differs(path, listed=False):
-                found.reasons.setdefault(
-                    "looked", f"{said}, which is looked at and differs from the commit"
-                )
-            found.looked.add(path)
+        if self._is_file(path) or self._is_folder(path):
+            if opened and self._is_file(path):
+                found.file = found.file or os.fsdecode(name)
+                found.doubt(_READS, name)
+            elif self._differs(path, opened or self._is_file(path)):
+                found.doubt(f"{_READS}not as the commit has it: ", name)
+        elif opened and self._changed(name):  # by the trial itself, as by one that resumes
+            found.doubt(f"{_READS}changed meanwhile: ", name)
+        (found.opened if opened and path == name else found.looked).add(path)
 
     def _part(self, name: bytes) -> bytes:
         """Return the first part of a path that is no folder of tracked files; else all of it."""
@@ -150,28 +137,26 @@ class _WorkTree:
         except OSError:
             return False
 
-    def _differs(self, name: bytes, *, listed: bool) -> bool:
-        """Return True if the commit has something else there: of a folder whether it is there, and
-        where it was `listed` what lies below, of a file anything."""
-        if self._is_file(name):
-            return self._changed(name) or name in self._differing
-        if listed:
-            inside = name + b"/" if name else b""
-            return any(path.startswith(inside) and s != b"M" for path, s in self._differing.items())
-        here = (self._place / os.fsdecode(name)).is_dir()
-        return not (here and _starts(self._committed, name + b"/"))
+    def _differs(self, name: bytes, listed: bool) -> bool:
+        """Return True if the commit may have something else there; of a folder that was not
+        `listed`, if one of them has none."""
+        if not listed:
+            here = (self._place / os.fsdecode(name)).is_dir()
+            return not (here and _starts(self._committed, name + b"/"))
+        inside = name + b"/" if name else b""
+        return self._changed(name) or any(
+            path == name or path.startswith(inside) for path in self._differing
+        )
 
     @cached_property
-    def _differing(self) -> dict[bytes, bytes]:
-        """The tracked files that differ from the commit, each with git's letter for how."""
+    def _differing(self) -> list[bytes]:
+        """The tracked files that differ from the commit, or of which git does not say it."""
         out = tell(
-            self._place, *ONE_INDEX, "-c", "diff.autoRefreshIndex=true", "diff", "--name-status",
+            self._place, *ONE_INDEX, "-c", "diff.autoRefreshIndex=true", "diff", "--name-only",
             "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=dirty", self._commit, "--",
         ).out.split(b"\0")  # fmt: skip
-        # What git is told not to look at (sparse checkouts, assume-unchanged) may be anything.
         tagged = ask(self._place, "ls-files", "-z", "-v").out.split(b"\0")
-        unseen = {row[2:]: b"D" for row in tagged if row[:1] not in (b"", b"H")}
-        return dict(zip(out[1::2], out[:-1:2], strict=True)) | unseen
+        return [*out[:-1], *(row[2:] for row in tagged if row[:1] not in (b"", b"H"))]
 
 
 def _starts(names: list[bytes], prefix: bytes) -> bool:

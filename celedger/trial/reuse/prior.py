@@ -7,9 +7,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from celedger.repo.differences import NOTHING, Differences, Pair
+from celedger.model import Commit
+from celedger.repo.differences import Differences
 from celedger.trial.reuse.agreement import Agreement
 
 _MOST = 4 << 20  # bytes of sources that are parsed for one range: two seconds
@@ -22,28 +23,33 @@ class SyntaxTrees:
         self._differences = differences
         self._digests: dict[bytes, bytes] = {}  # of blobs
 
-    def alike(self, pairs: Iterable[Pair], agreements: Iterable[Agreement]) -> set[Pair]:
-        """Return those of these pairs of trees that differ, where any of the agreements says that
-        it counts, in Python sources alone, and there in nothing that a syntax tree shows."""
-        agreements, sources = list(agreements), dict[Pair, set[tuple[bytes, bytes]]]()
-        for pair in pairs:
-            changes = {change for agreement in agreements for change in agreement.touching(*pair)}
+    def alike(
+        self, pairs: Iterable[tuple[Commit, Commit]], agreements: Sequence[Agreement]
+    ) -> set[tuple[str, str]]:
+        """Return those of these pairs (by hashes) that differ, where any of the agreements says
+        that it counts, in Python sources alone, and there in nothing that a syntax tree shows.
+        Raises RepositoryError."""
+        sources: dict[tuple[str, str], set[tuple[bytes, bytes]]] = {}
+        pairs = list(pairs)
+        self._differences.between((one.tree, other.tree) for one, other in pairs)  # all at once
+        for one, other in pairs:
+            changes = {c for found in agreements for c in found.touching(one.tree, other.tree)}
             if changes and all(
-                change.path.endswith(b".py") and change.old.mode == change.new.mode != NOTHING
+                change.path.endswith(b".py") and change.old.mode == change.new.mode
                 for change in changes
             ):
-                sources[pair] = {(change.old.sha, change.new.sha) for change in changes}
+                sources[one.sha, other.sha] = {(c.old.sha, c.new.sha) for c in changes}
         blobs = dict.fromkeys(
-            blob for both in sources.values() for row in both for blob in row
+            blob for rows in sources.values() for row in rows for blob in row
             if blob not in self._digests
         )  # fmt: skip
         texts = self._differences.texts(blobs, _MOST)
         self._digests |= {blob: _digest(text) for blob, text in texts.items()}
         known = self._digests
         return {
-            pair
-            for pair, both in sources.items()
-            if all(one in known and known[one] == known.get(other) for one, other in both)
+            both
+            for both, rows in sources.items()
+            if all(old in known and known[old] == known.get(new) for old, new in rows)
         }
 
 

@@ -45,7 +45,6 @@ class Reuse:
         self._differences = Differences(repository)
         self._syntax = SyntaxTrees(self._differences)
         self._agreements: dict[int, Agreement] = {}  # by the number of the footprint
-        self._filters: tuple[str, frozenset[str]] = ("", frozenset())  # as configured, for a tree
 
     def keep(
         self, commit: Commit, task: Task, ulid: str, named: NamedPaths, checkout: Checkout
@@ -87,9 +86,8 @@ class Reuse:
     def _filtered(self, commit: Commit, paths: set[bytes], looked: set[bytes]) -> str:
         """Return why it is not known what git's filters wrote, "" where it is: of Git LFS's, by the
         one file of the tree that it reads, which is added to what was looked at."""
-        if self._filters[0] != commit.tree:  # each tree is written by the configuration of then
-            self._filters = (commit.tree, filters.configured(self._repository))
-        names = filters.applied(self._repository, commit.tree, paths, self._filters[1])
+        configured = filters.configured(self._repository)
+        names = filters.applied(self._repository, commit.tree, paths, configured)
         if filters.LFS in names:
             looked.add(filters.LFS_CONFIG.encode())
         others = sorted(names - {filters.LFS})
@@ -152,16 +150,12 @@ class Reuse:
     ) -> set[tuple[str, str]]:
         """Return those of these pairs (by hashes) that differ in Python sources alone, and there in
         nothing that a syntax tree shows. `keys` are those of `compared`."""
-        trees = {
-            (one.sha, other.sha): (one.tree, other.tree)
-            for one, other in pairs
-            if all(by_sha[one.sha][0] == by_sha[other.sha][0] for by_sha in keys.values())
-        }
+        around = next(iter(keys.values()))
+        same = ((one, other) for one, other in pairs if around[one.sha][0] == around[other.sha][0])
         try:
-            alike = self._syntax.alike(dict.fromkeys(trees.values()), map(self.agreement, keys))
-        except RepositoryError:
+            return self._syntax.alike(same, [self.agreement(number) for number in keys])
+        except RepositoryError:  # a clone that lacks sources
             return set()
-        return {both for both, pair in trees.items() if pair in alike}
 
     def agreement(self, number: int) -> Agreement:
         """Return the agreement of trees at a footprint, by its number in the ledger."""

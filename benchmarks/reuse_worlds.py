@@ -1,5 +1,5 @@
 """Small repositories, trainings that read them in many ways, and mutations of each, for
-`closures.py` to hold closures against."""
+`reuse.py` to hold footprints against."""
 
 # ruff: noqa: E501 (one feature a line)
 
@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from closure_features import FEATURES, FOILS, GIVEN, HEAD, LOOKED_AT, PLAIN, QUIET
-from closure_sources import CORE, GRAPHS, HOOKS, LOOKS, OTHERS, RULES, SCOPED, TOOL
+from reuse_features import FEATURES, FOILS, HEAD, QUIET
 
 # path -> (git mode, content); of a link the target, of a submodule its commit
 Tree = dict[str, tuple[str, bytes]]
@@ -46,11 +45,36 @@ SHADOWS = (
 )  # fmt: skip
 RESERVED = ".gitattributes"
 FOILED = 0.5  # so many mutations are of what the training does
-# Flags of Python that have to do with what closures see, by what they are here called.
-FLAGS = {
-    "locale": ["-X", "utf8=0"], "warned": ["-W", "error::UserWarning:pkg.core:24"],
-    "strict": ["-W", "error"], "optimised": ["-O"], "siteless": ["-S"], "develop": ["-X", "dev"],
-}  # fmt: skip
+CORE = '''\
+"""Core."""
+
+LEVEL = NUMBER
+
+
+def step(x: int) -> int:
+    """One step."""
+    y: int = x
+    return y * LEVEL  # slowly
+
+
+def never(x, k=1):
+    """Not called."""
+    return step(x) + 1
+
+
+def fail():
+    raise ValueError(LEVEL)
+
+
+def checked(x):
+    assert x > 100
+    return x
+
+
+def lazily():
+    yield 1
+'''
+LOOKS = "def doc(f): return f.__doc__\n\n\ndef line(f): return f.step.__code__.co_firstlineno\n"
 
 
 def base(rng: random.Random) -> Tree:
@@ -58,19 +82,6 @@ def base(rng: random.Random) -> Tree:
     texts = {
         "pkg/__init__.py": f"# package\nNAME = {number()}\n",
         "pkg/core.py": CORE.replace("NUMBER", str(number())),
-        "pkg/scoped.py": SCOPED,
-        "pkg/own.py": '"""Own words."""\nTEXT = __doc__\n',
-        "pkg/record.py": f"""\
-import dataclasses
-
-
-@dataclasses.dataclass
-class Row:
-    \"\"\"A row.\"\"\"
-
-    a: int
-    b: float = {number()}
-""",
         "pkg/late.py": f"LEVEL = {number()}\n\n\ndef late(x):\n    # later\n    return x + LEVEL\n"
         "\n\ndef never(x):\n    return x - LEVEL\n",
         "pkg/sub/__init__.py": "",
@@ -92,7 +103,10 @@ class Row:
         "tests/test_pkg.py": "pass\n", "README.md": "words\n", "CHANGES.md": "words\n",
         "tools/other.py": "pass\n", "examples/demo.py": "pass\n", "variants/a/v": f"{number()}\n",
         "variants/deep/x/y": f"{number()}\n", "variants/sh/v": f"{number()}\n",
-        "variants/left/v": f"{number()}\n", "variants/right/v": f"{number()}\n", **OTHERS,
+        "variants/left/v": f"{number()}\n", "variants/right/v": f"{number()}\n", "pkg/ident.py": 'ID = "$Id$"\n',
+        "pkg/same.py": "SAME = 1\n", "pkg/other.py": "SAME = 1\n",
+        "odd\x1f/strange.py": "def f():\n    return 1\n",
+        "variants/code/moved.py": "def f():\n    return 1\n",
     }  # fmt: skip
     tree = {path: ("100644", text.encode()) for path, text in texts.items()}
     tree["tools/run.sh"] = ("100755", b"#!/bin/sh\n. ./tools/lib.sh\n")
@@ -109,28 +123,6 @@ def packed(name: str, text: str) -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(zipfile.ZipInfo(name), text)
     return file.getvalue()
-
-
-def outside(place: Path, python: str) -> None:
-    """What lies beside the repository: sources that look at code, where one may not expect them."""
-    for folder in ("foreign", "compiled", "lib/python3.7", "site-packages", "bin"):
-        (place / folder).mkdir(parents=True)
-        # By a name of its own: of installed packages it is taken for granted that they make no
-        # more than messages of line numbers, so no other feature may come by this one.
-        name = "shows.py" if folder == "site-packages" else "looks.py"
-        (place / folder / name).write_text(LOOKS)
-    for name, text in (("hooks", HOOKS), ("graphs", GRAPHS)):
-        (place / "site-packages" / f"{name}.py").write_text(text)
-    (place / "bin" / "looks.py").rename(place / "bin" / "looks")
-    (place / "bin" / "tool").write_text(TOOL)
-    (place / "bin" / "tool").chmod(0o755)
-    (place / "rules.csv").write_text(RULES)
-    (place / "looks.z").write_bytes(zlib.compress(LOOKS.encode()))
-    for name in ("deps.zip", "deps.pack"):
-        (place / name).write_bytes(packed("looks.py", LOOKS))
-    make = "import py_compile as p; p.compile('foreign/looks.py'); p.compile('compiled/looks.py', 'compiled/looks.pyc')"
-    subprocess.run([python, "-c", make], cwd=place, check=True)
-    (place / "compiled" / "looks.py").unlink()
 
 
 def mutate(tree: Tree, rng: random.Random, foils: Sequence[str] = ()) -> tuple[str, Tree]:
@@ -241,56 +233,28 @@ def foil(tree: Tree, kind: str) -> tuple[str, Tree]:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training that does some of the features, in some order. `plain`: none looks at code."""
+    """A training that does some of the features, in some order."""
 
     features: tuple[str, ...]
-    given: str  # how its command is
-    plain: bool
 
     @property
     def foils(self) -> tuple[str, ...]:
-        return tuple(f for name in self.features for f in foils_of(name))
+        return tuple(foil for name in self.features for foil in FOILS.get(name, ()))
 
-    def program(self, out: Path) -> str:
-        """Its text; `out`: where `outside` put its files."""
-        # In a command's own words a tab and a newline are what stands before a word.
-        indent = "\t" if self.given == "words" else "    "
+    def program(self) -> str:
         lines = [
             f"try:\n    {FEATURES[name]}\nexcept Exception as e:\n    mix({name!r}, type(e).__name__)"
-            .replace("\n    ", "\n" + indent)
             for name in self.features
-        ]  # fmt: skip
-        return "\n".join([HEAD, f"OUT = {str(out)!r}", *lines, "print(state.hexdigest())\n"])
-
-    def command(self, python: str, suite: Path, out: Path) -> list[str]:
-        """Its command, once its files are written."""
-        text, script = self.program(out), suite / "script.py"
-        if self.given == "words":
-            return [python, "-c", text]
-        if self.given == "foreign":
-            script = out / "bin" / "training"
-        script.write_text(text)
-        return [python, *FLAGS.get(self.given, ()), str(script)]
-
-    def environment(self) -> dict[str, str]:
-        return {"LC_ALL": "C"} if self.given == "locale" else {}
-
-
-def foils_of(feature: str) -> tuple[str, ...]:
-    return FOILS.get(feature, () if feature in PLAIN else LOOKED_AT)
+        ]
+        return "\n".join([HEAD, *lines, "print(state.hexdigest())\n"])
 
 
 def training(rng: random.Random, turn: int) -> Training:
-    """Of four, one does plain features alone, one any; two do plain ones and one of the others,
-    which take turns: where several look at code, one that is not noticed is hidden by the rest."""
-    count = rng.randint(2, 8)
-    chosen = rng.sample(PLAIN if turn % 4 else sorted(FEATURES), count)
-    given = rng.choice([*["script"] * 8, "words", "foreign", *FLAGS])
-    if turn % 4 > 1:
-        featured = sorted(FEATURES)[(turn // 4 * 2 + turn % 4 - 2) % len(FEATURES)]
-        chosen = [featured, *chosen[: rng.randint(0, 5)]]
-        given = GIVEN.get(featured, given)
-    return Training(tuple(dict.fromkeys(chosen)), given, set(PLAIN).issuperset(chosen))
+    """The first feature takes turns: where several name the same, one that is not noticed is hidden
+    by the rest."""
+    names = sorted(FEATURES)
+    chosen = [names[turn % len(names)], *rng.sample(names, rng.randint(0, 5))]
+    return Training(tuple(dict.fromkeys(chosen)))
 
 
 def attributes(repository: Path, rng: random.Random) -> None:

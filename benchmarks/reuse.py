@@ -1,11 +1,11 @@
-"""Are closures sound, and how much do they spare? Small repositories are generated, each with a
+"""Is re-use sound, and how much does it spare? Small repositories are generated, each with a
 training that reads them in a dozen ways; every mutation of one is run for real, and compared with
-what its closure said.
+what its footprint said.
 
-    python benchmarks/closures.py --mutations 5000
-    python benchmarks/closures.py --demo 0           # what the demo's bisects train
-    python benchmarks/closures.py --range 5000       # time and memory of the classes of a range
-    python benchmarks/closures.py --overhead 5       # what recording costs a trial
+    python benchmarks/reuse.py --mutations 5000
+    python benchmarks/reuse.py --demo 0           # what the demo's bisects train
+    python benchmarks/reuse.py --range 5000       # time and memory of the classes of a range
+    python benchmarks/reuse.py --overhead 5       # what recording costs a trial
 
 A mutation that changes the fingerprint and would have been reused is a fault; exits 1 then.
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from closure_worlds import RESERVED, Tree, attributes, base, mutate, outside, training
+from reuse_worlds import RESERVED, Tree, attributes, base, mutate, training
 
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
@@ -51,9 +51,8 @@ class Tally:
     reused: int = 0
     changed: int = 0  # fingerprints that differ: to be trained
     needless: int = 0  # trained though the fingerprint is the same
-    harmless: int = 0  # of plain trainings, which look at no code
     faults: list[str] = field(default_factory=list)
-    needless_kinds: Counter[str] = field(default_factory=Counter)  # of plain ones
+    needless_kinds: Counter[str] = field(default_factory=Counter)
 
 
 def write(repository: Path, trees: list[Tree]) -> list[str]:
@@ -105,21 +104,20 @@ def world(
         *(mutate(start, rng, what.foils) for _ in range(mutations)),
     ]
     repository = place / f"world{seed}"
-    suite, out = repository / "suite", repository / "out"
-    for folder in (repository, suite, out):
-        folder.mkdir()
+    repository.mkdir()
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=repository, check=True)
     shas = write(repository, [start, *(tree for _, tree in made)])
     rewritten = "ident" in what.features
     if rewritten:
         attributes(repository, rng)
     python = os.path.abspath(python)  # noqa: PTH100 (links stay)
-    outside(out, python)
-    argv = what.command(python, suite, out)
+    script = repository / "script.py"
+    script.write_text(what.program())
+    argv = [python, str(script)]
     opened = Repository.open(repository)
     task = Task("worlds", f"world{seed}", (Command("train", tuple(argv)),))
     # Of the user's own variables those that the harness itself needs; the rest is the product's.
-    user = {"PATH": os.environ["PATH"], "HOME": str(place), **what.environment()}
+    user = {"PATH": os.environ["PATH"], "HOME": str(place)}
     ours = child_copy(place / "child")
     with Checkouts(opened).take() as checkout:
         env = variables(user, task, tree=checkout.path, child=ours, visible_devices="", extra={})
@@ -152,9 +150,8 @@ def world(
             if reuse and now != fingerprint:
                 tally.faults.append(f"world {seed} {kind} {sha} {python} {what}")
             if now == fingerprint:
-                tally.harmless += what.plain
                 tally.needless += not reuse
-                tally.needless_kinds[kind] += what.plain and not reuse
+                tally.needless_kinds[kind] += not reuse
     shutil.rmtree(repository)
 
 
@@ -198,16 +195,12 @@ def report(tally: Tally) -> None:
         f"{unneeded} change nothing: {unneeded - tally.needless} reused, {tally.needless} trained "
         f"needlessly ({100 * tally.needless / max(unneeded, 1):.0f} %)"
     )
-    plain = tally.needless_kinds.total()
-    print(
-        f"of {tally.harmless} that change nothing of plain trainings {plain} are trained needlessly "
-        f"({100 * plain / max(tally.harmless, 1):.0f} %): {dict((+tally.needless_kinds).most_common())}"
-    )
+    print("trained needlessly, by kind:", dict((+tally.needless_kinds).most_common()))
     for fault in tally.faults[:5]:
         print("FAULT", fault)
 
 
-def demo(seed: int, *, closures: bool) -> dict[str, object]:
+def demo(seed: int, *, reuse: bool) -> dict[str, object]:
     """The demo's survey and four bisects: commits and trials that were trained in the bisects."""
     from unittest import mock
 
@@ -233,7 +226,7 @@ def demo(seed: int, *, closures: bool) -> dict[str, object]:
         lambda self, commits, *_: ({c.sha: [] for c in commits}, {}),
     )
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        if not closures:
+        if not reuse:
             stack.enter_context(blind)
         stage = play.set_stage(Path(place).resolve() / "demo", seed)
         with Ledger.open(stage.settings.ledger, create=True) as ledger:
@@ -325,9 +318,9 @@ def main() -> int:
         report(tally)
         bad += len(tally.faults)
     for seed in options.demo:
-        for closures in (False, True):
+        for reuse in (False, True):
             print(
-                f"demo {seed}, {'with' if closures else 'without'} closures: {demo(seed, closures=closures)}",
+                f"demo {seed}, {'with' if reuse else 'without'} re-use: {demo(seed, reuse=reuse)}",
                 flush=True,
             )
     if options.range:
