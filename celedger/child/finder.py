@@ -38,9 +38,17 @@ class NameFinder(_machinery.FileFinder):  # type: ignore[misc]
 
 
 def install() -> None:
-    """From here on, in this process and those it forks."""
+    """From here on, in this process and those it forks. Folders of the interpreter and of what is
+    installed with it are listed as ever: no commit changes them, and each name costs a call."""
+    find = NameFinder.path_hook(*_machinery._get_supported_file_loaders())
+    installed = (sys.prefix + "/", sys.base_prefix + "/")
+
+    def hook(folder: str) -> Any:
+        if folder.startswith(installed):
+            raise ImportError("left to the finder of Python")
+        return find(folder)
+
     if sys.platform == "linux":
-        hook = NameFinder.path_hook(*_machinery._get_supported_file_loaders())
         sys.path_hooks.insert(max(len(sys.path_hooks) - 1, 0), hook)
         sys.path_importer_cache.clear()
 
