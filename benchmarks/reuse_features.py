@@ -93,7 +93,6 @@ FEATURES = {
     "zipped": "sys.path.insert(0, 'deps.zip'); import pkg.core, looks; mix(looks.doc(pkg.core), looks.line(pkg.core.step))",
     "wheel": "sys.path.insert(0, 'tools/deps'); import pkg.core, looks; mix(looks.doc(pkg.core), looks.line(pkg.core.step))",
     "generated": "import zlib; f = open('gen.py', 'wb'); f.write(zlib.decompress(text('tools/gen.z'))); f.close(); import gen, pkg.core; mix(gen.doc(pkg.core), gen.line(pkg.core.step))",
-    "subinterpreter": "import pkg\n    try: import _interpreters as i\n    except ImportError: import _xxsubinterpreters as i\n    r, w = os.pipe(); n = i.create(); i.run_string(n, f'import os, pkg.late; os.write({w}, str(pkg.late.late(5)).encode())'); os.close(w); mix(os.read(r, 99))",
     "at_exit": "import atexit, pkg.late; atexit.register(lambda: print(state.hexdigest(), pkg.late.late(7)))",
     "signal": "import signal, pkg.late; signal.signal(signal.SIGUSR1, lambda *a: mix(pkg.late.late(8))); os.kill(os.getpid(), signal.SIGUSR1)",
 }  # fmt: skip
@@ -165,7 +164,6 @@ FOILS: dict[str, tuple[str, ...]] = {
     "bind": ("+flag",),
     "connect": ("+data/none.txt",),
     "filecmp": ("same",),
-    "subinterpreter": ("late",),
     "at_exit": ("late",),
     "signal": ("late",),
 }

@@ -141,12 +141,12 @@ def describe(
 _answers: dict[tuple[str, Path, Capture], dict[str, object]] = {}
 
 
-def question(python: str, arguments: int) -> tuple[str, ...]:
+def question(python: str) -> tuple[str, ...]:
     """Return the words by which celedger asks an interpreter about itself, marks for its own."""
-    return (python, "-c", mark("code"), *(mark("argument") for _ in range(arguments)))
+    return (python, "-c", mark("code"), mark("argument"))
 
 
-def asking(permit: Permit, code: str, argument: str = "") -> Permit:
+def asking(permit: Permit, code: str, argument: str) -> Permit:
     """Return a permit for a question, with what stands for its marks."""
     return replace(permit, values={"code": code, "argument": argument})
 
@@ -154,7 +154,7 @@ def asking(permit: Permit, code: str, argument: str = "") -> Permit:
 def _probe(python: str, repo_root: Path, permit: Permit, run: Capture) -> dict[str, object]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     status, out, err = run(
-        question(python, 1), env=env, permit=asking(permit, _PROBE, str(repo_root)),
+        question(python), env=env, permit=asking(permit, _PROBE, str(repo_root)),
         timeout=PROBE_TIMEOUT,
     )  # fmt: skip
     try:

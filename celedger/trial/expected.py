@@ -40,7 +40,7 @@ def _of_task(
 ) -> Iterator[Request]:
     state = starts.repository.state_dir
     tree, suite, out = (state / name / "0" for name in ("checkouts", "suites", "out"))
-    yield from _questions(starts, task, python)
+    yield _question(starts, task, python)
     if task.venv:
         home = state / "venvs" / "0"
         if commit is not None:
@@ -49,7 +49,7 @@ def _of_task(
                 env = venvs.install_variables(base)
                 yield from venvs.install_requests(starts, task, python, home, env, wanted)
         python = str(venvs.python_of(home))
-        yield from _questions(starts, task, python)
+        yield _question(starts, task, python)
     env = variables(
         base, task, tree=tree, child=starts.child, visible_devices="", extra={}
     )  # fmt: skip
@@ -68,10 +68,8 @@ def _of_task(
         yield _request(permit, line, tree, env)
 
 
-def _questions(starts: Starts, task: Task, python: str) -> Iterator[Request]:
-    for arguments in (0, 1):
-        words = environment.question(python, arguments)
-        yield _request(starts.question(task, python), words, None, None)
+def _question(starts: Starts, task: Task, python: str) -> Request:
+    return _request(starts.question(task, python), environment.question(python), None, None)
 
 
 def _request(
