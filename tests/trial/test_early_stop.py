@@ -88,7 +88,7 @@ class GatedBench:
         seed: int,
         *,
         enough: int | None = 1,
-        derive: bool = True,
+        reuse: bool = True,
         until: events.Until | None = None,
     ) -> TrialRecord:
         gate = self._gate
@@ -96,7 +96,7 @@ class GatedBench:
         gate.ran.append((commit.sha, seed, until is None))
         if until is None:
             gate.open()
-            return self._run(commit, task, seed, enough=enough, derive=derive)
+            return self._run(commit, task, seed, enough=enough, reuse=reuse)
 
         def asked(ulid: str) -> str:
             reason = until(ulid)
