@@ -79,7 +79,7 @@ def _declare(
         commit = session.repository.resolve(revision)
         chosen = suites.load(suites.find(None, session.config, session.repository.root))
         tasks = choose_tasks(chosen, (task,) if task else ())
-        known = {m.name for t in tasks for m in t.metrics}
+        known = dict.fromkeys(m.name for t in tasks for m in t.metrics)
         if metric is not None and metric not in known:
             raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(known)}")
         now = time.time()
