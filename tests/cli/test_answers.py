@@ -8,10 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from conftest import PEOPLE, Project, git, make_project
+from scripted import Report, scripted
 
 # Every commit draws its own noise, of 0.75 % of the level.
 NOISY = """\
@@ -35,8 +39,19 @@ seeds = [0, 1, 2]
 """
 
 
+def wander(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    """Report a loss with noise as NOISY draws it."""
+    noise = Random(2000 * (1 + model["NUMBER"]) + seed).gauss(0, 0.01)
+    yield {"epoch": 0, "val_loss": model["LEVEL"] + noise}
+
+
 def noisy(root: Path, suite: str = SUITE) -> Project:
-    return make_project(root, suite, {"fit.py": NOISY})
+    return scripted(root, suite, wander)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return scripted(tmp_path / "project")
 
 
 def typed(project: Project, line: str) -> tuple[int, str]:
@@ -69,7 +84,7 @@ def test_drift_over_gaps_names_the_range_and_its_command_finds_the_commit(
 
 
 def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path: Path) -> None:
-    project = noisy(tmp_path / "project", SUITE.replace("2%", "1%"))
+    project = noisy(tmp_path / "project", SUITE.replace("2%", "0.8%"))
     shas = project.history([1.3, 1.3])
     first = project.run("check", shas[0])
     assert (first.status, "no baseline yet" in first.out) == (125, True)
@@ -79,7 +94,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert "…" not in narrow.out
     said = " ".join(narrow.out.split())
     assert re.search(
-        r"cannot tell less than 0\.\d+ nats \([\d.]+ %\); its floor of 1\.0 % takes about "
+        r"cannot tell less than 0\.\d+ nats \([\d.]+ %\); its floor of 0\.80 % takes about "
         r"\d+ trials of this commit and as many of its baseline",
         said,
     ), narrow.out
@@ -91,7 +106,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     ]
     assert verdict["verdict"] == "too-noisy"
     assert verdict["counts"]
-    assert verdict["smallest_change"] > verdict["wanted_change"] == pytest.approx(0.013, abs=0.001)
+    assert verdict["smallest_change"] > verdict["wanted_change"] == pytest.approx(0.0104, abs=0.001)
     assert verdict["trials_needed"] is None
     assert 3 < verdict["trials_needed_each"] < 50
     assert project.run("check", "--lenient").status == 0
@@ -138,7 +153,7 @@ def test_telemetry_is_listed_and_never_decides(tmp_path: Path) -> None:
 def test_git_bisect_run_skips_what_is_too_noisy_and_blames_no_innocent(
     tmp_path: Path, options: tuple[str, ...], named: bool
 ) -> None:
-    project = noisy(tmp_path / "project", SUITE.replace("2%", "0.1%"))
+    project = make_project(tmp_path / "project", SUITE.replace("2%", "0.1%"), {"fit.py": NOISY})
     shas = project.history([1.3] * 4 + [1.9] * 3)
     project.run("run", shas[0])
     git(project.root, "bisect", "start", shas[-1], shas[0])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from conftest import Project, make_project
+import pytest
+from conftest import Project
+from scripted import scripted
 
 SUITE = """\
 [suite]
@@ -18,6 +21,11 @@ name = "fit"
 command = "{python} {suite}/fit.py --seed {seed}"
 seeds = [0, 1, 2]
 """
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return scripted(tmp_path / "project")
 
 
 def verdict(project: Project, revision: str) -> dict[str, object]:
@@ -54,7 +62,7 @@ def test_an_improvement_is_what_later_commits_are_held_to(project: Project) -> N
 
 
 def test_slow_drift_is_told_by_the_pinned_baseline(tmp_path) -> None:
-    project = make_project(tmp_path / "slow", SUITE.replace("3%", "6.5%"))
+    project = scripted(tmp_path / "slow", SUITE.replace("3%", "6.5%"))
     levels = [1.0 + 0.02 * i for i in range(6)]
     shas = project.history(levels)
     project.run("run", shas[0])
@@ -90,7 +98,7 @@ def test_speed_is_believed_once_it_was_measured_in_turns(tmp_path) -> None:
     suite = SUITE.replace(
         'direction = "lower"\nkind = "quality"', 'direction = "lower"\nkind = "speed"'
     )
-    project = make_project(tmp_path / "project", suite)
+    project = scripted(tmp_path / "project", suite)
     for sha in project.history([1.0, 1.0, 2.0]):
         seen = project.run("run", sha)
         assert seen.status == 0, seen.err

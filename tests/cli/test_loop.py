@@ -1,4 +1,5 @@
-"""The loop, whole, through the real program on real repositories."""
+"""The loop, whole, on real repositories: through the real program where its trainings matter, with
+scripted ones where what is asked of them does."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
 from conftest import Project, git
+from scripted import ScriptedProject, scripted
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> ScriptedProject:
+    return scripted(tmp_path / "quick")
 
 
 def rows(project: Project, sql: str) -> list[tuple]:
@@ -58,53 +66,53 @@ def test_nothing_of_the_users_is_touched(project: Project) -> None:
 
 
 def test_bisect_names_the_first_bad_commit_and_a_second_one_trains_nothing(
-    project: Project,
+    quick: ScriptedProject,
 ) -> None:
-    shas = project.history([1.0] * 6 + [1.4] * 6)
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    shas = quick.history([1.0] * 6 + [1.4] * 6)
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 0, done.err + done.out
     assert shas[6] in done.out
     assert "reproduce with" in done.out
-    trials = rows(project, "SELECT count(*) FROM trials")
-    again = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--json")
+    trials = rows(quick, "SELECT count(*) FROM trials")
+    again = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--json")
     assert again.status == 0
     answer = json.loads(again.out)
     assert answer["schema"] == 1
     assert answer["bisect"]["culprits"][0] == shas[6]
     assert answer["bisect"]["trials"] == 0
-    assert rows(project, "SELECT count(*) FROM trials") == trials
+    assert rows(quick, "SELECT count(*) FROM trials") == trials
 
 
-def test_a_crash_is_bisected_as_a_crash(project: Project) -> None:
-    shas = project.history([1.0] * 5)
-    shas += [project.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})]
-    shas += [project.commit(f"later {i}", {"other.py": f"{i}\n"}) for i in range(4)]
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}")
+def test_a_crash_is_bisected_as_a_crash(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0] * 5)
+    shas += [quick.commit("boom", {"model.py": "raise RuntimeError('boom')\n"})]
+    shas += [quick.commit(f"later {i}", {"other.py": f"{i}\n"}) for i in range(4)]
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}")
     assert done.status == 0, done.err + done.out
     assert f"first bad commit of fit crash: {shas[5]}" in done.out
 
 
-def test_a_metric_that_is_not_worse_is_said_to_be_so(project: Project) -> None:
-    shas = project.history([1.4, 1.4, 1.0, 1.0])
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> None:
+    shas = quick.history([1.4, 1.4, 1.0, 1.0])
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 125
     assert "is not worse than" in done.err
 
 
-def test_a_range_is_run_in_steps(project: Project) -> None:
-    shas = project.history([1.0] * 7)
-    done = project.run("run", f"{shas[0]}..{shas[-1]}", "--steps", "3", "--seed", "5")
+def test_a_range_is_run_in_steps(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0] * 7)
+    done = quick.run("run", f"{shas[0]}..{shas[-1]}", "--steps", "3", "--seed", "5")
     assert done.status == 0, done.err
-    measured = rows(project, "SELECT DISTINCT sha FROM epoch_metrics")
+    measured = rows(quick, "SELECT DISTINCT sha FROM epoch_metrics")
     assert len(measured) == 3
 
 
-def test_check_gives_bisect_run_its_statuses(project: Project) -> None:
-    shas = project.history([1.0, 1.0, 1.0, 2.0])
-    assert project.run("run", shas[0]).status == 0
-    good = project.run("check", shas[1])
+def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0, 1.0, 1.0, 2.0])
+    assert quick.run("run", shas[0]).status == 0
+    good = quick.run("check", shas[1])
     assert good.status == 0, good.out + good.err
-    bad = project.run("check", shas[3])
+    bad = quick.run("check", shas[3])
     assert bad.status == 1, bad.out + bad.err
     assert "regressed" in bad.out
 
@@ -128,16 +136,16 @@ def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
         assert (project.root / words[-1]).stat().st_size > 1000
 
 
-def test_the_drift_of_the_main_line_is_not_that_of_its_branches(project: Project) -> None:
-    first = project.history([1.0])[0]
-    git(project.root, "checkout", "--quiet", "-b", "side")
-    side = project.commit("tried and undone", {"model.py": "LEVEL = 3.0\n"})
-    project.commit("undone", {"model.py": "LEVEL = 1.0  # undone\n"})
-    git(project.root, "checkout", "--quiet", "main")
-    git(project.root, "merge", "--quiet", "--no-ff", "-m", "merged", "side")
-    said = [project.run("run", revision).status for revision in (first, side, "HEAD")]
+def test_the_drift_of_the_main_line_is_not_that_of_its_branches(quick: ScriptedProject) -> None:
+    first = quick.history([1.0])[0]
+    git(quick.root, "checkout", "--quiet", "-b", "side")
+    side = quick.commit("tried and undone", {"model.py": "LEVEL = 3.0\n"})
+    quick.commit("undone", {"model.py": "LEVEL = 1.0  # undone\n"})
+    git(quick.root, "checkout", "--quiet", "main")
+    git(quick.root, "merge", "--quiet", "--no-ff", "-m", "merged", "side")
+    said = [quick.run("run", revision).status for revision in (first, side, "HEAD")]
     assert said == [0, 1, 0]
-    seen = project.run("drift", "--json")
+    seen = quick.run("drift", "--json")
     assert seen.status == 0
     assert "1 measured commit of merged branches left aside" in seen.err
     assert {c["commits"] for c in json.loads(seen.out)["courses"]} == {2}

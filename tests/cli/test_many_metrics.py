@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from conftest import Project, make_project
+from conftest import Project
+from scripted import Report, scripted
 
 SUITE = """\
 [suite]
@@ -27,15 +31,16 @@ command = "{python} {suite}/fit.py --seed {seed}"
 seeds = [0, 1, 2]
 """
 
-SCRIPT = """\
-import random, sys
-from celedger.child import log
-from model import LEVEL, SCORE
-rng = random.Random(int(sys.argv[2]))
-for epoch in range(3):
-    log(epoch=epoch, val_loss=LEVEL + rng.gauss(0, 0.01) + 1 / (epoch + 1),
-        score=SCORE + rng.gauss(0, 0.01) + epoch / 3, steps=100)
-"""
+
+def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    rng = Random(seed)
+    for epoch in range(3):
+        yield {
+            "epoch": epoch,
+            "val_loss": model["LEVEL"] + rng.gauss(0, 0.01) + 1 / (epoch + 1),
+            "score": model["SCORE"] + rng.gauss(0, 0.01) + epoch / 3,
+            "steps": 100,
+        }
 
 
 MODEL = "LEVEL = {level}\nSCORE = {score}\n# {i}\n"
@@ -43,7 +48,7 @@ MODEL = "LEVEL = {level}\nSCORE = {score}\n# {i}\n"
 
 def project_of_two_steps(root: Path) -> tuple[Project, list[str]]:
     """The loss rises at commit 3, the score falls at commit 6, the steps stay."""
-    project = make_project(root, SUITE, {"fit.py": SCRIPT})
+    project = scripted(root, SUITE, descend)
     shas = []
     for i in range(9):
         level, score = 1.4 if i >= 3 else 1.0, 0.5 if i >= 6 else 0.9

@@ -1,12 +1,16 @@
-"""`celedger noise` and `celedger show TASK` through the real program."""
+"""`celedger noise` and `celedger show TASK` with scripted trainings."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-from conftest import SCRIPT, SUITE, make_project
+from conftest import SUITE
+from scripted import Report, descend, scripted
 
 TWO = (
     SUITE
@@ -16,12 +20,17 @@ name = "other"
 command = "{python} {suite}/fit.py --seed {seed}"
 """
 )
-NOISY = SCRIPT.replace("print(", "import os; log(epoch=2, queue=float(os.getpid()))\nprint(")
+
+
+def waiting(model: Mapping[str, Any], seed: int, counter: count = count()) -> Iterator[Report]:  # noqa: B008
+    """Report what never repeats, too."""
+    yield from descend(model, seed)
+    yield {"epoch": 2, "queue": float(next(counter))}
 
 
 def test_noise_is_measured_in_turns_kept_and_shown(tmp_path: Path) -> None:
     suite = TWO.replace("[[task]]", "[metrics.queue]\ndirection = 'lower'\n[[task]]", 1)
-    project = make_project(tmp_path / "project", suite, {"fit.py": NOISY})
+    project = scripted(tmp_path / "project", suite, waiting)
     project.history([1.0])
     first = project.run("noise", "--seeds", "4", "--repeats", "3", "--json")
     assert first.status == 0, first.err

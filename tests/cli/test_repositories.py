@@ -1,12 +1,14 @@
 """Repositories as they come: build steps, sources in a subfolder, leaks, commits that cannot be
-tested, merges. Through the real program, with trainings of a tenth of a second."""
+tested, merges. Real trainings where what surrounds them is asked, scripted ones elsewhere."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Project, git, make_project
+from scripted import ScriptedProject, scripted
 
 BUILT = """\
 [suite]
@@ -30,6 +32,11 @@ for epoch in range(3):
     log(epoch=epoch, val_loss=LEVEL + rng.gauss(0, 0.01))
 """
 MAKEFILE = 'src/package/level.py: level.txt\n\techo "LEVEL = $$(cat level.txt)" > $@\n'
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> ScriptedProject:
+    return scripted(tmp_path / "quick")
 
 
 def built(tmp_path: Path) -> Project:
@@ -103,48 +110,48 @@ command = "{python} {suite}/fit.py {seed}"
 
 
 def test_a_regression_that_came_by_a_merged_branch_is_found_on_the_branch(
-    project: Project,
+    quick: ScriptedProject,
 ) -> None:
-    root = project.root
-    good = project.history([1.0, 1.0])[0]
+    root = quick.root
+    good = quick.history([1.0, 1.0])[0]
     git(root, "checkout", "--quiet", "-b", "side")
-    project.commit("side: notes", {"notes.txt": "a\n"})
-    worse = project.commit("side: worse", {"model.py": "LEVEL = 1.6\n"})
-    project.commit("side: more notes", {"notes.txt": "b\n"})
+    quick.commit("side: notes", {"notes.txt": "a\n"})
+    worse = quick.commit("side: worse", {"model.py": "LEVEL = 1.6\n"})
+    quick.commit("side: more notes", {"notes.txt": "b\n"})
     git(root, "checkout", "--quiet", "main")
     for i in range(3):
-        project.commit(f"main {i}", {"main.txt": f"{i}\n"})
+        quick.commit(f"main {i}", {"main.txt": f"{i}\n"})
     git(root, "merge", "--quiet", "--no-ff", "-m", "Merge side", "side")
     merge = git(root, "rev-parse", "HEAD")
-    project.commit("after", {"main.txt": "after\n"})
-    found = project.run("bisect", f"{good}..HEAD", "--metric", "val_loss")
+    quick.commit("after", {"main.txt": "after\n"})
+    found = quick.run("bisect", f"{good}..HEAD", "--metric", "val_loss")
     assert found.status == 0, found.err
     assert worse in found.out
-    main_line = project.run("bisect", f"{good}..HEAD", "--metric", "val_loss", "--first-parent")
+    main_line = quick.run("bisect", f"{good}..HEAD", "--metric", "val_loss", "--first-parent")
     assert main_line.status == 0, main_line.err
     assert f"first bad commit of fit val_loss: {merge}" in main_line.out
 
 
-def test_an_improvement_is_found_too(project: Project) -> None:
-    shas = project.history([1.5] * 4 + [1.0] * 5)
-    done = project.run(
+def test_an_improvement_is_found_too(quick: ScriptedProject) -> None:
+    shas = quick.history([1.5] * 4 + [1.0] * 5)
+    done = quick.run(
         "bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--find", "improved"
     )
     assert done.status == 0, done.err
     assert f"first better commit of fit val_loss: {shas[4]}" in done.out
 
 
-def test_a_dry_run_runs_nothing_and_says_what_it_would_take(project: Project) -> None:
-    shas = project.history([1.0] * 8)
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
+def test_a_dry_run_runs_nothing_and_says_what_it_would_take(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0] * 8)
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
     assert done.status == 0, done.err
     assert "7 commits in the range" in done.out
     assert "3 trials" in done.out
     words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--metric", "peak_rss")
-    answer = json.loads(project.run(*words, "--dry-run", "--json").out)
+    answer = json.loads(quick.run(*words, "--dry-run", "--json").out)
     assert answer["schema"] == 1
     assert [(plan["commits"], plan["ends"]) for plan in answer["plans"]] == [(7, 3), (7, 3)]
-    assert project.run("log").status != 0
+    assert quick.run("log").status != 0
 
 
 def test_a_training_that_writes_into_its_checkout_cannot_reach_the_next_trial(
@@ -167,11 +174,11 @@ log(epoch=0, val_loss=2.0 if seen else 1.0)
 
 
 def test_several_changes_in_a_range_the_largest_is_named_and_the_others_are_listed(
-    project: Project,
+    quick: ScriptedProject,
 ) -> None:
-    shas = project.history([1.0] * 5 + [1.3] * 5 + [2.3] * 5)
-    project.run("run", f"{shas[0]}..{shas[-1]}", "--seed", "0")
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
+    shas = quick.history([1.0] * 5 + [1.3] * 5 + [2.3] * 5)
+    quick.run("run", f"{shas[0]}..{shas[-1]}", "--seed", "0")
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 0, done.out + done.err
     assert f"first bad commit of fit val_loss: {shas[10]}" in done.out
     also = next(line for line in done.out.splitlines() if line.startswith("  also"))

@@ -15,9 +15,7 @@ the difference. Numbers in JSON may differ in their last digits from machine to 
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import io
 import json
 import math
 import platform
@@ -33,9 +31,10 @@ from pathlib import Path
 import pytest
 import typer
 from golden.repositories import HERE, NOW, REPOSITORIES, copy
+from scripted import draw_nothing, typed
 
 import celedger
-from celedger.cli.app import app, run
+from celedger.cli.app import app
 from celedger.system import environment, process
 from celedger.trial import workplace
 from celedger.trial.runner import Bench
@@ -67,20 +66,15 @@ class Place:
         if not repository.exists():
             copy(self.templates(prompt["repository"]), repository)
         words = shlex.split(prompt["words"])
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(repository)
-            for setting in prompt["settings"].split():
-                patch.setenv(*setting.split("=", 1))
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                status = run(words)
-        stdout, stderr = (self._portable(stream.getvalue()) for stream in (out, err))
-        if "--json" in words and status != 129 and stdout:
+        settings = dict(setting.split("=", 1) for setting in prompt["settings"].split())
+        done = typed(words, repository, settings)
+        stdout, stderr = self._portable(done.out), self._portable(done.err)
+        if "--json" in words and done.status != 129 and stdout:
             stdout = _tidy(json.loads(stdout)) + "\n"
         return [
             *(f"  {text}" if text else "" for text in stdout.splitlines()),
             *(f"! {text}" for text in stderr.splitlines()),
-            f"= {status}",
+            f"= {done.status}",
         ]
 
     def _portable(self, text: str) -> str:
@@ -155,13 +149,7 @@ def place(
     monkeypatch.setattr(environment, "describe", lambda *_, **__: HERE)
     monkeypatch.setattr(process, "run", _refuse)
     monkeypatch.setattr(workplace, "Bench", partial(Bench, now=lambda: NOW))
-    # Pictures are drawn in tests/views; here they would be half of the time.
-    for target in (
-        "matplotlib.figure.Figure.savefig",
-        "celedger.views.posterior.posterior_figure",
-        "celedger.views.bisects.posteriors_figure",
-    ):
-        monkeypatch.setattr(target, lambda _, path, **__: path.touch())
+    draw_nothing(monkeypatch)
     folder = tmp_path.resolve() / "repositories"
     folder.mkdir()
     return Place(folder, templates)

@@ -1,20 +1,22 @@
-"""A trial that is stopped because its epochs have told enough, in real trainings."""
+"""A trial that is stopped because its epochs have told enough."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
-from conftest import make_project
+from conftest import Project, make_project
+from scripted import Report, scripted
 
 from celedger import bisection, config
 from celedger import suite as suites
 from celedger.drift.judge import judge
 from celedger.ledger import Ledger
-from celedger.model import Commit, Mark, Task, TrialRecord, VerdictKind, Why
+from celedger.model import Mark, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.system import gate as gate_
 from celedger.trial import events
@@ -23,20 +25,13 @@ from celedger.trial.workplace import choose_tasks, set_bench
 
 EPOCHS = 6
 
-# After each epoch it waits until the test lets it go on: no clock decides what is stopped when.
-SCRIPT = """\
-import random, sys, time
-from pathlib import Path
+# Reports three epochs and never ends by itself.
+ENDLESS = """\
+import time
 from celedger.child import log
-from model import LEVEL
-rng, gate = random.Random(int(sys.argv[2])), Path(sys.argv[4])
-for epoch in range(6):
-    noise = [rng.gauss(0, 0.01) for _ in range(3)]
-    log(epoch=epoch, val_loss=LEVEL + noise[0] + 1 / (epoch + 1), train_loss=LEVEL + noise[1],
-        third=LEVEL + noise[2])
-    deadline = time.monotonic() + 60
-    while not (gate / f"{epoch}").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+for epoch in range(3):
+    log(epoch=epoch, val_loss=1.0, train_loss=1.0, third=1.0)
+time.sleep(600)
 """
 
 SUITE = """\
@@ -45,7 +40,7 @@ name = "tiny"
 [metrics.val_loss]
 direction = "lower"
 kind = "quality"
-floor = "0.1%%"
+floor = "0.1%"
 [metrics.train_loss]
 direction = "lower"
 kind = "quality"
@@ -54,65 +49,25 @@ direction = "lower"
 kind = "quality"
 [[task]]
 name = "fit"
-command = "{python} {suite}/fit.py --seed {seed} --gate %s"
+command = "{python} {suite}/fit.py --seed {seed}"
 seeds = [0, 1, 2]
 """
 
 
-@dataclass
-class Gate:
-    """Lets the epochs of the running training go on, one by one, as the search wants them."""
-
-    folder: Path
-    ran: list[tuple[str, int, bool]] = field(default_factory=list)
-
-    def shut(self) -> None:
-        for path in self.folder.iterdir():
-            path.unlink()
-
-    def open(self, upto: int = EPOCHS) -> None:
-        for epoch in range(upto):
-            (self.folder / f"{epoch}").touch()
-
-
-class GatedBench:
-    """`Bench.run` with a training that waits for its `until` after each epoch."""
-
-    def __init__(self, bench: Bench, gate: Gate) -> None:
-        self._bench, self._gate, self._run = bench, gate, bench.run
-
-    def run(
-        self,
-        commit: Commit,
-        task: Task,
-        seed: int,
-        *,
-        enough: int | None = 1,
-        reuse: bool = True,
-        until: events.Until | None = None,
-    ) -> TrialRecord:
-        gate = self._gate
-        gate.shut()
-        gate.ran.append((commit.sha, seed, until is None))
-        if until is None:
-            gate.open()
-            return self._run(commit, task, seed, enough=enough, reuse=reuse)
-
-        def asked(ulid: str) -> str:
-            reason = until(ulid)
-            if not reason:
-                gate.open(len(self._bench.ledger.series(ulid)["val_loss"]))
-            return reason
-
-        return self._run(commit, task, seed, enough=enough, until=asked)
+def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    rng = Random(seed)
+    for epoch in range(EPOCHS):
+        noise = [rng.gauss(0, 0.01) for _ in range(3)]
+        yield {
+            "epoch": epoch,
+            "val_loss": model["LEVEL"] + noise[0] + 1 / (epoch + 1),
+            "train_loss": model["LEVEL"] + noise[1],
+            "third": model["LEVEL"] + noise[2],
+        }
 
 
 @contextmanager
-def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository, Bench, Gate]]:
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    project = make_project(tmp_path / "project", SUITE % gate, {"fit.py": SCRIPT})
-    project.history(levels)
+def bench_of(project: Project) -> Iterator[tuple[Repository, Bench]]:
     repository = Repository.open(project.root)
     settings = config.load(repository.root, {})
     suite = suites.load(suites.find(None, settings, repository.root))
@@ -123,9 +78,15 @@ def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository,
                   gate=gate_.Gate.of(repository, attended=True),
                   why=Why.BISECT, label="test", listen=events.ignore) as bench,
     ):  # fmt: skip
-        found = Gate(gate)
-        bench.run = GatedBench(bench, found).run  # type: ignore[method-assign]
-        yield repository, bench, found
+        yield repository, bench
+
+
+@contextmanager
+def workplace(tmp_path: Path, levels: list[float]) -> Iterator[tuple[Repository, Bench]]:
+    project = scripted(tmp_path / "project", SUITE, descend)
+    project.history(levels)
+    with project.executor.at(project.root), bench_of(project) as (repository, bench):
+        yield repository, bench
 
 
 @pytest.mark.parametrize("first_bad", [4, 8])
@@ -133,7 +94,7 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
     tmp_path: Path, first_bad: int
 ) -> None:
     levels = [1.0] * first_bad + [1.5] * (9 - first_bad)
-    with workplace(tmp_path, levels) as (repository, bench, _):
+    with workplace(tmp_path, levels) as (repository, bench):
         ledger = bench.ledger
         commits = repository.log("HEAD", limit=100)[::-1]
         history = repository.history(commits[0].sha, commits[-1].sha)
@@ -176,7 +137,9 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
 
 
 def test_a_stopped_training_is_ended_and_what_it_had_reported_is_kept(tmp_path: Path) -> None:
-    with workplace(tmp_path, [1.0]) as (repository, bench, _):
+    project = make_project(tmp_path / "project", SUITE, {"fit.py": ENDLESS})
+    project.history([1.0])
+    with bench_of(project) as (repository, bench):
         commit = repository.commit("HEAD")
         (task,) = choose_tasks(bench.suite, ())
 
@@ -194,7 +157,7 @@ def test_a_stopped_training_is_ended_and_what_it_had_reported_is_kept(tmp_path: 
 
 
 def test_a_training_that_ends_by_itself_is_whole(tmp_path: Path) -> None:
-    with workplace(tmp_path, [1.0]) as (repository, bench, _):
+    with workplace(tmp_path, [1.0]) as (repository, bench):
         (task,) = choose_tasks(bench.suite, ())
         record = bench.run(repository.commit("HEAD"), task, 0, until=lambda _: "")
         assert record.ok and not record.early_stopped

@@ -1,0 +1,153 @@
+"""A scripted executor: trainings that are functions, run where the process of a trial would be.
+
+The program, the journal, the ledger and git's history are real. Nothing is checked out, no
+process starts, and the program itself runs in this process. What a checkout, a process, a
+signal or a build does is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import SUITE, Done, Project, git, make_project
+
+from celedger.cli.app import run as run_program
+from celedger.model import Commit, Environment, OutcomeKind
+from celedger.system import environment, process
+from celedger.system.tree import Usage
+from celedger.trial.bench import Workbench
+
+ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})
+Report = Mapping[str, object]
+# What a training reports, epoch by epoch, given the names of `model.py` at its commit and its
+# seed. What it raises is its failure.
+Training = Callable[[Mapping[str, Any], int], Iterator[Report]]
+
+
+def descend(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    """Report what `conftest.SCRIPT` does."""
+    rng = Random(seed)
+    for epoch in range(3):
+        loss = model["LEVEL"] + rng.gauss(0, 0.01) + 1 / (epoch + 1)
+        yield {"epoch": epoch, "val_loss": loss}
+
+
+def typed(words: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Done:
+    """Run one command line in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = run_program(list(words))
+    return Done(int(status), out.getvalue(), err.getvalue())
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Leave pictures empty: laying out a bisect's takes three times as long as the bisect."""
+    for drawing in (
+        "matplotlib.figure.Figure.savefig",
+        "celedger.views.posterior.posterior_figure",
+        "celedger.views.bisects.posteriors_figure",
+    ):
+        patch.setattr(drawing, lambda _, path, **__: path.touch())
+
+
+@dataclass
+class Executor:
+    """Runs trainings. `ran` lists them: commit, seed."""
+
+    training: Training
+    ran: list[tuple[str, int]] = field(default_factory=list)
+    _models: dict[str, str] = field(default_factory=dict)  # commit -> its model.py
+    _commit: str = ""
+
+    @contextlib.contextmanager
+    def at(self, root: Path) -> Iterator[pytest.MonkeyPatch]:
+        """Run the trials of this repository while a `with` lasts."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process, "run", self.run)
+            patch.setattr(Workbench, "prepare", self.prepare)
+            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root))
+            patch.setattr(environment, "describe", lambda *_, **__: ENVIRONMENT)
+            yield patch
+
+    @property
+    def prepare(self) -> Callable[..., tuple[OutcomeKind, str]]:
+        """Return what takes the place of `Workbench.prepare`."""
+
+        def prepare(bench: Workbench, commit: Commit, *_: object) -> tuple[OutcomeKind, str]:
+            if commit.sha not in self._models:
+                root = bench.checkouts.repository.root
+                self._models[commit.sha] = git(root, "show", f"{commit.sha}:model.py")
+            self._commit = commit.sha
+            return OutcomeKind.OK, ""
+
+        return prepare
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        pass_fds: Sequence[int],
+        on_tick: Callable[[process.Running], None],
+        stop: Callable[[], bool],
+        **_: object,
+    ) -> process.Exit:
+        """Take the place of `process.run`."""
+        seed = int(env["CELEDGER_SEED"])
+        self.ran.append((self._commit, seed))
+        end, status, message = process.End.EXITED, 0, ""
+        try:
+            model: dict[str, Any] = {}
+            exec(self._models[self._commit], model)
+            for report in self.training(model, seed):
+                os.write(pass_fds[0], json.dumps(report).encode() + b"\n")
+                on_tick(_Quiet())  # type: ignore[arg-type]
+                if stop():
+                    end, message = process.End.STOPPED, "stopped"
+                    break
+        except Exception:
+            log.write_text(traceback.format_exc())
+            status, message = 1, "exit status 1"
+        return process.Exit(end, status, 2.0, 2**28, 2.0, False, message)
+
+
+class _Quiet:
+    """A running process that uses nothing."""
+
+    def usage(self) -> Usage:
+        return Usage()
+
+
+@dataclass(frozen=True)
+class ScriptedProject(Project):
+    """A project whose commands run in this process, and its trainings by the executor."""
+
+    executor: Executor
+
+    def run(self, *words: str, env: Mapping[str, str] | None = None) -> Done:
+        with self.executor.at(self.root) as patch:
+            if "-o" not in words:
+                draw_nothing(patch)
+            return typed(words, self.root, env)
+
+
+def scripted(root: Path, suite: str = SUITE, training: Training = descend) -> ScriptedProject:
+    """Make a project whose trainings are this function."""
+    made = make_project(root, suite, {"fit.py": "raise SystemExit('a scripted training')\n"})
+    return ScriptedProject(made.root, Executor(training))
