@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SCRIPT, SUITE, Done, Project, git, make_project
+from scripted import scripted
 
 SPEED = (
     SUITE
@@ -164,8 +165,9 @@ def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
 
 
 def test_a_bad_end_that_is_good_again_names_the_commit_between_that_is_not(
-    project: Project,
+    tmp_path: Path,
 ) -> None:
+    project = scripted(tmp_path / "project")
     shas = project.history([1.0, 1.0, 1.5, 1.5, 1.0, 1.0])
     ends = f"{shas[0]}..{shas[-1]}"
     project.run("run", ends, "--seed", "0")

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from conftest import Done, Project, git, make_project
+from conftest import Done, Project, git
+from scripted import Report, scripted
 
-TRAIN = "from celedger.child import log\nimport model\nlog(epoch=0, val_loss=model.LEVEL)\n"
+
+def once(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+    yield {"epoch": 0, "val_loss": model["LEVEL"]}
 
 
 def outcomes(project: Project, sha: str) -> list[str]:
@@ -23,7 +28,7 @@ def outcomes(project: Project, sha: str) -> list[str]:
 
 def importing(tmp_path: Path, *modules: str) -> tuple[Project, list[str]]:
     """A commit for each of these modules, whose model imports it ("" for none)."""
-    project = make_project(tmp_path / "project", scripts={"fit.py": TRAIN})
+    project = scripted(tmp_path / "project", training=once)
     return project, [
         project.commit(
             f"number {i}", {"model.py": f"import {name or 'sys'}\nLEVEL, N = 1.0, {i}\n"}
@@ -50,7 +55,7 @@ def test_a_module_that_the_interpreter_lacks_is_no_commits_fault(tmp_path: Path)
 
 def test_a_commit_that_needs_such_a_module_is_stepped_around(tmp_path: Path) -> None:
     levels = [1.0, 1.0, 1.0, 1.0, 1.5, 1.5]
-    project = make_project(tmp_path / "project")
+    project = scripted(tmp_path / "project")
     shas = project.history(levels[:2])
     text = "import no_such_torch\nLEVEL = 1.0\n"
     shas += [project.commit("try another package", {"model.py": text})]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import tarfile
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from diagnose.record_watched import RECORDED, train
 
 from celedger.child.watch import looks
 from celedger.diagnose import watchpoints
@@ -18,8 +17,6 @@ from celedger.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 # The watchpoint, and the step, module and tensor that it has to name.
 FAULTS = {
     "overflow": ("overflow", 53, "0", "output"),  # looked at first when all weights are lost
@@ -42,13 +39,17 @@ HEALTHY = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(
+    scope="module", params=["recorded", pytest.param("trained", marks=pytest.mark.matrix)]
+)
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the trainings left: recorded once, or now."""
     folder = tmp_path_factory.mktemp("watched")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "trainings.py"), str(folder), *FAULTS, *HEALTHY]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if request.param == "trained":
+        train(folder, [*FAULTS, *HEALTHY])
+    else:
+        with tarfile.open(RECORDED) as archive:
+            archive.extractall(folder, filter="data")
     return folder
 
 

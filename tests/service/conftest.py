@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Project, git
+from scripted import scripted
 
 from celedger import config
 from celedger.config import Config
@@ -132,5 +133,8 @@ class Crew:
 
 
 @pytest.fixture
-def crew(project: Project) -> Crew:
-    return Crew(project)
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    """Workers whose trainings are scripted."""
+    project = scripted(tmp_path / "project")
+    with project.executor.at(project.root):
+        yield Crew(project)

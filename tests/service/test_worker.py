@@ -334,9 +334,6 @@ def test_a_job_that_cannot_run_is_recorded_with_its_sentence_and_the_next_one_ru
 
 def test_a_long_trial_keeps_its_lease(crew: Crew) -> None:
     """Time flies here: a minute between two looks at the clock."""
-    script = crew.project.root / "suites" / "tiny" / "fit.py"
-    script.write_text("import time\ntime.sleep(0.5)\n" + script.read_text())
-    allow(crew.project)
     (sha,) = crew.project.history([1.0])
     crew.enqueue(sha)
     clock = iter(range(0, 10**9, 60))
