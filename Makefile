@@ -7,10 +7,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types arch check docs noise example clean
+.PHONY: help demo test test-all golden lint types arch check docs noise example clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "celedger needs Python >= 3.11; set PYTHON3=/path/to/python" >&2; exit 1; }
@@ -22,8 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, draw them
 	$(BIN)/celedger demo
 
-test: $(STAMP)  ## Run the tests (some 8 minutes on 2 cores, no GPU needed)
+test: $(STAMP)  ## Run the tests (2 minutes on 2 cores, no GPU needed)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix'
+
+test-all: $(STAMP)  ## Run them and the matrix: every kill, suite, adapter (8 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+golden: $(STAMP)  ## Write the answers in tests/golden anew; read the difference
+	$(BIN)/python -m pytest -q -n 2 tests/golden --update-golden
 
 lint: $(STAMP)  ## Check style and format with ruff
 	$(BIN)/ruff check .
@@ -35,7 +41,7 @@ types: $(STAMP)  ## Check types with mypy --strict
 arch: $(STAMP)  ## Check the layers of the house
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-check: test lint types arch  ## Everything CI runs
+check: test-all lint types arch  ## Everything CI runs
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,14 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+def matrix_after(quick: int, values: Iterable[object]) -> list[object]:
+    """Return the values of a parameter, of which only the first few are for `make test`."""
+    return [
+        value if number < quick else pytest.param(value, marks=pytest.mark.matrix)
+        for number, value in enumerate(values)
+    ]
 
 
 PEOPLE = {

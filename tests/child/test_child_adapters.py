@@ -61,6 +61,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger.open(tmp_path / "ledger.db", create=True)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
 def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
     by_log, by_logger = trained("adapter_lightning.py", tmp_path, steps=True)
@@ -76,6 +77,7 @@ def test_lightnings_logger_reports_what_log_does(ledger: Ledger, tmp_path: Path)
     assert all(len(values) == 4 for values in steps["loss"].values())
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="needs transformers and accelerate")
 def test_the_trainers_callback_reports_what_log_does(ledger: Ledger, tmp_path: Path) -> None:
     by_log, by_callback = trained("adapter_huggingface.py", tmp_path)

@@ -126,6 +126,7 @@ def test_a_plain_script_is_seen_in_full_and_trains_as_without_a_probe(
     ]
 
 
+@pytest.mark.matrix
 def test_modules_are_followed_in_the_steps_that_are_wanted(home: Path, tmp_path: Path) -> None:
     run(home, tmp_path, PLAIN, {"kind": "recorder", "steps": [1]})
     seen = heard(tmp_path)
@@ -134,6 +135,7 @@ def test_modules_are_followed_in_the_steps_that_are_wanted(home: Path, tmp_path:
     assert ["in", "body.0"] in seen[first:]
 
 
+@pytest.mark.matrix
 def test_a_step_that_the_scaler_skips_ends_too(home: Path, tmp_path: Path) -> None:
     script = """\
 import torch
@@ -151,6 +153,7 @@ for factor in (1.0, float("inf"), 1.0):
     assert stepped == [["stepped", 0, False], ["stepped", 1, True], ["stepped", 2, False]]
 
 
+@pytest.mark.matrix
 def test_workers_that_load_and_scripts_that_only_evaluate_leave_nothing(
     home: Path, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_both_ends_of_a_probe_know_one_name_for_its_failure() -> None:
     assert diagnostic.FAILED == FAILED
 
 
+@pytest.mark.matrix
 def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
     text = (look(tmp_path, "watch") / "watch.jsonl").read_text()
     told: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
@@ -127,6 +128,7 @@ def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
     assert max(abs(value) for value in scaled[0][9:11]) < 10  # as the optimiser sees it
 
 
+@pytest.mark.matrix
 def test_a_trace_reads_unusual_trainings(tmp_path: Path) -> None:
     folder = look(tmp_path, "trace")
     assert read(folder).steps == 8

@@ -147,6 +147,7 @@ def test_telemetry_is_listed_and_never_decides(tmp_path: Path) -> None:
     assert project.run("check").status == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("options", "named"), [((), False), (("--lenient",), True)], ids=["strict", "lenient"]
 )

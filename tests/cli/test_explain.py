@@ -114,11 +114,13 @@ def test_the_wrong_axis_is_named_with_its_line_and_the_ledger_stays_as_it_was(re
     assert rows(ledger) == before
 
 
+@pytest.mark.matrix
 def test_a_refactor_is_no_difference(repo: Path) -> None:
     done = celedger(repo, "explain", "HEAD~3..HEAD~2", "fit", "--suite", "tiny", timeout=300)
     assert (done.status, done.out.split(":")[0]) == (0, "no difference in 8 steps"), done.err
 
 
+@pytest.mark.matrix
 def test_watchpoints_that_fire_on_one_side_alone_are_named(repo: Path) -> None:
     done = celedger(
         repo, "explain", "HEAD~2", "fit", "--b", "lr=1e20", "--watch", "--suite", "tiny", "--json",
@@ -131,6 +133,7 @@ def test_watchpoints_that_fire_on_one_side_alone_are_named(repo: Path) -> None:
     assert "overflow" in fired
 
 
+@pytest.mark.matrix
 def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     done = celedger(repo, "explain", "HEAD~1..HEAD", "fit", "--suite", "tiny", timeout=300)
     assert done.status == 1

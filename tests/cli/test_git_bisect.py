@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import PEOPLE, SCRIPT, SUITE, Project, git
 
 FILES = {"suites/tiny/suite.toml": SUITE, "suites/tiny/fit.py": SCRIPT}
@@ -58,6 +59,7 @@ def test_git_bisect_finds_a_commit_that_is_older_than_suite_and_configuration(
     assert "holds every trial" in again.err, again.err  # it is the same suite
 
 
+@pytest.mark.matrix
 def test_changes_and_untracked_suites_count_as_they_lie_in_the_work_tree(tmp_path: Path) -> None:
     project = unborn(tmp_path / "project")
     project.commit("the suite", FILES)

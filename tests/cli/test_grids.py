@@ -107,6 +107,7 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     assert "there are train, test" in project.run("run", "HEAD", "--only", "tset").err
 
 
+@pytest.mark.matrix
 def test_what_a_killed_run_left_is_taken_in_from_the_log_and_run_again(project: Project) -> None:
     go = project.root.parent / "go"
     runner = subprocess.Popen(

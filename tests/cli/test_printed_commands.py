@@ -86,6 +86,7 @@ def test_a_bisect_compares_the_culprit_with_its_parent_by_the_trials_that_stand_
     assert again.out.partition("  spent")[0] == done.out.partition("  spent")[0]
 
 
+@pytest.mark.matrix
 @linux
 def test_a_crash_or_a_clock_runs_the_culprit_where_only_its_mates_ran(
     merged: tuple[Project, dict[str, str]],
@@ -116,6 +117,7 @@ def test_a_crash_or_a_clock_runs_the_culprit_where_only_its_mates_ran(
     assert "failed" in type_all(project, done)[f"celedger diff {docs[:12]}..{broken[:12]}"]
 
 
+@pytest.mark.matrix
 @linux
 def test_reports_of_several_metrics_and_of_other_options_print_what_works(
     merged: tuple[Project, dict[str, str]],

@@ -110,6 +110,7 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     assert dump(trained) == before
 
 
+@pytest.mark.matrix
 def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> None:
     done = run(trained, "HEAD~3..HEAD~1", "fit", "--memory", "--json")
     assert done.status == 1, done.err
@@ -121,6 +122,7 @@ def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> No
     assert peak["after"] - peak["before"] == sum(p["after"] - p["before"] for p in peak["parts"])
 
 
+@pytest.mark.matrix
 def test_an_added_operator_is_named_between_two_commits(trained: Project) -> None:
     done = run(trained, "HEAD~3..HEAD", "fit", "--turns", "1", "--json")
     assert done.status in (0, 1), done.err

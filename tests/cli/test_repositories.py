@@ -57,6 +57,7 @@ def test_a_build_runs_once_a_commit_and_its_product_is_never_stale(tmp_path: Pat
     assert f"first bad commit of fit val_loss: {shas[4]}" in done.out
 
 
+@pytest.mark.matrix
 def test_commits_that_do_not_build_are_stepped_around_and_hide_an_answer_honestly(
     tmp_path: Path,
 ) -> None:
@@ -87,6 +88,7 @@ for epoch in range(4):
 """
 
 
+@pytest.mark.matrix
 def test_a_leak_over_epochs_is_found_without_naming_a_metric(tmp_path: Path) -> None:
     suite = """\
 [suite]

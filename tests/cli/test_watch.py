@@ -79,6 +79,7 @@ def test_a_log_loss_that_underflows_is_named_with_a_scale(project: Project) -> N
     assert dump(project) == before
 
 
+@pytest.mark.matrix
 def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Project) -> None:
     done = project.run("watch", "broken", "-o", str(project.root / "seen.png"))
     assert done.status == 1, done.err

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Done, Project, git
 from scripted import Report, scripted
 
@@ -123,6 +124,7 @@ def test_an_object_that_this_clone_lacks_is_not_held_against_the_commit(project:
     assert mended.status == 0, mended.err
 
 
+@pytest.mark.matrix
 def test_a_filter_that_fails_is_not_held_against_the_commit(project: Project) -> None:
     store = project.root.parent / "store"
     git(project.root, "config", "filter.store.smudge", f"cat {store}")
@@ -138,6 +140,7 @@ def test_a_filter_that_fails_is_not_held_against_the_commit(project: Project) ->
     assert mended.status == 0, mended.err
 
 
+@pytest.mark.matrix
 def test_a_bisect_steps_around_a_commit_that_this_clone_lacks_until_it_is_there(
     project: Project,
 ) -> None:
@@ -156,6 +159,7 @@ def test_a_bisect_steps_around_a_commit_that_this_clone_lacks_until_it_is_there(
     assert f"first bad commit of fit val_loss: {shas[4]}" in again.out
 
 
+@pytest.mark.matrix
 def test_a_bisect_in_a_clone_that_lacks_everything_ends(project: Project) -> None:
     shas = project.history([1.0] * 8 + [1.5])
     for end in (shas[0], shas[-1]):

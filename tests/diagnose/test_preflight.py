@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("preflight")  # what they share is trained once
+pytestmark = [  # what they share is trained once
+    pytest.mark.xdist_group("preflight"),
+    pytest.mark.matrix,
+]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

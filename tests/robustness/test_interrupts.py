@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Project, celedger, git, make_project
+from conftest import Project, celedger, git, make_project, matrix_after
 
 HANGING = """\
 import os, sys, time
@@ -125,7 +125,7 @@ def hanging(tmp_path: Path) -> Project:
     return project
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGHUP", "terminal"])
+@pytest.mark.parametrize("how", matrix_after(2, ["SIGINT", "terminal", "SIGTERM", "SIGHUP"]))
 def test_an_interrupt_in_a_training_is_recorded_and_ends_its_group(
     hanging: Project, how: str
 ) -> None:
@@ -176,6 +176,7 @@ def test_an_interrupt_while_waiting_for_the_device(hanging: Project) -> None:
     assert_nothing_left(hanging)
 
 
+@pytest.mark.matrix
 def test_an_interrupt_in_a_build(tmp_path: Path) -> None:
     suite = SUITE.replace("[metrics", "build = ['''sh -c 'touch $MARK; sleep 600' ''']\n[metrics")
     project = make_project(tmp_path / "project", suite, {"fit.py": HANGING})
@@ -189,6 +190,7 @@ def test_an_interrupt_in_a_build(tmp_path: Path) -> None:
     assert_nothing_left(project)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("terminal", [True, False])
 def test_an_interrupt_in_a_checkout(tmp_path: Path, terminal: bool) -> None:
     project = make_project(tmp_path / "project")
@@ -208,6 +210,7 @@ def test_an_interrupt_in_a_checkout(tmp_path: Path, terminal: bool) -> None:
     assert project.run("run").status == 0
 
 
+@pytest.mark.matrix
 def test_a_checkout_whose_holder_was_killed_is_not_used_while_its_git_still_writes(
     tmp_path: Path,
 ) -> None:

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import matrix_after
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
-@pytest.mark.parametrize("kind", ["trial", "run", "worker", "supervisor", "both"])
+@pytest.mark.parametrize("kind", matrix_after(1, ["run", "trial", "worker", "supervisor", "both"]))
 def test_a_kill_loses_no_epoch_and_leaves_nothing_behind(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--times", "1", "--seed", "7", kind],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import SCRIPT, Project, make_project
 
 from celedger.system import lock
@@ -37,6 +38,7 @@ def rows(project: Project, sql: str) -> list[tuple]:
         return connection.execute(sql).fetchall()
 
 
+@pytest.mark.matrix
 def test_eight_first_runs_at_once_lose_nothing_and_say_for_whom_they_wait(tmp_path: Path) -> None:
     names = [f"task{i}" for i in range(8)]
     suite = HEAD + "".join(TASK.format(name=name) for name in names)
@@ -61,6 +63,7 @@ def test_eight_first_runs_at_once_lose_nothing_and_say_for_whom_they_wait(tmp_pa
     assert "/.celedger/" in (project.root / ".git" / "info" / "exclude").read_text()
 
 
+@pytest.mark.matrix
 def test_run_bisect_and_worker_at_once_all_end_well(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shas = project.history([1.0] * 3 + [1.5] * 3)

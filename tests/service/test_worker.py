@@ -106,6 +106,7 @@ def test_a_merge_is_trained_judged_and_shown_and_nothing_of_the_users_is_touched
     assert git(hooked.root, "status", "--porcelain") == ""
 
 
+@pytest.mark.matrix
 def test_a_merge_in_a_linked_worktree_trains_its_head_with_its_configuration(
     hooked: Project, bell: Bell, tmp_path: Path
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_killed_worker_leaves_no_process_and_the_next_one_goes_on(
     assert at_work(gated.root / "ledger.db") is False
 
 
+@pytest.mark.matrix
 def test_a_stopped_worker_hands_its_job_back(gated: Project, bell: Bell) -> None:
     gated.commit("first")
     branch_ahead(gated)
@@ -225,6 +227,7 @@ def test_a_stopped_worker_hands_its_job_back(gated: Project, bell: Bell) -> None
     assert not alive(training)
 
 
+@pytest.mark.matrix
 def test_what_a_merge_made_worse_is_bisected_and_the_queue_names_the_commit(
     hooked: Project, bell: Bell
 ) -> None:

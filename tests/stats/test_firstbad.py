@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import matrix_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,7 +245,7 @@ def test_one_candidate_is_confirmed_by_the_ends() -> None:
     assert {GOOD, 0} <= set(path)
 
 
-@pytest.mark.parametrize("kind", ["normal", "heavy"])
+@pytest.mark.parametrize("kind", matrix_after(1, ["heavy", "normal"]))
 def test_few_answers_are_wrong(kind: str) -> None:
     wrong, trials = 0, 0
     for case in range(30):

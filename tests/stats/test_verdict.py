@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import matrix_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def test_a_large_shift_is_told_in_its_direction(commits: int, sign: int) -> None
     assert verdict.effect == pytest.approx(verdict.value - verdict.level)
 
 
-@pytest.mark.parametrize("commits", [1, 5, 40])
+@pytest.mark.parametrize("commits", matrix_after(2, [1, 5, 40]))
 def test_the_interval_holds_the_true_effect_in_95_of_100_cases(commits: int) -> None:
     verdicts = [judge(*history(commits, shift=3.0, seed=i), sign=1) for i in range(300)]
     held = np.mean([v.low < 3 < v.high for v in verdicts])
@@ -53,7 +54,7 @@ def test_a_single_commit_of_three_seeds_is_baseline_enough() -> None:
 
 
 @pytest.mark.parametrize("law", ["normal", "t3", "outliers"])
-@pytest.mark.parametrize("commits", [1, 4, 30])
+@pytest.mark.parametrize("commits", matrix_after(2, [1, 4, 30]))
 def test_a_run_without_a_change_seldom_alarms(law: str, commits: int) -> None:
     random = np.random.default_rng(RNG_SEED)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import matrix_after
 
 if find_spec("torch") is None or find_spec("scipy") is None:
     pytest.skip("needs celedger[torch]", allow_module_level=True)
@@ -232,7 +233,7 @@ SHORT = {  # options that cut a task to seconds, and to what share its loss must
 EVERY = " --batch 4 --lr 1e-2"
 
 
-@pytest.mark.parametrize("task", SHORT)
+@pytest.mark.parametrize("task", matrix_after(0, SHORT))
 def test_a_task_learns_and_reports_what_is_declared(
     task: str, tmp_path: Path, trial: Trials
 ) -> None:
