@@ -87,6 +87,7 @@ class Place:
             (f"celedger {celedger.__version__}", "celedger VERSION"),
         ):
             text = text.replace(found, name)
+        text = re.sub(r"(?m)^(sandbox +).*$", r"\1SANDBOX", text)
         return _NEW_ULID.sub("NEW_ULID", text)
 
 
@@ -184,7 +185,8 @@ def test_every_verb_has_its_help_in_the_transcript() -> None:
         verbs += [["celedger", name, sub] for sub in getattr(command, "commands", {})]
     shown = (FOLDER / "help.txt").read_text().splitlines()
     asked = [line for line in shown if _PROMPT.fullmatch(line)]
-    assert asked == [f"new$ {' '.join(words)} --help" for words in verbs]
+    wanted = [f"new$ {' '.join(words)} --help" for words in verbs]
+    assert asked == wanted, "write these lines into help.txt"
 
 
 def test_last_digits_of_json_may_differ_and_nothing_else() -> None:
