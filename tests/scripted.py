@@ -31,7 +31,7 @@ from celedger.trial.bench import Workbench
 ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})
 Report = Mapping[str, object]
 # What a training reports, epoch by epoch, given the names of `model.py` at its commit and its
-# seed. What it raises is its failure.
+# seed. What it raises is its failure. It takes the model's SECONDS and memory of PEAK_RSS.
 Training = Callable[[Mapping[str, Any], int], Iterator[Report]]
 
 
@@ -112,8 +112,8 @@ class Executor:
         seed = int(env["CELEDGER_SEED"])
         self.ran.append((self._commit, seed))
         end, status, message = process.End.EXITED, 0, ""
+        model: dict[str, Any] = {}
         try:
-            model: dict[str, Any] = {}
             exec(self._models[self._commit], model)
             for report in self.training(model, seed):
                 os.write(pass_fds[0], json.dumps(report).encode() + b"\n")
@@ -124,7 +124,8 @@ class Executor:
         except Exception:
             log.write_text(traceback.format_exc())
             status, message = 1, "exit status 1"
-        return process.Exit(end, status, 2.0, 2**28, 2.0, False, message)
+        seconds, peak = model.get("SECONDS", 2.0), model.get("PEAK_RSS", 2**28)
+        return process.Exit(end, status, seconds, peak, seconds, False, message)
 
 
 class _Quiet:

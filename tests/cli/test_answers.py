@@ -126,11 +126,11 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
 
 
 def test_telemetry_is_listed_and_never_decides(tmp_path: Path) -> None:
-    project = make_project(tmp_path / "project", SUITE)
+    project = scripted(tmp_path / "project", SUITE)
     project.history([1.0, 1.0])
     for sha in ("HEAD~1", "HEAD"):
         project.run("check", sha)
-    project.commit("more", {"model.py": "LEVEL = 1.0\nBALLAST = b'1' * 150_000_000\n"})
+    project.commit("more", {"model.py": "LEVEL = 1.0\nPEAK_RSS = 3 * 2**27\n"})
     done = project.run("check")
     assert done.status == 0, done.out + done.err
     own, telemetry = done.out.split("\ntelemetry, which the suite does not declare")

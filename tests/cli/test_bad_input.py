@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, Done, Project, git, make_project
+from conftest import SUITE, Done, Project, git, make_project, matrix_after
 
 from celedger.cli.app import run
 
@@ -339,8 +339,10 @@ def test_a_read_only_disk_ends_no_command_in_an_internal_error(
 # --- names
 
 
-@pytest.mark.parametrize("name", ["a b", "it's \"so\"", "two\nlines", "-dash", "naïve—目",
-                                  os.fsdecode(b"latin-\xe9")])  # fmt: skip
+NAMES = ["two\nlines", os.fsdecode(b"latin-\xe9"), "a b", 'it\'s "so"', "-dash", "naïve—目"]
+
+
+@pytest.mark.parametrize("name", matrix_after(2, NAMES))
 def test_a_repository_of_any_name(tell: Tell, tmp_path: Path, name: str) -> None:
     project = make_project(tmp_path / name)
     project.commit("first", {"model.py": "LEVEL = 1\n", "--": "1", " x\n'\"": "2", "目": "3"})
