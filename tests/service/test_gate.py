@@ -54,6 +54,11 @@ KINDS: dict[str, tuple[str, str, tuple[str, str]]] = {
     "a training with more seeds": ("seeds = 1", "suite.toml", ("= 1", "= 3")),
     "a training out of the sandbox": ("sandbox = true", "suite.toml", ("true", "false")),
 }
+QUICK = {"a question to an interpreter", "an environment", "a build", "a training"}
+
+
+def matrix_of(kind: str) -> list[pytest.MarkDecorator]:
+    return [] if kind in QUICK else [pytest.mark.matrix]
 
 
 @pytest.fixture
@@ -80,7 +85,10 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("table", "file", "change"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("table", "file", "change"),
+    [pytest.param(*of, id=kind, marks=matrix_of(kind)) for kind, of in KINDS.items()],
+)
 def test_a_process_with_one_byte_changed_waits(
     table: str, file: str, change: tuple[str, str],
     tmp_path: Path, started: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch,

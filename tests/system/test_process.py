@@ -319,6 +319,7 @@ run([sys.executable, "-S", "-c", script], cwd=folder, timeout=100, log=folder / 
 """
 
 
+@pytest.mark.matrix
 def test_kill_9_of_the_runner_at_random_moments_leaves_no_process(
     tmp_path: Path, token: str
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PERMIT, Project, make_project
+from conftest import PERMIT, Project, make_project, matrix_after
 
 from celedger import config
 from celedger import suite as suites
@@ -115,7 +115,7 @@ except OSError:
 
 
 @needs_landlock
-@pytest.mark.parametrize("preload", ["[]", '["json"]'])
+@pytest.mark.parametrize("preload", matrix_after(1, ["[]", '["json"]']))
 @pytest.mark.parametrize("whose", ["suite", "user", "nobody"])
 def test_a_training_and_its_build_write_only_where_they_are_meant_to(
     whose: str, preload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
