@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from conftest import Project, git, make_project
+from conftest import Project, git, make_project, matrix_after
 
 from celedger.ledger import Ledger
 from celedger.trial.venvs import install_lines
@@ -183,7 +183,7 @@ log(epoch=0, val_loss=model.LEVEL + 10 * other.LEVEL)
 """
 
 
-@pytest.mark.parametrize("inputs", ["[]", '["build.sh"]'])
+@pytest.mark.parametrize("inputs", matrix_after(1, ["[]", '["build.sh"]']))
 def test_a_file_swapped_for_one_of_its_size_in_the_same_second_is_seen(
     tmp_path: Path, inputs: str
 ) -> None:
@@ -313,7 +313,7 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     assert losses(project)[sha][-1] == (2.5 if level == 2 else 1.0)
 
 
-@pytest.mark.parametrize("tool", ["uv", "pip"])
+@pytest.mark.parametrize("tool", matrix_after(1, ["uv", "pip"]))
 def test_an_environment_is_made_with_uv_where_it_is_there(
     tmp_path: Path, tool: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
