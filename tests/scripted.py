@@ -48,7 +48,7 @@ def typed(words: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None)
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(cwd)
-        for name, value in (env or {}).items():
+        for name, value in {"COLUMNS": "100", **(env or {})}.items():
             patch.setenv(name, value)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = run_program(list(words))

@@ -268,6 +268,7 @@ def test_quantiles_are_numpys() -> None:
         assert harness.quantile(values, share) == pytest.approx(numpy.quantile(values, share))
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
 def test_peak_memory_is_this_processs_own() -> None:
     """ru_maxrss would answer with the size of the process that started this one."""

@@ -96,6 +96,7 @@ def heard(tmp_path: Path, training: int = 0) -> list[list[object]]:
     return found
 
 
+@pytest.mark.matrix
 def test_a_plain_script_is_seen_in_full_and_trains_as_without_a_probe(
     home: Path, tmp_path: Path
 ) -> None:

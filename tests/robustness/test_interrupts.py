@@ -143,6 +143,7 @@ def test_an_interrupt_in_a_training_is_recorded_and_ends_its_group(
     assert_nothing_left(hanging)
 
 
+@pytest.mark.matrix
 def test_a_kill_of_celedger_ends_a_hanging_training_before_any_next_command(
     hanging: Project,
 ) -> None:

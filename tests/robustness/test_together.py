@@ -87,6 +87,7 @@ def test_run_bisect_and_worker_at_once_all_end_well(tmp_path: Path) -> None:
     assert rows(project, twice) == [], "what one celedger measured, another measured again"
 
 
+@pytest.mark.matrix
 def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     shas = project.history([1.0, 1.5])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PERMIT
+from conftest import PERMIT, matrix_after
 
 import celedger
 from celedger.errors import SuiteError
@@ -291,7 +291,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("text", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("text", matrix_after(2, ENDINGS.values()), ids=list(ENDINGS))
 def test_every_ending_is_that_of_a_cold_start(place: Place, text: str) -> None:
     place.both("import numpy\n" + text)
 

@@ -87,6 +87,7 @@ def test_equal_inputs_are_built_once_and_the_product_is_that_of_the_inputs(
     assert (slot / "lib" / "empty").is_dir() and (slot / "lib" / "link").is_symlink()
 
 
+@pytest.mark.matrix
 def test_files_that_git_writes_otherwise_are_other_inputs(native: Project) -> None:
     fit = native.root / "suites" / "tiny" / "fit.py"
     fit.write_text(
@@ -101,6 +102,7 @@ def test_files_that_git_writes_otherwise_are_other_inputs(native: Project) -> No
     assert losses(native) == {plain: [4.0, 5.0], crlf: [5.0]}
 
 
+@pytest.mark.matrix
 def test_without_inputs_or_with_inputs_that_match_nothing_every_commit_is_built(
     native: Project,
 ) -> None:
@@ -113,6 +115,7 @@ def test_without_inputs_or_with_inputs_that_match_nothing_every_commit_is_built(
         assert builds(native) == before + 2
 
 
+@pytest.mark.matrix
 def test_a_trial_cannot_change_what_is_kept(native: Project) -> None:
     vandal = "open('lib/level', 'r+').write('9.9\\n')\n"
     script = native.root / "suites" / "tiny" / "fit.py"
@@ -124,6 +127,7 @@ def test_a_trial_cannot_change_what_is_kept(native: Project) -> None:
     assert builds(native) == 1
 
 
+@pytest.mark.matrix
 def test_what_a_build_rewrote_of_the_commit_is_not_carried_to_another(native: Project) -> None:
     script = (native.root / "build.sh").read_text() + "echo 'EXTRA = 100' >>model.py\n"
     one = native.commit("stamp", {"build.sh": script})
