@@ -22,10 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, draw them
 	$(BIN)/celedger demo
 
-test: $(STAMP)  ## Run the tests (2 minutes on 2 cores, no GPU needed)
+test: $(STAMP)  ## Run the quick tests (no GPU needed)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix'
 
-test-all: $(STAMP)  ## Run them and the matrix: every kill, suite, adapter (8 minutes)
+test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 golden: $(STAMP)  ## Write the answers in tests/golden anew; read the difference

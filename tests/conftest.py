@@ -38,7 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def matrix_after(quick: int, values: Iterable[object]) -> list[object]:
     """Return the values of a parameter, of which only the first few are for `make test`."""
     return [
-        value if number < quick else pytest.param(value, marks=pytest.mark.matrix)
+        value
+        if number < quick
+        else pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.matrix
+        )
         for number, value in enumerate(values)
     ]
 

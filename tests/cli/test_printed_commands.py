@@ -67,6 +67,7 @@ def merged(project: Project) -> tuple[Project, dict[str, str]]:
     return project, shas
 
 
+@pytest.mark.matrix
 @linux
 def test_a_bisect_compares_the_culprit_with_its_parent_by_the_trials_that_stand_for_them(
     merged: tuple[Project, dict[str, str]],

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import Project, git, make_project
+from conftest import Project, git, make_project, matrix_after
 
 EPOCHS = 12
 # A training that does something to the ledger when it has reported a third of its epochs.
@@ -96,7 +96,7 @@ def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project)
 
 @pytest.mark.parametrize(
     ("harm", "elsewhere"),
-    [
+    matrix_after(1, [
         ("os.unlink('{ledger}')", False),
         ("[os.unlink(f) for f in Path('{root}').glob('ledger.db*')]", False),
         ("os.system('cd {root} && git clean -xfdq -e suites')", False),
@@ -104,7 +104,7 @@ def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project)
         ("shutil.copy('{ledger}', '{ledger}-2'); os.replace('{ledger}-2', '{ledger}')", False),
         ("shutil.rmtree(Path('{ledger}').parent)", True),
         ("os.rename(Path('{ledger}').parent, str(Path('{ledger}').parent) + '2')", True),
-    ],
+    ]),
     ids=["deleted", "with -wal", "git clean", "renamed", "replaced", "folder", "folder renamed"],
 )  # fmt: skip
 def test_a_ledger_that_goes_away_during_a_trial_is_told_and_comes_back_with_it(
