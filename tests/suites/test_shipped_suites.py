@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from conftest import matrix_after
 from suites.conftest import ROOT, SUITES, Trials, task_of
 
 from celedger.model import Direction, Kind
@@ -48,7 +49,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", matrix_after(1, SHORT))
 def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, trial: Trials) -> None:
     options, metric, baseline = SHORT[name]
     first, second = (trial(name, options, tmp_path / run) for run in ("a", "b"))
