@@ -228,19 +228,21 @@ class Writer:
             )  # fmt: skip
             ledger.finish_trial(ulid, ended, summaries)
         if reads:
-            ledger.record_closure(ulid, Footprint(tuple(reads)), f"content of {key}")
+            ledger.record_footprint(ulid, Footprint(tuple(reads)), "around")
         return ulid
 
     def derived(self, key: str, task: str, *, seed: int = 0) -> str:
         """A trial derived from the first one that the ledger has of this task and seed."""
         recipe, ulid = self.tasks[task].recipe, self.ulid()
-        evidence = self.ledger.closures(recipe=recipe, environment=HERE.fingerprint, seed=seed)[0]
+        evidence, *_ = self.ledger.reusable_trials(
+            recipe=recipe, environment=HERE.fingerprint, seed=seed
+        )
         started = START + self.count * 60.0
-        self.ledger.derive_trial(
+        self.ledger.reuse_trial(
             Trial(
                 ulid, self.commits[key].sha, recipe, HERE.fingerprint, seed, Why.RUN, started, "box"
             ),
-            evidence, f"content of {key}", ["duration", "peak_rss"],
+            evidence, ["duration", "peak_rss"],
         )  # fmt: skip
         return ulid
 
