@@ -80,7 +80,8 @@ class Executor:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process, "run", self.run)
             patch.setattr(Workbench, "prepare", self.prepare)
-            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root))
+            # Of another manner than git's: no result of a scripted training is re-used.
+            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root, manner=""))
             patch.setattr(environment, "describe", lambda *_, **__: ENVIRONMENT)
             yield patch
 
