@@ -202,7 +202,8 @@ def _cases(
             why = f"re-used from its baseline: {REUSED}"
             same = VerdictKind.SAME
             return _verdict(commit, task, metric.name, environment, same, why, head)
-    if not base and any(r.environment != environment for r in rows):
+    elsewhere = any(r.environment != environment for r in rows)
+    if not base and elsewhere and all(order[r.commit] >= order[commit.sha] for r in here):
         why = "measured before only in another environment; this starts a new baseline"
         kind = VerdictKind.ENVIRONMENT_CHANGED
         return _verdict(commit, task, metric.name, environment, kind, why, head)

@@ -76,7 +76,7 @@ def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
             continue
         elif key in ("variables", "settings", "asks") and isinstance(value, dict):
             lines += [f"{key}: {name} = {_shown(said)}" for name, said in sorted(value.items())]
-        elif key == "folder":
+        elif key == "folder" and value:
             lines.append(f"folder: {_shown(value)}")
     return lines
 

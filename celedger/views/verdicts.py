@@ -104,9 +104,10 @@ def _asked(metric: Metric) -> str:
     floor = metric.floor
     if not floor.amount:
         return f"{percent(WITHOUT_FLOOR, signed=False)} (it has no floor)"
-    amount = floor.amount
-    text = percent(amount, signed=False) if floor.relative else measure(amount, unit=metric.unit)
-    return f"its floor of {text}"
+    if floor.relative:
+        return f"its floor of {percent(floor.amount, signed=False)}"
+    unit = "pp" if metric.unit == "%" else metric.unit
+    return f"its floor of {measure(floor.amount, unit=unit)}"
 
 
 def _needed(answer: Judgement, verdict: Verdict) -> str:
