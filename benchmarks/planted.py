@@ -32,7 +32,7 @@ from celedger import config
 from celedger import suite as suites
 from celedger.diagnose.desk import Desk, Explanation
 from celedger.diagnose.explain import explain, rounding_ratio
-from celedger.diagnose.trace import read_all
+from celedger.diagnose.trace import processes, read
 from celedger.diagnose.variants import Side
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
@@ -102,7 +102,8 @@ class Memory(Desk):
         self.server.stdin.flush()
         status = int(self.server.stdout.readline())
         kind = OutcomeKind.OK if status == 0 else OutcomeKind.FAILED
-        return Diagnostic(out, log, kind, log.read_text()[-300:] if status else ""), read_all(out)
+        message = log.read_text()[-300:] if status else ""
+        return Diagnostic(out, log, kind, message), [read(folder) for folder in processes(out)]
 
 
 def suite_text() -> str:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from celedger.diagnose import advice, memory, profile, slower
+from celedger.diagnose.trace import records
 from celedger.trial.surroundings import child_copy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -245,13 +246,14 @@ class Bench:
 
     def profile(self, script: Path, epochs: int) -> tuple[profile.Profile, str]:
         folder, said = self.run(script, epochs, kind="profile")
-        return profile.load(folder, self.roots()), said
+        return profile.load(folder, *records(folder, "profile"), self.roots()), said
 
     def memory(self, script: Path, epochs: int) -> memory.Memory:
-        found = memory.load(self.run(script, epochs, kind="memory")[0], self.roots())
+        folder, _ = self.run(script, epochs, kind="memory")
+        found = memory.load(*records(folder, "memory"), self.roots())
         if found.objects_pile_up:
             folder, _ = self.run(script, epochs, kind="memory", objects=True)
-            found = memory.load(folder, self.roots())
+            found = memory.load(*records(folder, "memory"), self.roots())
         return found
 
     def pair(self, a: Path, b: Path, epochs: int) -> tuple[slower.Comparison, str]:

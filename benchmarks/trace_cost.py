@@ -27,12 +27,11 @@ import json, runpy, sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import torch
-from celedger.child import observe, trace
+from celedger.child.probes import observe, trace
 from celedger.child import torch as harness
 steps = int(sys.argv[4])
 probe = trace.Probe({"full": list(range(2, steps, 3))})
-observer = observe.Observer(probe)
-observer.install()
+observer = observe.attach(probe)
 taken = {"bare": [], "pulse": [], "full": []}
 def drive(**description):
     training = harness.Training(**description)
@@ -41,18 +40,18 @@ def drive(**description):
     batches = (batch for _ in range(steps) for batch in training.data())
     for number, batch in zip(range(steps), batches):
         kind = ("bare", "pulse", "full")[number % 3]
-        observer._off = probe._off = kind == "bare"
+        observer.off = kind == "bare"
         if kind == "bare":
-            observer._unhook()
-            probe.calls.__exit__(None, None, None)
-        elif observer._started:
+            observer.unhook()
+            probe.functions.__exit__(None, None, None)
+        elif observer.started:
             observer.step = probe.step = number
-            observer._hook()
+            observer.hook()
         start = time.perf_counter()
         harness.step(training, model, optimiser, schedule, batch)
         taken[kind].append(time.perf_counter() - start)
         if kind == "bare":
-            probe.calls.__enter__()
+            probe.functions.__enter__()
     print(json.dumps(taken))
     sys.exit()
 harness.train = drive

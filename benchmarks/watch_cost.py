@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=8)
     options = parser.parse_args()
-    from celedger.child.watch import looks
+    from celedger.child.probes.watch import looks
 
     for task in options.tasks:
         bare, seen, ratios = [], [], []

@@ -24,7 +24,7 @@ def run(job):
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
     sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
-    from celedger.child import observe, trace
+    from celedger.child.probes import observe, trace
 
     observe.install()
     observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))

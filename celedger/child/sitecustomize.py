@@ -19,7 +19,7 @@ def _next() -> None:
 
 
 try:
-    from celedger.child.observe import install
+    from celedger.child.probes.observe import install
 except ImportError:
     pass  # another program that this training starts, with a PYTHONPATH of its own
 else:

@@ -6,8 +6,8 @@ celedger's parent side.
 A `Training` is plain data. `train` is its driver for the record: `prepare`, then `step` after
 `step`, without hooks. A diagnostic run may drive the same `Training` by the same two functions in
 its own way: CELEDGER_PROBE holds a JSON object with `drives` true, whose `kind` names the module of
-`celedger.child` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to. (Probes
-that only look are attached to any training, this one too, by `celedger.child.observe`.)
+`celedger.child.probes` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to.
+(Probes that only look are attached to any training, this one too, by `celedger.child.probes`.)
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def train(**description: Any) -> nn.Module:
 
 
 def _driven(training: Training, probe: Mapping[str, Any]) -> nn.Module:
-    driver = importlib.import_module(f"celedger.child.{probe['kind']}")
+    driver = importlib.import_module(f"celedger.child.probes.{probe['kind']}")
     trained: nn.Module = driver.drive(training, probe, Path(os.environ["CELEDGER_PROBE_OUT"]))
     return trained
 

@@ -204,24 +204,34 @@ def diagnosing(
     device: str | None = None,
 ) -> Iterator[Looking]:
     """A session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named (all of
-    the suite when none is)."""
+    the suite when none is). The folder of its runs is kept where they cannot be judged."""
+    import shutil
     import tempfile
 
     from celedger import suite as suites
+    from celedger.errors import CannotJudge
     from celedger.trial.workplace import choose_tasks, set_bench
 
     with writing(options, suite=suite, device=device) as session:
         repository, settings, ledger = session.repository, session.config, session.ledger
         chosen = suites.load(suites.find(None, settings, repository.root))
         picked = choose_tasks(chosen, tasks)
-        with (
-            tempfile.TemporaryDirectory(prefix=f"celedger-{verb}-") as folder,
-            set_bench(
+        folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
+        failed = False
+        try:
+            with set_bench(
                 repository, ledger, settings, chosen, picked, gate=session.gate, tell=warn,
                 label=f"celedger {verb}",
-            ) as bench,
-        ):  # fmt: skip
-            yield Looking(repository, settings, ledger, session.gate, bench, picked, Path(folder))
+            ) as bench:  # fmt: skip
+                yield Looking(repository, settings, ledger, session.gate, bench, picked, folder)
+        except CannotJudge:
+            failed = any(folder.rglob("log.txt"))
+            if failed:
+                note(f"celedger: the logs of this run are kept in {folder}")
+            raise
+        finally:
+            if not failed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:

@@ -11,7 +11,7 @@ from celedger.diagnose.blame import Blamed
 from celedger.diagnose.depth import Layer
 from celedger.diagnose.difference import Growth
 from celedger.diagnose.finding import Finding
-from celedger.diagnose.trace import Trace, read_all
+from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.variants import Side
 from celedger.diagnose.watch import WatchReport, watch
 from celedger.model import Task
@@ -112,7 +112,7 @@ class Desk:
             params=side.params,
             environment={**EAGER, **side.environment},
         )  # fmt: skip
-        return done, read_all(out)
+        return done, [read(folder) for folder in processes(out)]
 
     def watch(self, side: Side) -> WatchReport:
         """The side under watchpoints. Raises CannotJudge where it does not train."""

@@ -6,11 +6,9 @@ Bytes are those of tensors, exact and the same in every run of one commit on one
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,10 +119,9 @@ class Difference:
         )
 
 
-def load(folder: Path, roots: Mapping[str, str]) -> Memory:
-    """What the probe wrote into `folder`; `roots` say how prefixes of file names are shown. Raises
-    CannotJudge where no step was seen."""
-    found: dict[str, Any] = json.loads((folder / "memory.json").read_text())
+def load(found: Mapping[str, Any], roots: Mapping[str, str]) -> Memory:
+    """What the probe wrote (the event `found`); `roots` say how prefixes of file names are shown.
+    Raises CannotJudge where no step was seen."""
     steps = {name: np.asarray(values, float) for name, values in found["steps"].items()}
     if not len(steps["peak"]):
         raise CannotJudge("the training ended before its first step did")

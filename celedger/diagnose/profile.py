@@ -4,7 +4,6 @@ summed up. Times are the training's own: seconds in which the machine gave it no
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from celedger.diagnose.stalls import Place, Samples, Stalls, find, shown
+from celedger.diagnose.trace import EVENTS, processes, records
 from celedger.errors import CannotJudge
 
 PHASES = ("data", "other", "forward", "backward", "tail")
@@ -28,7 +28,7 @@ MEANING = {
 WAITS = 0.5  # a step: what happens every other step is in the loop
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
 STATES = ("data", "forward", "backward", "tail")
-PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.operators writes them
+PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operators writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,18 @@ class Profile:
         return self.evaluation / (training + self.evaluation)
 
 
-def trainings(out: Path, name: str) -> list[Path]:
-    """The folders in which probes left this file, the one that saw the most first."""
-    found = [path.parent for path in out.glob(f"*/{name}")]
-    return sorted(found, key=lambda path: -(path / name).stat().st_size)
+def trainings(out: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
+    """The folders of processes whose probe left an event of this kind, and the event; the one that
+    saw the most first."""
+    events = [(folder, event) for folder in processes(out) for event in records(folder, kind)]
+    return sorted(events, key=lambda one: -(one[0] / EVENTS).stat().st_size)
 
 
-def load(folder: Path, roots: Mapping[str, str], machine: Machine = Machine()) -> Profile:
-    """What the probe wrote into `folder`. `roots`: how prefixes of file names are shown. Raises
-    CannotJudge where too few steps were timed."""
-    found: dict[str, Any] = json.loads((folder / "profile.json").read_text())
+def load(
+    folder: Path, found: Mapping[str, Any], roots: Mapping[str, str], machine: Machine = Machine()
+) -> Profile:
+    """What the probe wrote into `folder` (the event `found`). `roots`: how prefixes of file
+    names are shown. Raises CannotJudge where too few steps were timed."""
     columns = {name: np.asarray(values, float) for name, values in found["steps"].items()}
     warm_up, settled = found["untimed"]
     window = found["window"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from celedger.diagnose.memory import Memory
 from celedger.diagnose.memory import load as load_memory
@@ -24,26 +25,26 @@ _LEAST_CORES = 0.01  # a process that used less in all is not worth a line
 
 def run(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: dict[str, object]
-) -> tuple[Path, Machine]:
-    """One run of the task with a probe; the folder of its longest training. Raises CannotJudge
-    where it failed, or trained nothing that a probe could see."""
+) -> tuple[Path, dict[str, Any], Machine]:
+    """One run of the task with a probe; the folder and the event of its longest training. Raises
+    CannotJudge where it failed, or trained nothing that a probe could see."""
     watcher = Watcher(bench.device.gpu)
     # Nothing is compiled under a dispatch mode; so torch.compile need not try.
     variables = EAGER if probe["kind"] == "memory" else None
     done = diagnose(bench, commit, task, seed, out, probe, environment=variables, on_tick=watcher)
-    found = trainings(out, f"{probe['kind']}.json")
+    found = trainings(out, str(probe["kind"]))
     if not found:
         raise CannotJudge(*_nothing(done, task, commit))
     if not done.ok and "steps" not in probe:  # a training ended early may leave the next command
         raise CannotJudge(f"{task.name} at {commit.sha[:10]}: {done.message}", f"see {done.log}")
-    return found[0], watcher.machine()
+    return *found[0], watcher.machine()
 
 
 def profile(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: dict[str, object]
 ) -> Profile:
-    folder, machine = run(bench, commit, task, seed, out, probe)
-    return load(folder, roots(bench), machine)
+    folder, event, machine = run(bench, commit, task, seed, out, probe)
+    return load(folder, event, roots(bench), machine)
 
 
 def memory(
@@ -51,12 +52,12 @@ def memory(
 ) -> Memory:
     """Where objects pile up, a second run traces them to their lines: that takes ten times as
     long, and is not done where nothing grows."""
-    folder, _ = run(bench, commit, task, seed, out / "memory", probe)
-    found = load_memory(folder, roots(bench))
+    _, event, _ = run(bench, commit, task, seed, out / "memory", probe)
+    found = load_memory(event, roots(bench))
     if not found.objects_pile_up:
         return found
-    folder, _ = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
-    traced = load_memory(folder, roots(bench))
+    _, event, _ = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
+    traced = load_memory(event, roots(bench))
     return replace(found, leaks=traced.leaks or found.leaks)
 
 

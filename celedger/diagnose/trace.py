@@ -1,4 +1,5 @@
-"""What a traced training left (celedger.child.trace writes it), read back. No torch here."""
+"""What probes left of the trainings that they looked at, read back: `records` of any probe, and the
+`Trace` of a traced training (celedger.child.probes.trace). No torch here."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.errors import CannotJudge
-
+EVENTS = "events.jsonl"  # as celedger.child.probes.observe names it
 Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
 
@@ -46,9 +46,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a training did. `kind` is one of celedger.child.trace's; `path` of the module,
-    parameter or buffer; `number` counts a module's calls in a step; `name` is an operator, a
-    place in an output or a key of the optimiser's state; `evaluation` is 0 in training."""
+    """Something a training did. `kind` is one of celedger.child.probes.trace's; `path`
+    of the module, parameter or buffer; `number` counts a module's calls in a step; `name` is an
+    operator, a place in an output or a key of the optimiser's state; `evaluation` is 0 in
+    training."""
 
     order: int
     kind: str
@@ -124,13 +125,26 @@ class Trace:
         return len(self.pulses)
 
 
+def processes(out: Path) -> list[Path]:
+    """The folders of all processes that trained and left a record, by their start or rank."""
+    folders = [p for p in out.iterdir() if p.name.isdigit() and (p / EVENTS).exists()]
+    return sorted(folders, key=lambda p: int(p.name))
+
+
+def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
+    """The events of a process, of some kinds or all. A half-written last line (it was killed) is
+    left out."""
+    for line in (folder / EVENTS).read_bytes().splitlines():
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return
+        if not kinds or event["k"] in kinds:
+            yield event
+
+
 def read(folder: Path) -> Trace:
-    """The trace in a folder. A half-written last line (the training was killed) is left out.
-    Raises CannotJudge where there is none."""
-    try:
-        lines = (folder / "events.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        raise CannotJudge(f"no trace in {folder}: the training never came to its start") from None
+    """The trace in a process's folder."""
     values = _memory(folder / "values.bin", "<f8")
     digests = _memory(folder / "rows.bin", "<u8")
     events: list[Event] = []
@@ -139,11 +153,7 @@ def read(folder: Path) -> Trace:
     sites: dict[int, tuple[Frame, ...]] = {}
     rows: dict[str, list[Digests]] = {"input": [], "target": []}
     end: dict[str, Any] | None = None
-    for line in lines:
-        try:
-            raw = json.loads(line)
-        except ValueError:
-            break
+    for raw in records(folder):
         kind = raw["k"]
         if kind == "site":
             sites[raw["id"]] = tuple(Frame(*frame) for frame in raw["s"])
@@ -164,12 +174,6 @@ def read(folder: Path) -> Trace:
         end is not None, bool(end_of.get("cut")), tuple(end_of.get("inside", ())),
         frozenset(end_of.get("files", ())),
     )  # fmt: skip
-
-
-def read_all(folder: Path) -> list[Trace]:
-    """The traces of all processes that trained, by their start."""
-    places = [p for p in folder.iterdir() if p.name.isdigit() and (p / "events.jsonl").exists()]
-    return [read(place) for place in sorted(places, key=lambda p: int(p.name))]
 
 
 def _memory(path: Path, kind: str) -> Any:

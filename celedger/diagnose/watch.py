@@ -60,9 +60,6 @@ def watch(
     run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
     done = run(folder / "watch", {"kind": "watch"})
     trainings = read(done.out)
-    if not trainings:
-        reason = done.message or "no process of it took an optimiser's step with torch"
-        raise CannotJudge(f"{task.name} cannot be watched at {commit.sha[:10]}: {reason}")
     broken = [overflow_step(training) for training in trainings]
     # The step before, too: what breaks a gradient shows in the next step's loss.
     steps = sorted({s for step in broken if step is not None for s in (step - 1, step) if s >= 0})
@@ -72,15 +69,15 @@ def watch(
         for i, (step, seen) in enumerate(zip(broken, closer, strict=False)):
             if step is not None:
                 trainings[i] = _with_steps(trainings[i], seen, {step - 1, step})
-    return WatchReport(
-        task, commit, seed,
-        tuple(
-            Judged(one, tuple(watchpoints.judge(one, thresholds)),
-                   loss_scale(sound(one)))
-            for one in trainings
-        ),
-        "" if done.ok else done.message,
-    )  # fmt: skip
+    judged = tuple(
+        Judged(one, tuple(watchpoints.judge(one, thresholds)), loss_scale(sound(one)))
+        for one in trainings
+    )
+    report = WatchReport(task, commit, seed, judged, "" if done.ok else done.message)
+    if not report.fired and not any(training.optimisers for training in trainings):
+        reason = done.message or "no process of it took an optimiser's step with torch"
+        raise CannotJudge(f"{task.name} cannot be watched at {commit.sha[:10]}: {reason}")
+    return report
 
 
 def _with_steps(training: Watched, closer: Watched, numbers: Collection[int]) -> Watched:

@@ -1,13 +1,14 @@
-"""What the probe `celedger.child.watch` wrote of one training, as typed rows."""
+"""What the probe `celedger.child.probes.watch` wrote of one training, as typed rows."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from celedger.diagnose.trace import processes, records
 
 LOWEST = -150  # exponent of the first bin of a histogram of magnitudes, as in the probe
 FUNCTION = "-"  # where an operator ran that belongs to no module: most often the loss function
@@ -129,20 +130,13 @@ class Watched:
 
 def read(out: Path) -> list[Watched]:
     """The trainings of a diagnostic run, in the order in which they began."""
-    folders = sorted((f for f in out.iterdir() if f.name.isdigit()), key=lambda f: int(f.name))
-    found = [watched(folder / "watch.jsonl") for folder in folders]
-    return [training for training in found if training is not None]
+    trainings = [watched(folder) for folder in processes(out)]
+    return [training for training in trainings if training is not None]
 
 
-def watched(path: Path) -> Watched | None:
-    """None where no step was taken. A last line cut short (the training was killed) is left out."""
-    parts = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                parts.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+def watched(folder: Path) -> Watched | None:
+    """None where no step was taken."""
+    parts = list(records(folder, "watch"))
     steps = [_step(step) for part in parts for step in part["steps"]]
     losses = [(int(step), float(loss)) for part in parts for step, loss in part["losses"]]
     if not steps and not losses:

@@ -24,7 +24,7 @@ from celedger.trial.runner import Bench
 from celedger.trial.surroundings import variables
 
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled with the code
-FAILED = "probe-failed.txt"  # what a probe leaves that had to give up (celedger.child.observe)
+FAILED = "probe-failed.txt"  # of a probe that had to give up (celedger.child.probes.observe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ def diagnose(
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
-    `probe` names the module of `celedger.child` that looks at them (`kind`; with `drives` it runs
-    them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of `out`,
-    one for each process that trained. `params` and `environment` change the task's parameters and
-    variables; `on_tick` sees each command some twenty times a second. A training that fails is a
-    result. Raises CannotJudge where the commit cannot be built, or the probe itself failed, and
-    KeyboardInterrupt when stopped.
+    `probe` names the module of `celedger.child.probes` that looks at them (`kind`; with `drives` it
+    runs them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of
+    `out`, one for each process that trained. `params` and `environment` change the task's
+    parameters and variables; `on_tick` sees each command some twenty times a second. A
+    training that fails is a result. Raises CannotJudge where the commit cannot be built, or the
+    probe itself failed, and KeyboardInterrupt when stopped.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)

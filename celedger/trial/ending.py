@@ -44,11 +44,23 @@ def classify(end: process.Exit, log: Path) -> OutcomeKind:
 
 
 def explain(end: process.Exit, log: Path) -> str:
-    """Why a command did not end well, in one line, with the last words of its log."""
-    words = [line for line in map(_plain, tail(log).splitlines()) if line]
-    if end.end is process.End.EXITED and words:
-        return f"{end.message}: {words[-1][:200]}"
+    """Why a command did not end well, in one line, with the reason that its log gives."""
+    reason = _reason(tail(log))
+    if end.end is process.End.EXITED and reason:
+        return f"{end.message}: {reason[:200]}"
     return end.message
+
+
+def _reason(text: str) -> str:
+    """The exception of the last traceback, which libraries may talk after; else the last words."""
+    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    if traceback:
+        lines = after.splitlines()
+        reason = next((line for line in lines if line and not line[0].isspace()), "")
+        if _plain(reason):
+            return _plain(reason)
+    words = [line for line in map(_plain, text.splitlines()) if line]
+    return words[-1] if words else ""
 
 
 def absent_module(reason: str) -> str:

@@ -122,7 +122,7 @@ def child_folder(cache: Path) -> Path:
 
 
 def _child_files() -> list[Path]:
-    return [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").glob("*.py"))]
+    return [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").rglob("*.py"))]
 
 
 def _copy(files: Iterable[Path], package: Path, home: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED
 
+from celedger.child.probes import observe
 from celedger.trial.surroundings import child_copy
 
 RECORDER = """\
 import json
-from celedger.child import observe
+from celedger.child.probes import observe, tensors
 
 class Probe(observe.Probe):
     def starts(self):
@@ -26,7 +27,7 @@ class Probe(observe.Probe):
     def forward_begins(self, module, args):
         self.heard.append(["in", self.names.of(module)])
     def forward_ends(self, module, args, kwargs, output):
-        shapes = [[where, list(t.shape)] for where, t in observe.tensors(output)]
+        shapes = [[where, list(t.shape)] for where, t in tensors.tensors(output)]
         self.heard.append(["out", self.names.of(module), shapes])
     def backward_begins(self, losses):
         self.heard.append(["loss", [round(float(loss), 4) for loss in losses]])
@@ -70,7 +71,7 @@ print(loss.item())
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     home = child_copy(tmp_path / "child")
-    (home / "celedger" / "child" / "recorder.py").write_text(RECORDER)
+    (home / "celedger" / "child" / "probes" / "recorder.py").write_text(RECORDER)
     (tmp_path / "site").mkdir()
     source = home / "celedger" / "child" / "sitecustomize.py"
     (tmp_path / "site" / "sitecustomize.py").write_text(source.read_text())
@@ -152,6 +153,55 @@ for factor in (1.0, float("inf"), 1.0):
     run(home, tmp_path, script, {"kind": "recorder"})
     stepped = [event for event in heard(tmp_path) if event[0] == "stepped"]
     assert stepped == [["stepped", 0, False], ["stepped", 1, True], ["stepped", 2, False]]
+
+
+def test_a_first_step_with_a_closure_begins_after_its_first_evaluation(
+    home: Path, tmp_path: Path
+) -> None:
+    script = """\
+import torch
+net = torch.nn.Linear(2, 1)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+def closure():
+    optimiser.zero_grad()
+    loss = net(torch.ones(3, 2)).square().mean()
+    loss.backward()
+    return loss
+for _ in range(2):
+    optimiser.step(closure)
+"""
+    run(home, tmp_path, script, {"kind": "recorder"})
+    steps = [event[:2] for event in heard(tmp_path) if str(event[0]).startswith("step")]
+    assert steps == [["stepping", 0], ["stepped", 0], ["stepping", 1], ["stepped", 1]]
+
+
+def test_a_fault_of_the_probe_is_noted_and_the_patched_call_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELEDGER_PROBE_OUT", str(tmp_path))
+    monkeypatch.setattr(observe, "_observer", observe.Observer(observe.Probe({})))
+    calls: list[object] = []
+
+    class Owner:
+        def double(self, x: int) -> int:
+            return 2 * x
+
+    observe.patch(Owner, "double", before=lambda *_: 1 / 0, after=lambda *a: calls.append(a))
+    assert [Owner().double(3), Owner().double(4)] == [6, 8]
+    assert "ZeroDivisionError" in (tmp_path / observe.FAILED).read_text()
+    assert calls == []  # a probe that failed looks no further
+
+
+def test_ranks_of_one_training_keep_their_order_whichever_starts_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELEDGER_PROBE_OUT", str(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    folders = []
+    for rank in ("1", "0", "0", "1"):  # two launches
+        monkeypatch.setenv("RANK", rank)
+        folders.append(observe._own_folder().name)
+    assert folders == ["1", "0", "2", "3"]
 
 
 @pytest.mark.matrix

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.utils.data import DataLoader
 
-from celedger.child import memory, preflight, preflight_speed
-from celedger.child.operators import _Row
-from celedger.child.phases import TAIL, LoaderClock, OwnClock, PhaseClock
-from celedger.child.preflight_seen import Loss, Losses
+from celedger.child.probes import memory, preflight, speed
+from celedger.child.probes.operators import _Row
+from celedger.child.probes.phases import TAIL, LoaderClock, OwnClock, PhaseClock
+from celedger.child.probes.seen import Loss, Losses
 from celedger.child.torch import Training, shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import preflight as parent
@@ -66,7 +66,8 @@ def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     probe.reported(0, {})
     probe.ends()
     assert before.is_sparse and made.grad_fn is not None
-    assert len(json.loads((tmp_path / "memory.json").read_text())["marks"]) == 1
+    probe.flush()
+    assert len(json.loads((tmp_path / "events.jsonl").read_text())["marks"]) == 1
 
 
 def test_a_memory_probe_that_could_not_start_ends_without_a_word(
@@ -209,14 +210,14 @@ class Local(torch.utils.data.Dataset[torch.Tensor]):
 def test_workers_that_fail_leave_the_others_figures(
     cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight_speed, "WORKERS", (0, 1))
+    monkeypatch.setattr(speed, "WORKERS", (0, 1))
     model = torch.nn.Linear(2, 1)
     training = Training(
         model=lambda: model, optimiser=lambda m: torch.optim.SGD(m.parameters(), lr=0.01),
         data=lambda: DataLoader(Local(), **cut),
         loss=lambda m, batch: m(batch).mean(), evaluate=lambda m: {}, epochs=1,
     )  # fmt: skip
-    status, rates, said = preflight_speed.loader(preflight.Bench(training), None)
+    status, rates, said = speed.loader(preflight.Bench(training), None)
     assert status in ("pass", "warn")
     assert list(rates) == [0]
     assert "1 workers fail (OSError)" in said

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from celedger.child.observe import FAILED
+from celedger.child.probes.observe import FAILED
 from celedger.diagnose.trace import read
 from celedger.trial import diagnostic
 
@@ -22,10 +22,10 @@ SCRIPT = """\
 import copy, dataclasses, importlib, json, os
 import torch
 from torch import nn
-from celedger.child import observe
+from celedger.child.probes import observe
 
 options = json.loads(os.environ["CELEDGER_PROBE"])
-observe.attach(importlib.import_module("celedger.child." + options["kind"]).Probe(options))
+observe.attach(importlib.import_module("celedger.child.probes." + options["kind"]).Probe(options))
 torch.set_num_threads(1)
 torch.manual_seed(0)
 
@@ -113,7 +113,7 @@ def test_both_ends_of_a_probe_know_one_name_for_its_failure() -> None:
 
 @pytest.mark.matrix
 def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
-    text = (look(tmp_path, "watch") / "watch.jsonl").read_text()
+    text = (look(tmp_path, "watch") / "events.jsonl").read_text()
     told: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     names = set(told[-1]["parameters"])
     assert {"encoder.layers.1.linear1.weight", "body.0.weight", "head.weight"} <= names

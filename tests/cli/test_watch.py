@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -27,6 +28,9 @@ command = "{python} {suite}/broken.py {seed}"
 name = "driven"
 command = "{python} {suite}/driven.py --seed {seed}"
 [[task]]
+name = "bare"
+command = "{python} {suite}/bare.py {seed}"
+[[task]]
 name = "plain"
 command = "{python} {suite}/plain.py {seed}"
 """
@@ -44,7 +48,17 @@ for step in range(60):
     optimiser.step()
 """
 )
+BARE = """\
+import torch
+weight = torch.ones(3, requires_grad=True)
+for step in range(8):  # steps of its own, in which no optimiser is seen
+    (gradient,) = torch.autograd.grad(weight.square().sum(), weight)
+    weight.square().sum().backward()
+    with torch.no_grad():
+        weight -= 0.1 * gradient
+"""
 SCRIPTS = {
+    "bare.py": UNCOMPILED + BARE,
     "half.py": UNCOMPILED + (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
     "broken.py": BROKEN,
     "driven.py": DRIVEN + "from celedger.child.torch import train\ntrain(**vars(training()))\n",
@@ -96,7 +110,22 @@ def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project:
     assert done.status == 0, done.out + done.err
     assert "pass  gradients cleared" in done.out and "fail" not in done.out
     assert dump(project) == before
-    for verb, said in (("watch", "no process of it"), ("preflight", "celedger.child.torch.train")):
-        without = project.run(verb, "plain")
-        assert (without.status, without.out) == (125, "")
-        assert said in without.err and "Traceback" not in without.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "task", "reason"),
+    [
+        ("watch", "plain", "no process of it took an optimiser's step"),
+        ("watch", "bare", "no process of it took an optimiser's step"),
+        ("preflight", "plain", "celedger.child.torch.train"),
+    ],
+)
+def test_what_cannot_be_judged_says_why_and_keeps_its_log(
+    project: Project, verb: str, task: str, reason: str
+) -> None:
+    done = project.run(verb, task)
+    assert (done.status, done.out) == (125, "")
+    assert reason in done.err and "Traceback" not in done.err
+    folder = Path(done.err.partition("are kept in ")[2].splitlines()[0])
+    assert list(folder.rglob("log.txt"))
+    shutil.rmtree(folder)

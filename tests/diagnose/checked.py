@@ -11,7 +11,7 @@ import torch._dynamo  # what making any optimiser imports: once, before the fork
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from celedger.child import preflight
+from celedger.child.probes import preflight
 from celedger.child.torch import Training, shuffled
 
 CENTRES = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)) * 1.5

@@ -1,4 +1,4 @@
-"""Traces as celedger.child.trace writes them, made without a training."""
+"""Traces as celedger.child.probes.trace writes them, made without a training."""
 
 from __future__ import annotations
 

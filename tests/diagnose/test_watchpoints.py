@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from diagnose.record_watched import RECORDED, train
 
-from celedger.child.watch import looks
+from celedger.child.probes.watch import looks
 from celedger.diagnose import watchpoints
 from celedger.diagnose.watched import read
 from celedger.diagnose.watchpoints import Finding, judge

@@ -17,8 +17,10 @@ from celedger.errors import CannotJudge
 from celedger.ledger import Ledger
 from celedger.model import Commit, OutcomeKind
 from celedger.repo import Repository
+from celedger.system import process
 from celedger.system.gate import Gate
 from celedger.trial.diagnostic import diagnose
+from celedger.trial.ending import explain
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -90,3 +92,19 @@ def test_a_commit_that_does_not_build_cannot_be_diagnosed(
     broken = replace(task, build=(("false",),))
     with pytest.raises(CannotJudge, match="cannot be built"):
         diagnose(table, commit, broken, 0, tmp_path / "out", {"kind": "trace"})
+
+
+def test_the_reason_of_a_failure_is_its_exception_whatever_libraries_say_after(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(
+        "epoch 0\nTraceback (most recent call last):\n  File 'fit.py', line 3, in step\n"
+        "torch._dynamo.exc.InternalTorchDynamoError: no hooks\n\nSet TORCHDYNAMO_VERBOSE=1\n"
+        "USDT:2026-11-22 profiler_stop\n"
+    )
+    end = process.Exit(process.End.EXITED, 1, 1.0, 0, 1.0, False, "exit status 1")
+    said = "exit status 1: torch._dynamo.exc.InternalTorchDynamoError: no hooks"
+    assert explain(end, log) == said
+    log.write_text("sorry\n\n")
+    assert explain(end, log) == "exit status 1: sorry"

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from celedger.child import preflight_speed
-from celedger.child.preflight_seen import Losses, Seen, like
+from celedger.child.probes import speed
+from celedger.child.probes.seen import Losses, Seen, like
 from celedger.child.torch import Training, device, fingerprint, prepare, step
 from celedger.child.torch_steps import dense
 
@@ -374,9 +374,9 @@ CHECKS: dict[str, Callable[[Bench, Seen], Result]] = {
     "gradients cleared": cleared,
     "overfits one batch": overfits,
     "same seed, same result": repeats,
-    "loader keeps up": preflight_speed.loader,
-    "inference latency": preflight_speed.latency,
-    "memory stays flat": preflight_speed.memory,
+    "loader keeps up": speed.loader,
+    "inference latency": speed.latency,
+    "memory stays flat": speed.memory,
 }
 # Those that need nothing of the epoch.
 ANEW = {"overfits one batch", "same seed, same result", "loader keeps up", "memory stays flat"}

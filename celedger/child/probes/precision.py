@@ -9,10 +9,10 @@ so the module: numbers are given in order, and each module notes the first and l
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.watch_figures import numbers
+from celedger.child.probes.figures import numbers
+from celedger.child.probes.observe import mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ MASKS = frozenset({"masked_fill", "masked_fill_", "where", "full", "full_like", 
 CAST = "cast to half precision"
 
 
-class Operators:
+class OperatorPrecision:
     """The mode, entered with a step's first forward pass and left after its backward pass."""
 
     def __init__(self, probe: Any) -> None:
@@ -41,8 +41,10 @@ class Operators:
         self._absorbed: dict[int, tuple[Any, Tensor]] = {}
 
     def enter(self) -> None:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
         if self._mode is None:
-            self._mode = _mode(self)
+            self._mode = mode(TorchDispatchMode, self._ran)
             self._mode.__enter__()
 
     def leave(self) -> None:
@@ -61,11 +63,10 @@ class Operators:
         self._lost, self._ends, self._spans = {}, [], []
         return taken
 
-    def ran(self, function: Any, args: tuple[Any, ...], out: Any) -> None:
-        """One operator has run."""
+    def _ran(self, function: Any, args: tuple[Any, ...], _: Any, out: Any) -> None:
         import torch
 
-        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        if self.quiet or not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         name = function.overloadpacket.__name__
         phase, module = self._where()
@@ -151,19 +152,3 @@ def said(taken: dict[str, Any]) -> dict[str, Any]:
         if not fine and all(given) and broke is None:
             broke = [phase, module, operator]
     return {"lost": lost, "broke": broke}
-
-
-def _mode(operators: Operators) -> Any:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:  # fmt: skip
-            out = func(*args, **(kwargs or {}))
-            if not operators.quiet:
-                operators.ran(func, args, out)
-            return out
-
-    return Mode()  # type: ignore[no-untyped-call]

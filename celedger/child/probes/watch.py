@@ -5,23 +5,21 @@ Looked at are the first steps, thinning out, and then every 53rd or, late in a l
 that makes it a 64th longer (`looks`). A step that is not looked at pays for keeping its loss.
 Figures stay on the device until the script reports an epoch, or ends. Nothing here draws a random
 number or changes a tensor, so the training goes on as without it.
-
-The probe can be owned by another one: give it `names` and `out`, and pass all calls on.
 """
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celedger.child import observe
+from celedger.child.probes import observe
+from celedger.child.probes.figures import Batch, numbers, readable, sample
+from celedger.child.probes.precision import OperatorPrecision, said
+from celedger.child.probes.tensors import tensors, version
+from celedger.child.probes.weights import WatchedWeights
 from celedger.child.torch_steps import dense
-from celedger.child.watch_figures import Batch, numbers, readable, sample
-from celedger.child.watch_operators import Operators, said
-from celedger.child.watch_weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,10 +63,9 @@ class Probe(observe.Probe):
         self._raw: Tensor | None = None  # the loss before a gradient scaler multiplied it
         self._scale: Tensor | None = None
         self._told: list[dict[str, Any]] = []  # of the steps looked at since the last flush
-        self._file: Any = None
-        self._weights = Weights()
+        self._weights = WatchedWeights()
         self._last_batch: Any = None
-        self._operators = Operators(self)
+        self._operators = OperatorPrecision(self)
         self._clear()
         self._follow_loaders()
 
@@ -96,8 +93,7 @@ class Probe(observe.Probe):
     # --- what the observer calls -------------------------------------------------------------
 
     def starts(self) -> None:
-        self._file = (self.out / "watch.jsonl").open("w")
-        observe.wrap(observe.scaler_class(), "scale", self._scaled)
+        observe.patch(observe.scaler_class(), "scale", after=self._scaled)
 
     def wants(self, step: int) -> bool:
         while self._next < step:
@@ -193,13 +189,13 @@ class Probe(observe.Probe):
         if self._calls[name] > CALLS and self.step not in self.closely:
             return
         kind = type(module).__name__
-        for place, tensor in observe.tensors(value):
+        for place, tensor in tensors(value):
             if not tensor.is_floating_point() or not readable(tensor):
                 continue
-            known, version = self._seen.get(id(tensor)), observe.version(tensor)
-            if known is not None and known[0]() is tensor and known[1] == version:
+            known, written = self._seen.get(id(tensor)), version(tensor)
+            if known is not None and known[0]() is tensor and known[1] == written:
                 continue
-            self._seen[id(tensor)] = (weakref.ref(tensor), version)
+            self._seen[id(tensor)] = (weakref.ref(tensor), written)
             parent = self.stack[-2][0] if len(self.stack) > 1 else None
             with self._aside():
                 self.batch.add(
@@ -219,13 +215,10 @@ class Probe(observe.Probe):
             if not (self.looking and self.step == step and readable(gradient)):
                 return
             about = ["gradient", "grad", name, kind, place, _dtype(gradient), False, None, ""]
-            try:
-                with self._aside():
-                    self.batch.add(gradient, about)
-            except Exception as error:
-                observe.failed(error)
+            with self._aside():
+                self.batch.add(gradient, about)
 
-        return hook
+        return lambda gradient: observe.guarded(hook, gradient)
 
     def _follow_units(self, what: str, name: str, module: nn.Module, tensor: Tensor) -> None:
         """The greatest value of each unit of a rectifier: of a module, or of a function whose
@@ -248,7 +241,7 @@ class Probe(observe.Probe):
     def _meet_batch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         import torch
 
-        found = [t for _, t in observe.tensors([args, kwargs]) if t.dtype != torch.bool]
+        found = [t for _, t in tensors([args, kwargs]) if t.dtype != torch.bool]
         found = [t for t in found if readable(t)]
         if not found:
             return
@@ -273,24 +266,22 @@ class Probe(observe.Probe):
 
         self._loader_rows = 0
 
-        def iterated(original: Callable[..., Any], loader: Any) -> Any:
+        def iterated(loader: Any) -> None:
             try:
                 self._loader_rows = max(self._loader_rows, len(loader.dataset))
             except TypeError:  # a stream
                 pass
-            return original(loader)
 
-        observe.wrap(DataLoader, "__iter__", iterated)
+        observe.patch(DataLoader, "__iter__", before=iterated)
 
-    def _scaled(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+    def _scaled(self, _: Any, scaler: Any, outputs: Any) -> None:
         import torch
 
-        done = original(scaler, outputs)
         if isinstance(outputs, torch.Tensor):
             self._raw = outputs.detach()
-            if self.looking:
-                self._scale = original(scaler, torch.ones((), device=outputs.device))
-        return done
+            scale = getattr(scaler, "_scale", None)  # None: a scaler that is switched off
+            if self.looking and scale is not None:
+                self._scale = scale.detach().clone()
 
     # --- weights -----------------------------------------------------------------------------
 
@@ -335,19 +326,17 @@ class Probe(observe.Probe):
 
     def _flush(self) -> None:
         """Write what was gathered: the one place that waits for the device."""
-        if self._file is None:
-            return
         losses = numbers([loss for _, loss in self._losses])
-        whole: dict[str, Any] = {
-            "parameters": self._weights.about,
-            "optimisers": self._weights.optimisers,
-            "losses": [[step, value] for (step, _), value in zip(self._losses, losses)],  # noqa: B905
-            "counts": {kind: counts.tolist() for kind, counts in self._counts.items()},
-            "steps": [_plain_step(told) for told in self._told],
-        }
+        self.write(
+            "watch",
+            parameters=self._weights.about,
+            optimisers=self._weights.optimisers,
+            losses=[[step, value] for (step, _), value in zip(self._losses, losses)],  # noqa: B905
+            counts={kind: counts.tolist() for kind, counts in self._counts.items()},
+            steps=[_plain_step(told) for told in self._told],
+        )
         self._losses, self._told = [], []
-        self._file.write(json.dumps(whole) + "\n")
-        self._file.flush()
+        self.flush()
 
 
 def _plain_step(told: dict[str, Any]) -> dict[str, Any]:
@@ -386,7 +375,7 @@ def _sequence() -> int:
 
 
 def _precision(module: nn.Module, output: Any) -> str:
-    for _, tensor in observe.tensors(output):
+    for _, tensor in tensors(output):
         if str(tensor.dtype) in HALVES:
             return _dtype(tensor)
     return ""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from celedger.child.memory import resident
-from celedger.child.preflight_seen import like
+from celedger.child.probes.memory import resident
+from celedger.child.probes.seen import like
 from celedger.child.torch import quantile, step
 
 if TYPE_CHECKING:

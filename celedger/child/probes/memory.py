@@ -19,15 +19,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celedger.child import observe, sampling
-from celedger.child.phases import GAP, STATES, TAIL
-from celedger.child.sampling import Places, is_library_file
+from celedger.child.probes import observe, stack
+from celedger.child.probes.phases import GAP, STATES, TAIL
+from celedger.child.probes.stack import Lines, is_library_file
+from celedger.child.probes.tensors import tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-_OURS = (observe.__file__, sampling.__file__, __file__)
+_OURS = (observe.__file__, stack.__file__, __file__)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
@@ -65,12 +66,12 @@ BEFORE = Tag("before", None, "made before the training", -1)
 
 
 class Probe(observe.Probe):
-    """Writes `memory.json`. With `steps`, the training ends after so many; with `objects`, Python's
-    allocations are traced to their lines, which takes ten times as long."""
+    """Writes one event, `memory`. With `steps`, the training ends after so many; with `objects`,
+    Python's allocations are traced to their lines, which takes ten times as long."""
 
     def starts(self) -> None:
         self._mode: Any = None
-        self._places = Places()
+        self._lines = Lines()
         self._step, self._state = 0, 1
         self._modules: list[str] = []
         self._numbers: list[int] = []  # autograd's, as modules were entered and left
@@ -91,20 +92,22 @@ class Probe(observe.Probe):
         self._start_step()
         if self.options.get("objects"):
             tracemalloc.start(_FRAMES)
-        self._mode = _mode(self)
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        self._mode = observe.mode(TorchDispatchMode, self._ran)
         self._mode.__enter__()
 
     # -- what the mode tells ----------------------------------------------------------------
 
-    def made(self, operator: str, tensors: Any) -> None:
-        """New storages among an operator's results."""
+    def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note new storages among an operator's results."""
         tag = None
-        for tensor in tensors:
+        for _, tensor in tensors(result):
             storage = _storage(tensor)
             if storage is None or storage._cdata in self._live:
                 continue
             if tag is None:
-                tag = self._tag(operator)
+                tag = self._tag(function._schema.name)
             self._take(storage, tag)
 
     def _take(self, storage: Any, tag: Tag) -> None:
@@ -139,7 +142,7 @@ class Probe(observe.Probe):
         elif self._state == GAP and self._modules:
             phase = "evaluation"
             self._evaluated = True
-        return Tag(phase, module, operator, self._places.of(sys._getframe(3)))
+        return Tag(phase, module, operator, self._lines.of(sys._getframe(4)))
 
     # -- the training's edges ---------------------------------------------------------------
 
@@ -191,6 +194,10 @@ class Probe(observe.Probe):
             self._reported = True
         self._mark(epoch)
 
+    def gives_up(self) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+
     def ends(self) -> None:
         if self._mode is None:  # `starts` failed, and its error is the one to tell
             return
@@ -212,10 +219,10 @@ class Probe(observe.Probe):
             },
             "evaluations": self._evaluations,
             "marks": [json.loads(mark) for mark in self._marks],
-            "places": self._places.table,
+            "places": self._lines.table,
             "peak_rss": _peak_resident(),
         }
-        (self.out / "memory.json").write_text(json.dumps(document))
+        self.write("memory", **document)
 
     # -- looks ----------------------------------------------------------------------------
 
@@ -261,17 +268,17 @@ class Probe(observe.Probe):
         groups: dict[Tag, list[Made]] = defaultdict(list)
         for made in list(self._live.values()):
             groups[made.tag].append(made)
-        tensors = [
+        kept = [
             (*tag, len(group), sum(made.size for made in group), [made.step for made in group])
             for tag, group in groups.items()
             if tag is not BEFORE
         ]
         mark = {
             "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
-            "tensors": tensors, "graphs": self._graphs(), "objects": self._objects(),
+            "tensors": kept, "graphs": self._graphs(), "objects": self._objects(),
             "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
         }  # fmt: skip
-        del tensors, groups
+        del kept, groups
         mark["blocks"] = sys.getallocatedblocks()
         self._marks.append(json.dumps(mark))
         if len(self._marks) > _MOST_MARKS:
@@ -322,24 +329,6 @@ def _storage(tensor: Tensor) -> Any:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return None
-
-
-def _mode(probe: Probe) -> Any:
-    from torch import Tensor
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            results = func(*args, **(kwargs or {}))
-            if isinstance(results, Tensor):
-                probe.made(func._schema.name, (results,))
-            elif isinstance(results, (tuple, list)):
-                probe.made(func._schema.name, [r for _, r in observe.tensors(results)])
-            return results
-
-    return Mode()  # type: ignore[no-untyped-call]
 
 
 def _largest(row: tuple[Any, ...]) -> int:

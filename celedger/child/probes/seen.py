@@ -17,7 +17,7 @@ from torch.nn.modules import module as modules
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from celedger.child.observe import tensors
+from celedger.child.probes.tensors import tensors
 from celedger.child.torch_steps import dense
 
 MOST_ROWS = 50_000  # of training that are remembered

@@ -8,7 +8,6 @@ neither measurement is in the other's way.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import threading
@@ -16,10 +15,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from celedger.child import observe
-from celedger.child.operators import Waits, Window
-from celedger.child.phases import BACKWARD, FORWARD, GAP, TAIL, LoaderClock, OwnClock, PhaseClock
-from celedger.child.sampling import Places, Sampler
+from celedger.child.probes import observe
+from celedger.child.probes.operators import ProfilerWindow, TensorReads
+from celedger.child.probes.phases import (
+    BACKWARD,
+    FORWARD,
+    GAP,
+    TAIL,
+    LoaderClock,
+    OwnClock,
+    PhaseClock,
+)
+from celedger.child.probes.stack import Lines, StackSampler
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,7 +39,7 @@ _LONG_PAUSE = 1e-3  # s; a shorter one of the garbage collector is not told by i
 
 
 class Probe(observe.Probe):
-    """Writes `profile.json` and, where `timeline` is set, `trace.json.gz`. With `steps`, the
+    """Writes one event, `profile`, and, where `timeline` is set, `trace.json.gz`. With `steps`, the
     training ends after so many."""
 
     def starts(self) -> None:
@@ -43,15 +50,15 @@ class Probe(observe.Probe):
         self._exact = now.exact
         self._loader = LoaderClock(now)
         self._loader.watch()
-        self._window = Window(self.names)
-        self._places = Places()
-        self._waits = Waits(self._places)
+        self._window = ProfilerWindow(self.names)
+        self._lines = Lines()
+        self._waits = TensorReads(self._lines)
         self._pauses: list[tuple[int, float, int, int]] = []  # step, s, generation, place
         self._hooks: list[Any] = []
         self._clock = clock = PhaseClock(now, self._loader, cuda=self._cuda)
         self._watch_collector()
-        self._sampler = Sampler(
-            threading.get_ident(), self._places, lambda: clock.step * 4 + clock.state
+        self._sampler = StackSampler(
+            threading.get_ident(), self._lines, lambda: clock.step * 4 + clock.state
         )
         self._sampler.start()
         self._began = time.time()
@@ -113,11 +120,11 @@ class Probe(observe.Probe):
             "steps": self._clock.read(), "evaluations": self._clock.evaluations,
             "untimed": [WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             "window": {"first": WARM_UP + 1, **self._window.read()},
-            "places": self._places.table,
+            "places": self._lines.table,
             "samples": {
                 "step": [label // 4 for label in labels],
                 "state": [label % 4 for label in labels],
-                "place": list(self._sampler.found),
+                "place": list(self._sampler.lines),
                 "seconds": list(self._sampler.seconds),
             },
             "waits": [(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
@@ -125,7 +132,7 @@ class Probe(observe.Probe):
         }  # fmt: skip
         if self.options.get("timeline"):
             self._window.export(self.out / "trace.json.gz")
-        (self.out / "profile.json").write_text(json.dumps(document))
+        self.write("profile", **document)
 
     def _enter(self, state: int) -> None:
         self._clock.enter(state)
@@ -133,13 +140,8 @@ class Probe(observe.Probe):
 
     def _watch_gap(self) -> None:
         """Hooks until the next forward pass with gradients: those without are an evaluation."""
-        from torch.nn.modules import module
-
         self._unhook()
-        self._hooks = [
-            module.register_module_forward_pre_hook(self._forward_in_gap),
-            module.register_module_forward_hook(self._evaluated_in_gap),
-        ]
+        self._hooks = observe.module_hooks(self._forward_in_gap, self._evaluated_in_gap)
 
     def _unhook(self) -> None:
         for hook in self._hooks:
@@ -154,8 +156,14 @@ class Probe(observe.Probe):
             self._clock.begin_forward()
             self._window.phase(FORWARD)
 
-    def _evaluated_in_gap(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _evaluated_in_gap(self, *_: Any) -> None:
         self._clock.evaluated()
+
+    def gives_up(self) -> None:
+        self._unhook()
+        self._waits.leave()
+        self._window.stop()
+        self._sampler.finish()
 
     def _watch_collector(self) -> None:
         """Count the time of Python's garbage collector, in this thread, and where it struck."""
@@ -171,7 +179,7 @@ class Probe(observe.Probe):
             spent = time.perf_counter() - began
             self._clock.collected += spent
             if spent > _LONG_PAUSE:
-                place = self._places.of(sys._getframe().f_back)
+                place = self._lines.of(sys._getframe().f_back)
                 self._pauses.append((self._clock.step, spent, info["generation"], place))
 
         gc.callbacks.append(called)

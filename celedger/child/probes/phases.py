@@ -8,12 +8,9 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable
 from typing import Any
 
-from celedger.child.observe import wrap
-
-__all__ = ["BACKWARD", "FORWARD", "GAP", "STATES", "TAIL", "LoaderClock", "OwnClock", "PhaseClock"]
+from celedger.child.probes.observe import patch
 
 # The gap lasts from the end of a step to the first forward pass of the next; the tail from the
 # end of the last backward pass to the end of the step.
@@ -177,22 +174,19 @@ class LoaderClock:
         self.seconds, self.used = 0.0, False
         self.workers: int | None = None  # None: no loader was met
         self._now = now
+        self._starts: list[float] = []
 
     def watch(self) -> None:
         from torch.utils.data import DataLoader
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-        wrap(DataLoader, "__iter__", self._timed)
-        wrap(_BaseDataLoaderIter, "__next__", self._next)
+        for owner, name in ((DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")):
+            patch(owner, name, before=self._begins, after=self._ends)
 
-    def _timed(self, original: Callable[..., Any], loader: Any) -> Any:
-        start = self._now()
-        try:
-            return original(loader)
-        finally:
-            self.seconds += self._now() - start
-            self.used = True
+    def _begins(self, loader: Any) -> None:
+        self._starts.append(self._now())
+        self.workers = getattr(loader, "_num_workers", self.workers)
 
-    def _next(self, original: Callable[..., Any], loader: Any) -> Any:
-        self.workers = loader._num_workers
-        return self._timed(original, loader)
+    def _ends(self, _: Any, loader: Any) -> None:
+        self.seconds += self._now() - self._starts.pop()
+        self.used = True

@@ -11,17 +11,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.phases import STATES
-from celedger.child.sampling import Places, is_library
+from celedger.child.probes.observe import guarded
+from celedger.child.probes.phases import STATES
+from celedger.child.probes.stack import Lines, is_library
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from celedger.child.observe import Names
-
-__all__ = ["Waits", "Window"]
+    from celedger.child.probes.names import ModuleNames
 
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _NODE = "autograd::engine::evaluate_function: "
@@ -29,10 +29,10 @@ OPTIMISER = "(optimiser)"  # stands for a module, in what an optimiser's step do
 PYTHON = "(Python)"  # time of a phase that no operator accounts for
 
 
-class Window:
+class ProfilerWindow:
     """Starts and stops the profiler, and marks steps, phases and modules within it."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: ModuleNames) -> None:
         self.asked = self.running = False
         self.problem = ""
         self._names = names
@@ -220,15 +220,15 @@ def _sequence(event: Any) -> int:
     return -1
 
 
-class Waits:
+class TensorReads:
     """Where a script asks a tensor for a plain value (on a GPU each time waits for all that was
     launched, and copies): counts by the user's line, while it watches."""
 
     METHODS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__repr__")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, lines: Lines) -> None:
         self.counts: dict[tuple[str, int], int] = defaultdict(int)
-        self._places = places
+        self._lines = lines
         self._own: dict[str, Any] = {}
         self._inside = False
 
@@ -256,11 +256,13 @@ class Waits:
                 return original(tensor, *args, **kwargs)
             self._inside = True
             try:
-                frame = sys._getframe(1)
-                if not is_library(frame.f_code):  # an optimiser's own are not the script's
-                    self.counts[name.strip("_"), self._places.of(frame)] += 1
+                guarded(count, sys._getframe(1))
                 return original(tensor, *args, **kwargs)
             finally:
                 self._inside = False
+
+        def count(frame: FrameType) -> None:
+            if not is_library(frame.f_code):  # an optimiser's own are not the script's
+                self.counts[name.strip("_"), self._lines.of(frame)] += 1
 
         return counted

@@ -6,19 +6,19 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.watch_figures import numbers, readable
+from celedger.child.probes.figures import numbers, readable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from celedger.child.observe import Names
+    from celedger.child.probes.names import ModuleNames
 
 # Modules whose weights multiply: only these have a fan-in.
 MATRICES = ("Linear", "Conv", "Bilinear", "RNN", "LSTM", "GRU", "MultiheadAttention")
 
 
-class Weights:
+class WatchedWeights:
     def __init__(self) -> None:
         self.about: dict[str, dict[str, Any]] = {}  # by name, as JSON holds it
         self.optimisers = 0
@@ -27,7 +27,7 @@ class Weights:
         self._constant: set[str] = set()  # matrices whose elements were all equal at first
         self._before: list[tuple[str, Tensor, Tensor]] = []
 
-    def meet(self, names: Names, optimiser: Optimizer) -> None:
+    def meet(self, names: ModuleNames, optimiser: Optimizer) -> None:
         """What parameters are before they are trained, or where they are met first: modules have
         no names before a step with hooks."""
         import torch
@@ -55,7 +55,7 @@ class Weights:
             if low == high and parameter.dim() >= 2 and parameter.shape[0] > 1:
                 self._constant.add(name)
 
-    def orphans(self, names: Names) -> list[str]:
+    def orphans(self, names: ModuleNames) -> list[str]:
         """Parameters with a gradient that no optimiser holds."""
         return [
             prefix + name
@@ -64,7 +64,7 @@ class Weights:
             if parameter.grad is not None and not self._is_held(parameter)
         ]
 
-    def before(self, names: Names, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
+    def before(self, names: ModuleNames, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
         """Keep what a step is going to change; the parameters that it may change."""
         held = names.parameters(optimiser)
         trained = [(n, p) for n, p in held if p.requires_grad and readable(p)]
@@ -93,7 +93,7 @@ class Weights:
             ],
         }
 
-    def _name_all(self, names: Names) -> None:
+    def _name_all(self, names: ModuleNames) -> None:
         """Every parameter of every root met, by its first name where several modules share it."""
         for prefix, root in names.roots():
             shared: set[int] = set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.observe import whole
+from celedger.child.probes.tensors import whole
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,0 +1,106 @@
+"""What modules and parameters are called, for those met in hooks. Imports no torch itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+
+_NO_PARENT = (lambda: None, "")
+
+
+class IdentityMap:
+    """Values of objects by their identity, as long as the objects live: one whose constructor still
+    runs may not have what its hash needs. (torch's WeakIdKeyDictionary takes twelve times as long,
+    and a module is looked up at each of its calls.)"""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}
+
+    def get(self, thing: Any, default: Any = None) -> Any:
+        entry = self._entries.get(id(thing))
+        return entry[1] if entry is not None and entry[0]() is thing else default
+
+    def __contains__(self, thing: Any) -> bool:
+        return self.get(thing, self) is not self
+
+    def __setitem__(self, thing: Any, value: Any) -> None:
+        key = id(thing)
+        self._entries[key] = weakref.ref(thing, lambda _: self._entries.pop(key, None)), value
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """In the order in which they were put in."""
+        for reference, value in list(self._entries.values()):
+            if (thing := reference()) is not None:
+                yield thing, value
+
+
+class ModuleNames:
+    """A module's path, as named_modules gives it, for modules met in hooks.
+
+    The first root met that has parameters is the model, its path is "" and its children's need no
+    prefix; paths in any other root start with its class name and a colon ("Teacher:head").
+    """
+
+    def __init__(self) -> None:
+        self._parents = IdentityMap()  # the parent by weak reference, and a name in it
+        self._roots = IdentityMap()
+        self._classes: dict[str, int] = {}
+        self._model = False
+
+    def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
+        """Note a module that became a child. The first parent that is left counts."""
+        if child is None or child is parent:
+            return
+        parent_ref, known = self._parents.get(child, _NO_PARENT)
+        first = parent_ref()
+        if first is None or first._modules.get(known) is not child:
+            self._parents[child] = weakref.ref(parent), name
+
+    def of(self, module: nn.Module) -> str:
+        parts: list[str] = []
+        for _ in range(1000):  # a cycle of parents is a mistake of the script, not an endless loop
+            parent_ref, name = self._parents.get(module, _NO_PARENT)
+            parent = parent_ref()
+            if parent is None or parent._modules.get(name) is not module:
+                break
+            parts.append(name)
+            module = parent
+        return self._root(module) + ".".join(reversed(parts))
+
+    def roots(self) -> list[tuple[str, nn.Module]]:
+        """Prefix and module, in the order in which they were met."""
+        return [(prefix, root) for root, prefix in self._roots.items()]
+
+    def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
+        """What an optimiser trains, named; what belongs to no module by its group and number."""
+        names = {
+            id(parameter): prefix + name
+            for prefix, root in self.roots()
+            for name, parameter in root.named_parameters()
+        }
+        return [
+            (names.get(id(parameter), f"parameter {group}.{number}"), parameter)
+            for group, one in enumerate(optimiser.param_groups)
+            for number, parameter in enumerate(one["params"])
+        ]
+
+    def _root(self, module: nn.Module) -> str:
+        prefix = self._roots.get(module)
+        if prefix is None:
+            for inner in module.modules():  # copies and unpickled modules were never registered
+                for name, child in inner._modules.items():
+                    self.adopted(inner, name, child)
+            kind = type(module).__name__
+            if not self._model and next(module.parameters(), None) is not None:
+                self._model, prefix = True, ""
+            else:
+                number = self._classes[kind] = self._classes.get(kind, 0) + 1
+                prefix = f"{kind}:" if number == 1 else f"{kind}#{number}:"
+            self._roots[module] = prefix
+        return str(prefix)

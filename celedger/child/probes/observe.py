@@ -1,0 +1,417 @@
+"""The one way in which a probe attaches to a torch training: it sees modules, losses, gradients and
+steps from outside, and a fault of its own never reaches the training.
+
+A diagnostic run (celedger.trial.diagnostic) sets CELEDGER_PROBE, a JSON object whose `kind` names
+the module of this folder that has the `Probe`, and CELEDGER_PROBE_OUT, a folder. Once the training
+has imported torch (2.0 or later), `attach` follows it by torch's own global hooks. The script is
+not changed and need not know of celedger. Standard library only until torch is there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import importlib.abc
+import importlib.util
+import itertools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from celedger.child.probes.names import ModuleNames
+from celedger.child.probes.tensors import tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+FAILED = "probe-failed.txt"  # in the folder of the run: why a probe had to stop looking
+EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
+
+
+class Probe:
+    """What looks at one training: a process that trains, from its first forward pass or backward
+    pass on. Override what is needed; module hooks stay off where neither `forward_begins` nor
+    `forward_ends` is overridden, and in steps that `wants` refuses.
+
+    A step ends when an optimiser has stepped, so a training with two optimisers has two steps a
+    batch, and one that accumulates gradients several passes a step. Evaluation between two steps
+    belongs to the second of them: ask torch.is_grad_enabled().
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.names = ModuleNames()
+        self.out = Path()  # a folder of this process's own, from `starts` on
+        self._events: Any = None
+
+    def write(self, k: str, **event: Any) -> None:
+        """Append an event of kind `k` to this process's record."""
+        if self._events is None:
+            self._events = (self.out / EVENTS).open("w", encoding="utf-8")
+        line = json.dumps({"k": k, **event}, ensure_ascii=False, separators=(",", ":"))
+        self._events.write(line + "\n")
+
+    def flush(self) -> None:
+        """Make what was written survive a kill of the process."""
+        if self._events is not None:
+            self._events.flush()
+
+    def starts(self) -> None:
+        """Just before the first forward or backward pass: step 0, nothing trained yet."""
+
+    def wants(self, step: int) -> bool:
+        """Return True to look at the modules of this step; asked once, as it begins."""
+        return True
+
+    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None: ...
+
+    def forward_ends(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None: ...
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None: ...
+
+    def backward_ends(self) -> None: ...
+
+    def step_begins(self, step: int, optimiser: Optimizer) -> None:
+        """The gradients are those that the optimiser will see (unscaled, clipped); only a fused
+        one divides by its `grad_scale` itself. Given a closure: after its first evaluation."""
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        """`skipped`: a gradient scaler met infinite gradients and left the weights alone."""
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        """The script has called `celedger.child.log`."""
+
+    def ends(self) -> None:
+        """The process exits, well or with an exception, having trained."""
+
+    def gives_up(self) -> None:
+        """It failed: leave every mode of torch's. Nothing is called after this."""
+
+
+# --- patches, hooks and modes: none of them lets a fault of the probe reach the training
+
+
+def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Run a part of the probe, unless it has failed. A failure is noted, and ends the probe."""
+    if _observer is None:
+        call(*args, **kwargs)
+    elif not _observer.off:
+        try:
+            call(*args, **kwargs)
+        except Exception as error:
+            _observer.failed(error)
+
+
+def patch(
+    owner: Any,
+    name: str,
+    *,
+    before: Callable[..., object] | None = None,
+    after: Callable[..., object] | None = None,
+) -> None:
+    """From now on `before(…)` precedes each call of `owner.name(…)`, and `after(result, …)` follows
+    it, with None for the result of one that raised."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            guarded(before, *args, **kwargs)
+        result = None
+        try:
+            result = original(*args, **kwargs)
+            return result
+        finally:
+            if after is not None:
+                guarded(after, result, *args, **kwargs)
+
+    setattr(owner, name, patched)
+
+
+def module_hooks(before: Any = None, after: Any = None) -> list[Any]:
+    """Register hooks of all modules: `before(module, args)`, `after(module, args, kwargs, output)`;
+    their handles. They stay silent while torch records a graph, for which nothing is computed."""
+    from torch.nn.modules import module as modules
+
+    def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not recorded():
+            guarded(before, module, args)
+
+    def ends(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if not recorded():
+            guarded(after, module, args, kwargs, output)
+
+    hooks = [modules.register_module_forward_pre_hook(begins)] if before is not None else []
+    if after is not None:
+        hooks.append(modules.register_module_forward_hook(ends, with_kwargs=True))
+    return hooks
+
+
+def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Any:
+    """A TorchFunctionMode or TorchDispatchMode that tells `ran(function, args, kwargs, result)` of
+    each call. Within `ran` it is off: only what the training itself calls is seen."""
+
+    class NotedCalls(base):  # type: ignore[misc]
+        def _note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            guarded(ran, func, args, kwargs or {}, result)
+            return result
+
+        __torch_function__ = __torch_dispatch__ = _note
+
+    return NotedCalls()
+
+
+def recorded() -> bool:
+    """Return True while torch writes down what is called, for a graph: nothing is computed now."""
+    import torch
+
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if compiling is not None and compiling():  # Dynamo knows this answer, and reads no further
+        return True
+    return bool(torch._C._is_tracing())
+
+
+def scaler_class() -> Any:
+    """The class of every gradient scaler; torch 2.3 has taken it out of torch.cuda."""
+    import torch
+
+    return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+
+
+class Observer:
+    """Torch's global hooks, and what they tell a probe. A fault of the probe is none of the
+    training's: it is written down (`FAILED`), and the training goes on unobserved."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.step = 0
+        self.off = False
+        self.started = False
+        self._depth = 0  # of backward passes: checkpointing runs one inside another
+        self._stepped = False
+        self._hooks: list[Any] = []
+        kind = type(probe)
+        self._wanted = {
+            "before": probe.forward_begins if _overrides(kind, "forward_begins") else None,
+            "after": probe.forward_ends if _overrides(kind, "forward_ends") else None,
+        }
+
+    def install(self) -> None:
+        import torch
+        from torch.nn.modules import module
+        from torch.optim import optimizer
+
+        module.register_module_module_registration_hook(
+            lambda *args: guarded(self.probe.names.adopted, *args)
+        )
+        optimizer.register_optimizer_step_pre_hook(self._step_begins)
+        optimizer.register_optimizer_step_post_hook(self._step_ends)
+        self._hooks = module_hooks(before=self._first_forward)
+        patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
+        patch(scaler_class(), "step", before=self._scaler_begins, after=self._scaler_ends)
+        os.register_at_fork(after_in_child=self.silence)  # a data loader's worker trains nothing
+        atexit.register(self._ends)
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        if self.started:
+            guarded(self.probe.reported, epoch, values)
+
+    def failed(self, error: Exception) -> None:
+        """Note why the probe cannot go on."""
+        if self.off:
+            return
+        self.silence()
+        note_failure(error)
+        try:
+            self.probe.gives_up()
+        except Exception as second:
+            note_failure(second)
+
+    def silence(self) -> None:
+        self.off = True
+        self.unhook()
+
+    def unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def hook(self) -> None:
+        """Module hooks for the step that begins, where the probe wants them."""
+        if self.off:
+            return
+        wanted = self.probe.wants(self.step)
+        if wanted and not self._hooks:
+            self._hooks = module_hooks(**self._wanted)
+        elif not wanted:
+            self.unhook()
+
+    def _start(self) -> None:
+        if self.started or self.off:
+            return
+        self.started = True
+        self.unhook()
+        self.probe.out = _own_folder()
+        guarded(self.probe.starts)
+        guarded(self.hook)
+
+    def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        import torch
+
+        self.probe.names.of(module)
+        if torch.is_grad_enabled():
+            self._start()
+            if self._hooks and self._wanted["before"]:  # torch walks the hooks of before
+                guarded(self.probe.forward_begins, module, args)
+
+    def _backward_begins(self, *args: Any, **kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._start()
+            losses = args[0] if args else kwargs.get("tensors", ())
+            self.probe.backward_begins([tensor for _, tensor in tensors(losses)])
+
+    def _backward_ends(self, *_: Any, **__: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.probe.backward_ends()
+
+    def _step_begins(
+        self, optimiser: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if self.off or (closure is None and not self.started):
+            return None
+        if closure is None:
+            guarded(self.probe.step_begins, self.step, optimiser)
+            return None
+        waiting = [self.probe.step_begins]
+
+        @functools.wraps(closure)
+        def closing() -> Any:
+            result = closure()
+            while waiting:
+                begins = waiting.pop()
+                if self.started:
+                    guarded(begins, self.step, optimiser)
+            return result
+
+        if len(args) > 1:
+            return (args[0], closing, *args[2:]), kwargs
+        return args, {**kwargs, "closure": closing}
+
+    def _step_ends(self, optimiser: Optimizer, *_: Any) -> None:
+        if self.started and not self.off:
+            self._stepped = True
+            infinite = getattr(optimiser, "found_inf", None)  # a fused one leaves out steps itself
+            guarded(self._end_step, optimiser, infinite is not None and bool(infinite))
+
+    def _scaler_begins(self, *_: Any, **__: Any) -> None:
+        self._stepped = False
+
+    def _scaler_ends(self, _: Any, scaler: Any, optimiser: Optimizer, *__: Any, **___: Any) -> None:
+        if self.started and not self._stepped:
+            self._end_step(optimiser, True)
+
+    def _end_step(self, optimiser: Optimizer, skipped: bool) -> None:
+        self.probe.step_ends(self.step, optimiser, skipped=skipped)
+        self.step += 1
+        self.hook()
+
+    def _ends(self) -> None:
+        if self.started:
+            guarded(self.probe.ends)
+            guarded(self.probe.flush)
+
+
+def note_failure(error: Exception) -> None:
+    """Write down, for the parent process, what failed in a probe."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        Path(os.environ["CELEDGER_PROBE_OUT"], FAILED).write_text(text)
+    except (OSError, KeyError):
+        print(text, file=sys.stderr)
+
+
+def _overrides(kind: type, name: str) -> bool:
+    return getattr(kind, name) is not getattr(Probe, name)
+
+
+def _own_folder() -> Path:
+    """A numbered folder of CELEDGER_PROBE_OUT for each process that trains: by their start, and the
+    ranks of one distributed training in their order."""
+    root = Path(os.environ["CELEDGER_PROBE_OUT"])
+    try:
+        rank, world = int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
+    except (KeyError, ValueError):
+        rank, world = 0, 1
+    for number in itertools.count(rank, world):
+        try:
+            (root / str(number)).mkdir()
+        except FileExistsError:
+            continue
+        return root / str(number)
+    raise AssertionError  # pragma: no cover
+
+
+_observer: Observer | None = None
+
+
+def attach(probe: Probe) -> Observer:
+    """Follow this process's trainings from now on. Called once, with torch imported."""
+    global _observer
+    _observer = Observer(probe)
+    _observer.install()
+    return _observer
+
+
+def install() -> None:
+    """Attach the probe that CELEDGER_PROBE names once torch is imported, and hear what the script
+    reports. A probe that drives the training itself (celedger.child.torch) needs neither."""
+    options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
+    if not options or options.get("drives"):
+        return
+    from celedger import child
+
+    def reported(_: None, epoch: int | None = None, **values: object) -> None:
+        values.pop("steps", None)
+        if _observer is not None:
+            _observer.reported(epoch, values)
+
+    patch(child, "log", after=reported)
+    sys.meta_path.insert(0, _AfterTorch(options))
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Finds torch as the others do, and has the probe attached when its import is complete."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            patch(spec.loader, "exec_module", after=self._attach)
+        return spec
+
+    def _attach(self, *_: object) -> None:
+        try:
+            kind = importlib.import_module(f"celedger.child.probes.{self.options['kind']}")
+            attach(kind.Probe(self.options))
+        except Exception as error:
+            note_failure(error)

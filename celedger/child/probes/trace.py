@@ -1,0 +1,497 @@
+"""A probe that writes what a training computes, for `celedger explain` to compare with another.
+
+Options: `full`, the steps of which everything is written (modules, calls of torch's functions,
+gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
+never); `evaluations`, how many evaluations between steps are looked at; `autocast`, a dtype in
+which the roots' forward passes are to run; `operators`, true for every operator that torch
+dispatches in the full steps, those of the backward pass too; `perturb`, a seed: every weight is
+moved by one unit in its last place before step 0, to see how the training amplifies rounding.
+
+Beside its events it leaves `values.bin` and `rows.bin` (celedger.child.probes.tensors), all read by
+celedger.diagnose.trace. Needs torch (2.0 on).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celedger.child.probes import describe, observe
+from celedger.child.probes.describe import literals, simple, torch_generators
+from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.stack import CallSites
+from celedger.child.probes.tensors import TensorStore, address, data_hash, tensors, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+_CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
+_ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
+_DRAWS = 5000  # calls that are kept: the weights of a thousand layers
+_DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
+_TIMELESS = ("site", "start", "module", "init", "draw")  # events that belong to no step
+_LOSSES = {
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss",
+    "gaussian_nll_loss", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "cosine_embedding_loss", "triplet_margin_loss", "hinge_embedding_loss", "ctc_loss",
+}  # fmt: skip
+
+
+class Probe(observe.Probe):
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        super().__init__(options)
+        self.full = frozenset(options.get("full", (0, 1, 2)))
+        self.last = int(options.get("steps", 0))
+        self.step = 0
+        self.store: TensorStore | None = None
+        self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
+        self.origins = Origins(self)
+        self._early: list[dict[str, Any]] = []  # before the folder is known
+        self._busy = False  # what we compute ourselves is no call of the training's
+        self._roots = IdentityMap()
+        self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
+        self._numbers: dict[str, int] = {}  # calls of a module so far in this step
+        self._random = ""
+        self._batch: list[str] = []
+        self._losses: list[Any] = []
+        self._rows = 0
+        self._optimisers: dict[int, int] = {}
+        self._hyper: dict[int, str] = {}
+        self._evaluations = self._calls = 0
+        self._evaluating = self._looking = False
+        self._casting: dict[int, Any] = {}
+        self._operators: Any = None
+        if options.get("operators"):
+            self._operators = observe.mode(TorchDispatchMode, self._dispatched)
+        self._dispatching = False
+        self.functions = observe.mode(TorchFunctionMode, self._called)
+        self.functions.__enter__()
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """What is computed meanwhile is ours, no call of the training's."""
+        before, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = before
+
+    def write(self, k: str, **event: Any) -> None:
+        if self.store is None:
+            self._early.append({"k": k, **event})
+            return
+        if k not in _TIMELESS:
+            event["t"] = self.step
+            if self._evaluating:
+                event["e"] = self._evaluations
+        super().write(k, **event)
+
+    def _tensors(self, value: Any) -> list[dict[str, Any]]:
+        assert self.store is not None
+        before, self._busy = self._busy, True
+        try:
+            return [self.store.describe(tensor) for _, tensor in tensors(value)]
+        finally:
+            self._busy = before
+
+    # --- the start
+
+    def starts(self) -> None:
+        import torch
+
+        with self._quietly():
+            self.store = TensorStore(self.out)
+            version = str(torch.__version__)
+            self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
+            for event in self._early:
+                self.write(**event)
+            self._random = torch_generators()
+            self.write("random", at="start", x=describe.generators())
+            for _, root in self.names.roots():
+                self._meet(root)
+
+    def _meet(self, root: nn.Module) -> None:
+        """The modules of a root, and its parameters and buffers as they are when it is first used.
+        A root is what was called by none."""
+        if root in self._roots:
+            return
+        self._roots[root] = True
+        for module in root.modules():
+            kind = type(module)
+            own = module.named_parameters(recurse=False)
+            self.write(
+                "module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
+                a=describe.settings(module), f=describe.code(kind, "forward"),
+                w=self.origins.constructed.get(module, -1),
+                s={name: list(weight.shape) for name, weight in own if _shaped(weight)},
+            )  # fmt: skip
+        prefix = self.names.of(root)
+        if "perturb" in self.options and self.step == 0:
+            perturb(filter(_shaped, root.parameters()), int(self.options["perturb"]))
+        for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
+            for name, tensor in named():
+                if _shaped(tensor):
+                    (described,) = self._tensors(tensor)
+                    origin = self.origins.of(tensor)
+                    self.write("init", p=prefix + name, r=role, x=described, **origin)
+        if self.store is not None:
+            self.store.forget()
+
+    # --- torch's functions
+
+    def _called(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if self._busy:
+            return
+        self._busy = True  # at every call of the training: a context costs as much as the rest
+        try:
+            name = describe.function_name(function)
+            if self.store is None:
+                self.origins.called(name, args, kwargs)
+                return
+            if self._recording() and not (
+                name in ("__get__", "__set__") or name.startswith(("is_", "requires_grad"))
+            ):
+                self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
+            if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
+                self._target(name, args, kwargs)
+        finally:
+            self._busy = False
+
+    def _dispatched(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if not self._busy:
+            with self._quietly():
+                self._call("operator", describe.function_name(function), args, kwargs, result)
+
+    def _call(
+        self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        outputs = self._tensors(result)
+        if not outputs:
+            return
+        module, number = self._stack[-1][1:] if self._stack else (None, 0)
+        inputs = [one.get("h") for one in self._tensors([args, list(kwargs.values())])]
+        self.write(
+            kind, o=name, p=module, n=number, l=literals(args, kwargs), i=inputs, x=outputs,
+            w=self.sites.here(), **(self._drawn() if kind == "call" else {}),
+        )  # fmt: skip
+
+    def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        target = args[1] if len(args) > 1 else kwargs.get("target")
+        if self.store is None or not getattr(target, "ndim", 0) or target is None:
+            return
+        if target.is_sparse or not whole(target) or target.requires_grad or not len(target):
+            return
+        self.write("rows", r="target", p=name, **self.store.rows(target))
+
+    # --- modules
+
+    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        import torch
+
+        path = self.names.of(module)
+        outer = not self._stack
+        if outer:
+            self._turn(torch.is_grad_enabled())
+        number = self._numbers[path] = self._numbers.get(path, -1) + 1
+        self._stack.append((module, path, number))
+        with self._quietly():
+            if outer:
+                self._meet(module)
+                self._outer(args)
+            if self._recording():
+                self.write(
+                    "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                    u=self._stack[-2][1] if len(self._stack) > 1 else None,
+                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
+                )  # fmt: skip
+        if outer and self._recording():
+            self._dispatch(True)
+        wanted = self.options.get("autocast")
+        if outer and wanted and wanted != "fp32":
+            kind = next((p.device.type for p in module.parameters()), "cpu")
+            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
+            self._casting[id(module)] = torch.autocast(kind, dtype=dtype)
+            self._casting[id(module)].__enter__()
+
+    def forward_ends(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        import torch
+
+        casting = self._casting.pop(id(module), None)
+        if casting is not None:
+            casting.__exit__(None, None, None)
+        while self._stack and self._stack[-1][0] is not module:
+            self._stack.pop()  # a forward pass that raised, and was caught
+        if not self._stack:
+            return
+        _, path, number = self._stack.pop()
+        if not self._stack:
+            self._dispatch(False)
+        if not self._recording():
+            return
+        with self._quietly():
+            self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
+            for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
+                if tensor.requires_grad:
+                    hook: Any = tensor.register_hook
+                    hook(self._gradient_hook(path, number, within))
+
+    def _gradient_hook(self, path: str, number: int, within: str) -> Any:
+        step = self.step
+
+        def write(gradient: Tensor) -> None:
+            if self.step == step:  # else of a parameter that a module returned
+                self.write("grad", p=path, n=number, q=within, x=self._tensors(gradient))
+
+        return lambda gradient: observe.guarded(write, gradient)
+
+    def _turn(self, training: bool) -> None:
+        """A root begins: does a training step, or an evaluation go on?"""
+        if training:
+            self._evaluating = self._looking = False
+            return
+        if not self._evaluating:
+            self._evaluating, self._calls = True, 0
+            self._evaluations += 1
+        self._calls += 1
+        few = self._evaluations <= int(self.options.get("evaluations", 3))
+        self._looking = few and self._calls <= _CALLS_OF_EVALUATION
+
+    def _recording(self) -> bool:
+        return self._looking if self._evaluating else self.step in self.full
+
+    def _outer(self, args: tuple[Any, ...]) -> None:
+        """What reaches a root is the batch, of which every step keeps a hash and, for about an
+        epoch, a digest of every row."""
+        if self._evaluating or self.store is None:
+            return
+        for _, tensor in tensors(args):
+            if tensor.requires_grad or tensor.is_meta or not whole(tensor):
+                continue
+            self._batch.append(self.store.numbers(tensor))
+            if tensor.is_sparse or not tensor.dim():
+                continue
+            if 0 < len(tensor) <= _ROWS - self._rows:
+                self._rows += len(tensor)
+                self.write("rows", r="input", p=self._stack[-1][1], **self.store.rows(tensor))
+
+    # --- backward, step, the rest
+
+    def backward_begins(self, losses: Sequence[Tensor]) -> None:
+        if self.store is None:
+            return
+        self._evaluating = self._looking = False
+        with self._quietly():
+            for loss in losses:
+                self._losses.append([self.store.numbers(loss), describe.mean(loss)])
+            if self._recording():
+                held = sum(
+                    weight.grad is not None and bool(weight.grad.count_nonzero())
+                    for _, root in self.names.roots() for weight in root.parameters()
+                )  # fmt: skip
+                self.write("loss", x=self._tensors(losses), held=held)
+        if self._recording():
+            self._dispatch(True)
+
+    def backward_ends(self) -> None:
+        self._dispatch(False)
+
+    def step_begins(self, step: int, optimiser: Optimizer) -> None:
+        self._busy = True  # what the optimiser calls is seen in what it leaves
+        named = self.names.parameters(optimiser)
+        self._settings(optimiser, named)
+        if step in self.full:
+            for name, weight in named:
+                self.write("pgrad", p=name, x=self._tensors(weight.grad))
+
+    def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
+        if self.store is None:
+            return
+        self._busy = True
+        self.store.forget()
+        named = self.names.parameters(optimiser)
+        if step in self.full:
+            self._after_step(optimiser, named)
+        marks = "".join(self.store.numbers(weight) for _, weight in named)
+        self.write(
+            "pulse", batch=data_hash("".join(self._batch).encode()), loss=self._losses,
+            params=data_hash(marks.encode()), random=describe.generators(), skipped=skipped,
+            size=describe.norm([weight for _, weight in named]),
+        )  # fmt: skip
+        self.store.forget()
+        self.store.flush()
+        self.flush()
+        self.step = step + 1
+        self._numbers, self._stack, self._batch, self._losses = {}, [], [], []
+        self._busy = False
+        if self.last and self.step >= self.last:
+            self._end(cut=True)
+            os._exit(0)  # the script would train on; what it leaves is nobody's
+
+    def _after_step(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        for name, weight in named:
+            for key, value in optimiser.state.get(weight, {}).items():
+                self.write("state", p=name, q=key, x=self._tensors(value), v=simple(value))
+        for name, weight in named:
+            self.write("param", p=name, x=self._tensors(weight))
+        for _, root in self.names.roots():
+            prefix = self.names.of(root)
+            for name, buffer in root.named_buffers():
+                self.write("buffer", p=prefix + name, x=self._tensors(buffer))
+
+    def _settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        """The optimiser's settings, where they have changed, and which parameters have which."""
+        number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
+        now = describe.groups(optimiser)
+        kind = type(optimiser)
+        whole_state = json.dumps([kind.__qualname__, now])
+        if self._hyper.get(number) == whole_state:
+            return
+        self._hyper[number] = whole_state
+        names = iter(name for name, _ in named)
+        self.write(
+            "hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=now,
+            of=[[next(names) for _ in group["params"]] for group in optimiser.param_groups],
+            f=describe.code(kind, "step"), w=self.origins.constructed.get(optimiser, -1),
+            at=self.sites.here(),
+        )  # fmt: skip
+
+    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
+        numbers = {}
+        with self._quietly():
+            for name, value in values.items():
+                try:
+                    numbers[name] = simple(float(value))  # type: ignore[arg-type]
+                except (TypeError, ValueError, RuntimeError):
+                    continue
+        self._evaluating = self._looking = False
+        self.write("report", e=epoch, v=numbers)
+
+    def gives_up(self) -> None:
+        self._dispatch(False)
+        for casting in self._casting.values():
+            casting.__exit__(None, None, None)
+        self._casting = {}
+
+    def ends(self) -> None:
+        if self.store is not None:
+            self._end(cut=False)
+
+    def _end(self, *, cut: bool) -> None:
+        assert self.store is not None
+        self._busy = True
+        names = {
+            str(Path.cwd() / str(getattr(module, "__file__", None) or ""))
+            for module in list(sys.modules.values())
+        }
+        files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)
+        self.write("end", cut=cut, inside=[path for _, path, _ in self._stack], files=files)
+        self.store.flush()
+        self.flush()
+
+    def _dispatch(self, on: bool) -> None:
+        """With `operators`: follow what torch dispatches in a root's forward pass and backward."""
+        if self._operators is None or on == self._dispatching:
+            return
+        self._dispatching = on
+        if on:
+            self._operators.__enter__()
+        else:
+            self._operators.__exit__(None, None, None)
+
+    def _drawn(self) -> dict[str, str]:
+        """`y`, the state of torch's generators, where it has changed since it was last asked."""
+        now = torch_generators()
+        if now == self._random:
+            return {}
+        before, self._random = self._random, now
+        return {"y": now, "z": before}
+
+
+class Origins:
+    """Where what a training begins with comes from, until it starts: which line constructed a
+    module or optimiser, gave a module its parameter, and wrote a parameter's values; what drew
+    random numbers meanwhile."""
+
+    def __init__(self, probe: Probe) -> None:
+        from torch import nn
+        from torch.nn.modules import module as modules
+        from torch.optim import Optimizer
+
+        self.constructed = IdentityMap()  # these are half built
+        self._probe = probe
+        self._wrote: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self._made: dict[int, int] = {}  # by address: where a parameter got its module
+        self._random = ""
+        self._draws = 0
+        for kind in (nn.Module, Optimizer):
+            observe.patch(kind, "__init__", before=self._construct)
+        modules.register_module_parameter_registration_hook(
+            lambda *args: observe.guarded(self._adopted, *args)
+        )
+
+    def of(self, tensor: Tensor) -> dict[str, Any]:
+        """`v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
+        at = address(tensor)
+        return {"v": self._made.get(at, -1), **self._wrote.get(at, {})}
+
+    def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
+        self.constructed[thing] = self._probe.sites.here(without=thing)
+
+    def _adopted(self, module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and self._probe.store is None:
+            self._made[address(parameter)] = self._probe.sites.here()
+
+    def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call of a torch function: kept where it draws, or writes a tensor in place."""
+        import torch
+
+        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
+        drawing = any(word in name for word in _DRAWING)
+        if not writes and not drawing:
+            return
+        site = self._probe.sites.here()
+        shown = literals(args, kwargs)
+        if writes and args and isinstance(args[0], torch.Tensor):
+            self._wrote[address(args[0])] = {"o": name, "l": shown, "w": site}
+        now = torch_generators()
+        drew = now != self._random if self._random else drawing
+        if drew and self._draws < _DRAWS:
+            self._draws += 1
+            self._probe.write("draw", o=name, l=shown, w=site, y=now)
+        self._random = now
+
+
+def perturb(weights: Iterable[Tensor], seed: int) -> None:
+    """Move every weight by one unit in its last place, up, down or not, by chance."""
+    import torch
+
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in weights:
+            if weight.is_floating_point():
+                signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
+                signs = signs.sub(1).to(weight)
+                weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)
+
+
+def _shaped(tensor: Tensor) -> bool:
+    """Return False of a lazy module's parameter before its first forward pass."""
+    from torch.nn.parameter import is_lazy
+
+    return not is_lazy(tensor)
