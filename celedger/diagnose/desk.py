@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from celedger.diagnose.blame import Blamed
-from celedger.diagnose.depth import Layer
-from celedger.diagnose.difference import Growth
+from celedger.diagnose.difference import Growth, Layer
 from celedger.diagnose.finding import Finding
 from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.variants import Side

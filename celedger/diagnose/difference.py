@@ -1,13 +1,16 @@
 """The first difference of two traces that has an effect.
 
 Events are paired by what they are (kind, aligned path, how many-th call), not by their place in
-time, so that code may be reordered. In the order of time, the first pair that differs is the
-nearest to the cause: all that it was computed from was equal. A difference that reaches no loss,
-gradient, weight or reported value has vanished, and the search goes on behind it.
+time, so that code may be reordered; modules by path, then by what they are and where they stand
+among their like, so that renamed, added and removed ones leave the others in place. In the order of
+time, the first pair that differs is the nearest to the cause: all that it was computed from was
+equal. A difference that reaches no loss, gradient, weight or reported value has vanished, and the
+search goes on behind it.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -15,12 +18,110 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from celedger.diagnose.alignment import Alignment, align
-from celedger.diagnose.trace import Event, Pulse, Trace, number, same_tensors
+import numpy as np
+
+from celedger.diagnose.distance import EPSILON
+from celedger.diagnose.trace import Event, Module, Pulse, Trace, number, same_tensors
 
 _FORWARD = ("enter", "leave")
 _AFTER = ("hyper", "pgrad", "state", "param", "buffer")
 _PAIRED = ("init", *_FORWARD, "loss", "grad", *_AFTER, "report")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """`modules` and `tensors` (parameters and buffers) map paths of b to paths of a."""
+
+    modules: Mapping[str, str]
+    tensors: Mapping[str, str]
+    added: tuple[str, ...]  # modules of b alone
+    removed: tuple[str, ...]  # modules of a alone
+
+    @property
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """Old and new paths."""
+        return tuple((old, new) for new, old in self.modules.items() if old != new)
+
+
+def align(a: Trace, b: Trace) -> Alignment:
+    modules = _modules(a.modules, b.modules)
+    tensors: dict[str, str] = {}
+    mine = _tensors(a)
+    theirs = _tensors(b)
+    taken: set[str] = set()
+    for path in theirs:
+        if path in mine:
+            tensors[path] = path
+            taken.add(path)
+    for new, old in modules.items():
+        here = [p for p in theirs if p not in tensors and _owner(p, b.modules) == new]
+        there = [p for p in mine if p not in taken and _owner(p, a.modules) == old]
+        for one, other in _by_order([theirs[p] for p in here], [mine[p] for p in there]):
+            tensors[here[one]] = there[other]
+            taken.add(there[other])
+    return Alignment(
+        modules, tensors,
+        tuple(path for path in b.modules if path not in modules),
+        tuple(path for path in a.modules if path not in set(modules.values())),
+    )  # fmt: skip
+
+
+def _modules(a: Mapping[str, Module], b: Mapping[str, Module]) -> dict[str, str]:
+    found = {path: path for path in b if path in a and _like(a[path], b[path])}
+    # Under a module whose path is gone, children keep their names: encoder.* and trunk.*.
+    for strict in (True, False):
+        used = set(found.values())
+        left = [path for path in a if path not in used]
+        right = [path for path in b if path not in found]
+        pairs = _by_order(
+            [_signature(b, path, strict=strict) for path in right],
+            [_signature(a, path, strict=strict) for path in left],
+        )
+        found.update({right[one]: left[other] for one, other in pairs})
+    used = set(found.values())
+    # What is left at the same path has become something else: that is a finding, no absence.
+    found.update({path: path for path in b if path not in found and path in a and path not in used})
+    return {path: found[path] for path in b if path in found}
+
+
+def _like(one: Module, other: Module) -> bool:
+    """The same shapes, and where they are torch's the same class: users rename theirs."""
+    kinds = one.kind == other.kind or not (one.of_torch or other.of_torch)
+    return kinds and list(one.shapes.values()) == list(other.shapes.values())
+
+
+def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> object:
+    """Class and shapes, of children too; at first the module's own name and place as well."""
+    module = modules[path]
+    kind = module.kind if module.of_torch else ""
+    children = sum(1 for other in modules if path and other.startswith(f"{path}."))
+    own = (kind, tuple(module.shapes.values()), children)
+    return (*own, path.rpartition(".")[2]) if strict else own
+
+
+def _by_order(right: Sequence[object], left: Sequence[object]) -> list[tuple[int, int]]:
+    """Pairs of equal things in the longest common order."""
+    blocks = difflib.SequenceMatcher(None, right, left, autojunk=False).get_matching_blocks()
+    return [(one + i, other + i) for one, other, count in blocks for i in range(count)]
+
+
+def _tensors(trace: Trace) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for event in trace.of("init", "param", "buffer"):
+        if event.path is not None and event.tensors:
+            found.setdefault(event.path, event.tensors[0].shape)
+    return found
+
+
+def _owner(path: str, modules: Mapping[str, Module]) -> str:
+    """The module that holds a parameter or buffer."""
+    while path:
+        prefix, dot, _ = path.rpartition(".")
+        owner = prefix if dot else path.partition(":")[0] + ":" if ":" in path else ""
+        if owner in modules or not owner:
+            return owner
+        path = owner
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +381,60 @@ def _relative(x: float, y: float) -> float:
     if x == y:
         return 0.0
     return abs(y - x) / abs(x) if x else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Relative error ‖b - a‖ / ‖a‖ of what a module returned and of the gradient that came back
+    to it; 0 where they are equal, NaN where there is none. `rounding` is the unit of its type."""
+
+    path: str
+    kind: str
+    step: int
+    forward: float
+    backward: float
+    rounding: float
+
+
+def depth(c: Comparison) -> tuple[Layer, ...]:
+    """The layers of the first full step in which anything differs."""
+    steps = [p.step for p in c.pairs if p.one.kind in ("leave", "grad") and c.differs(p)]
+    if not steps:
+        return ()
+    step = min(steps)
+    back: dict[tuple[str | None, int], float] = {}
+    for pair in c.pairs:
+        if pair.one.kind == "grad" and pair.step == step and pair.a is not None:
+            back.setdefault((pair.a.path, pair.a.number), relative_error(pair))
+    layers = []
+    for pair in c.pairs:
+        event = pair.a
+        if event is None or pair.one.kind != "leave" or pair.step != step or event.evaluation:
+            continue
+        module = c.a.modules.get(event.path or "")
+        eps = EPSILON.get(event.tensors[0].dtype, 0.0) if event.tensors else 0.0
+        layers.append(Layer(
+            event.path or "", module.short if module else "", step, relative_error(pair),
+            back.get((event.path, event.number), math.nan), eps,
+        ))  # fmt: skip
+    return tuple(layers)
+
+
+def relative_error(pair: Pair) -> float:
+    """Of the tensors of both, taken together."""
+    if pair.a is None or pair.b is None:
+        return math.nan
+    above = below = 0.0
+    for x, y in zip(pair.a.tensors, pair.b.tensors, strict=False):
+        if x.same(y):
+            below += float(np.nansum(x.values**2))
+            continue
+        if len(x.values) != len(y.values) or x.size != y.size:
+            return math.nan
+        with np.errstate(invalid="ignore", over="ignore"):
+            gap = y.values - x.values
+        if not np.isfinite(gap).all():
+            return math.inf
+        above += float(gap @ gap)
+        below += float(x.values @ x.values)
+    return math.sqrt(above / below) if below else (math.inf if above else 0.0)

@@ -10,14 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from celedger.diagnose.blame import blame
-from celedger.diagnose.depth import depth
+from celedger.diagnose.causes import judge
 from celedger.diagnose.desk import Desk, Explanation
-from celedger.diagnose.difference import Comparison, Growth
+from celedger.diagnose.difference import Comparison, Growth, depth
 from celedger.diagnose.finding import Finding, Phase, Place, Sureness
-from celedger.diagnose.judge import judge
-from celedger.diagnose.operators import first_operator
-from celedger.diagnose.seeds import by_statistics
-from celedger.diagnose.tolerance import largest, unexplained
+from celedger.diagnose.inexact import by_statistics, largest, unexplained
+from celedger.diagnose.scene import first_operator
 from celedger.diagnose.trace import Trace
 from celedger.diagnose.variants import Side, coarsest, inexact
 from celedger.errors import CannotJudge

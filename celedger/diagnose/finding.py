@@ -137,6 +137,14 @@ def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event |
     return first(a, b), first(b, a)
 
 
+def owner_of(path: str) -> str:
+    """The module that holds a parameter or buffer."""
+    head, dot, _ = path.rpartition(".")
+    if dot:
+        return head
+    return path.partition(":")[0] + ":" if ":" in path else ""
+
+
 def places_of(trace: Trace, side: str, event: Event | None, what: str) -> list[Place]:
     frames = trace.frames(event.site) if event is not None else ()
     return [Place(side, what, frames)] if frames else []

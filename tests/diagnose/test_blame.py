@@ -9,7 +9,7 @@ from diagnose.made_traces import Writer
 
 from celedger.diagnose.blame import blame
 from celedger.diagnose.finding import Finding, Phase, Place, Sureness
-from celedger.diagnose.seeds import first_shift
+from celedger.diagnose.inexact import first_shift
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
 from celedger.repo.hunks import Hunk, hunks

@@ -13,12 +13,12 @@ from diagnose.made_traces import Writer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celedger.diagnose.causes import judge
 from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Comparison, Front, Growth
 from celedger.diagnose.distance import distance, same_law
 from celedger.diagnose.explain import like_rounding
 from celedger.diagnose.finding import Finding, Phase
-from celedger.diagnose.judge import judge
 from celedger.diagnose.trace import Tensor, Trace, read
 from celedger.diagnose.variants import Side
 from celedger.model import Commit
@@ -36,7 +36,7 @@ def make(tmp_path: Path):
         literals: str = "_, 1", eps: float = 1e-5, steps: int = 2, draws: int = 0,
         start: Any = X, rate: Any = lambda step: 0.1 / (step + 1), extra: bool = False,
         targets: Any = range(20), batches: Any = range(20), given_: Any = X, keep: bool = True,
-        evaluated: bool = True,
+        evaluated: bool = True, made: str = "normal_",
     ) -> Trace:  # fmt: skip
         w = Writer(tmp_path / str(next(numbers)))
         body, head = names
@@ -46,7 +46,7 @@ def make(tmp_path: Path):
         w.module(head, "torch.nn.Linear", shapes={"weight": [6, 1]})
         if extra:
             w.module("drop", "torch.nn.Dropout", p=0.5)
-        w.init(f"{body}.weight", start)
+        w.init(f"{body}.weight", start, made)
         w.init(f"{head}.weight", np.ones((6, 1)))
         for step in range(steps):
             w.batch("input", batches)
@@ -154,6 +154,16 @@ def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
     wrong = found(make(start=one), make(start=10 * one, out=X))
     assert (wrong.cause, wrong.module) == ("initialisation", "body")
     assert "10 times" in wrong.sentence
+
+
+def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> None:
+    """With two lines of a constructor swapped, a bias of two elements was wrong, and sure."""
+    one, other = np.array([0.11, 0.12]), np.array([-0.9, 0.4])
+    trained = {"given_": X[:2], "out": X[:2]}
+    finding = found(make(start=one, **trained), make(start=other, **trained | {"out": X[1:3]}))
+    assert (finding.phase, finding.cause) == ("initialisation", "random")
+    zeros = found(make(start=one, **trained), make(start=0 * one, made="zeros_", **trained))
+    assert (zeros.cause, zeros.sureness) == ("initialisation", "sure")
 
 
 def test_a_trace_cut_short_by_a_kill_is_read_as_far_as_it_goes(make: Any, tmp_path: Path) -> None:
