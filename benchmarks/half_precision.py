@@ -15,8 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from celedger.diagnose.halves import loss_scale
-from celedger.diagnose.watched import read
+from celedger.diagnose.watched import loss_scale, read
 from celedger.diagnose.watchpoints import judge
 
 ROOT = Path(__file__).resolve().parent.parent

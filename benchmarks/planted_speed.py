@@ -256,7 +256,7 @@ class Bench:
             found = memory.load(*records(folder, "memory"), self.roots())
         return found
 
-    def pair(self, a: Path, b: Path, epochs: int) -> tuple[slower.Comparison, str]:
+    def pair(self, a: Path, b: Path, epochs: int) -> tuple[slower.SpeedComparison, str]:
         sides: tuple[list[profile.Profile], list[profile.Profile]] = ([], [])
         said = ""
         for letter in slower.TURNS * 2:

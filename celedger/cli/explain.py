@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from celedger.bisection import Report
     from celedger.cli.session import Looking, Session
-    from celedger.diagnose.desk import Explanation, Limits
-    from celedger.diagnose.variants import Side
+    from celedger.diagnose.desk import ExplainLimits, Explanation, Side
     from celedger.model import Task
     from celedger.suite import Suite
     from celedger.views.export import Json
@@ -65,14 +64,14 @@ def explain(
     ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it cannot be
     told.
     """
-    from celedger.diagnose.desk import Limits
+    from celedger.diagnose.desk import ExplainLimits
     from celedger.views import export
     from celedger.views.explain import explanation_text, explanations_json
     from celedger.views.picture import check_suffix
 
     if output is not None:
         check_suffix(output)
-    limits = Limits(steps=steps, operators=operators)
+    limits = ExplainLimits(steps=steps, operators=operators)
     names = [task] if task is not None else []
     with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as looking:
         found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits, watch)
@@ -102,7 +101,7 @@ def _explain_all(
     a: list[str],
     b: list[str],
     seed: int | None,
-    limits: Limits,
+    limits: ExplainLimits,
     watch: bool,
 ) -> tuple[list[Explanation], int]:
     """What was found for each task, and how many could not be judged."""
@@ -128,7 +127,7 @@ def sides(
     looking: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
 ) -> tuple[Side, Side]:
     """What is compared. Raises UsageError where that makes no sense."""
-    from celedger.diagnose.variants import Side, variant
+    from celedger.diagnose.desk import Side, variant
 
     repository = looking.repository
     if ".." in revision:
@@ -174,9 +173,8 @@ def _culprits(
     cannot be explained is said on stderr: the bisect's answer stands without it."""
     import tempfile
 
-    from celedger.diagnose.desk import Desk
+    from celedger.diagnose.desk import Desk, Side
     from celedger.diagnose.explain import explain as ask
-    from celedger.diagnose.variants import Side
     from celedger.trial.workplace import choose_tasks, set_bench
 
     repository = session.repository

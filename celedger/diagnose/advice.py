@@ -11,7 +11,7 @@ from celedger.diagnose.profile import (
     OPTIMISER,
     PYTHON,
     WAITS,
-    Line,
+    HotLine,
     Operator,
     Profile,
     by_name,
@@ -208,5 +208,5 @@ def _phase(profile: Profile, name: str) -> float:
     return next((phase.share for phase in profile.phases if phase.name == name), 0.0)
 
 
-def _hottest(profile: Profile, phase: str) -> Line | None:
+def _hottest(profile: Profile, phase: str) -> HotLine | None:
     return next((line for line in profile.lines if line.phase == phase), None)

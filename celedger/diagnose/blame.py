@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness
 from celedger.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
 
@@ -21,7 +21,7 @@ class Blamed:
 
     hunk: Hunk
     closeness: int
-    place: Place | None
+    place: CodePlace | None
 
 
 def inside(tree: Path, frame: Frame) -> str | None:
@@ -33,8 +33,8 @@ def inside(tree: Path, frame: Frame) -> str | None:
 
 
 def blame(
-    finding: Finding, hunks: Sequence[Hunk], tree: Path, loaded: Iterable[str]
-) -> tuple[Finding, tuple[Blamed, ...]]:
+    finding: ExplainFinding, hunks: Sequence[Hunk], tree: Path, loaded: Iterable[str]
+) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
     """The hunks that have to do with it, the closest first, and the finding with its sureness in
     their light: a place that the change does not touch is no proof."""
     best: dict[int, Blamed] = {}
@@ -61,7 +61,7 @@ def blame(
     found.sort(key=lambda one: one.closeness)
     sure = finding.sureness
     close = bool(found) and found[0].closeness <= 1
-    if sure is Sureness.LIKELY and not close and finding.phase is not Phase.CRASH:
+    if sure is Sureness.LIKELY and not close and finding.phase is not FindingPhase.CRASH:
         sure = Sureness.LIKELY if len(found) == 1 else Sureness.UNSURE
     elif sure is Sureness.UNSURE and found and found[0].closeness == 0:
         sure = Sureness.LIKELY

@@ -11,11 +11,11 @@ import numpy as np
 
 from celedger.diagnose import start_rules as start
 from celedger.diagnose import step_rules as step
-from celedger.diagnose.difference import Comparison, Front
+from celedger.diagnose.difference import Front, TraceComparison
 from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import (
-    Finding,
-    Phase,
+    ExplainFinding,
+    FindingPhase,
     Sureness,
     became,
     call,
@@ -24,14 +24,14 @@ from celedger.diagnose.finding import (
     owner_of,
     share,
 )
-from celedger.diagnose.scene import Answer, Scene, Where
+from celedger.diagnose.scene import RuleAnswer, Scene, Where
 
 _PHASES = {
-    Where.INIT: Phase.INIT, Where.DATA: Phase.DATA,
-    Where.FORWARD: Phase.FORWARD, Where.LOSS: Phase.LOSS,
-    Where.BACKWARD: Phase.BACKWARD, Where.GRADIENTS: Phase.BACKWARD,
-    Where.SETTINGS: Phase.UPDATE, Where.BUFFER: Phase.FORWARD,
-    Where.UPDATE: Phase.UPDATE, Where.REPORT: Phase.REPORT,
+    Where.INIT: FindingPhase.INIT, Where.DATA: FindingPhase.DATA,
+    Where.FORWARD: FindingPhase.FORWARD, Where.LOSS: FindingPhase.LOSS,
+    Where.BACKWARD: FindingPhase.BACKWARD, Where.GRADIENTS: FindingPhase.BACKWARD,
+    Where.SETTINGS: FindingPhase.UPDATE, Where.BUFFER: FindingPhase.FORWARD,
+    Where.UPDATE: FindingPhase.UPDATE, Where.REPORT: FindingPhase.REPORT,
 }  # fmt: skip
 
 Rule = Callable[[Scene], Any]  # an Answer or its sentence; what is false where it does not hold
@@ -45,24 +45,24 @@ class Cause:
     rule: Rule
 
 
-def judge(c: Comparison, front: Front) -> Finding:
+def judge(c: TraceComparison, front: Front) -> ExplainFinding:
     """What the first difference is, in words."""
     scene = Scene(c, front)
     for cause in CAUSES:
         if cause.where is scene.where and (answer := cause.rule(scene)):
-            said = Answer(answer) if isinstance(answer, str) else answer
+            said = RuleAnswer(answer) if isinstance(answer, str) else answer
             return _finding(scene, cause, said)
     raise AssertionError(f"no cause for {scene.where}")  # each place ends with a rule that holds
 
 
-def _finding(s: Scene, cause: Cause, answer: Answer) -> Finding:
+def _finding(s: Scene, cause: Cause, answer: RuleAnswer) -> ExplainFinding:
     event = s.pair.b or s.pair.a
     assert event is not None
     module = answer.module if answer.module is not None else _module(s)
     about = s.c.b.modules.get(module) if module is not None else None
     facts = answer.facts or _facts(s)
-    return Finding(
-        answer.phase or (Phase.EVALUATION if s.where is Where.FORWARD and event.evaluation
+    return ExplainFinding(
+        answer.phase or (FindingPhase.EVALUATION if s.where is Where.FORWARD and event.evaluation
                          else _PHASES[s.where]),
         s.step, module, answer.kind or (about.short if about else ""),
         answer.tensor or _tensor(s), cause.name, answer.sentence,

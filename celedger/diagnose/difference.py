@@ -162,7 +162,7 @@ class Growth:
     diverged: int | None = None
 
 
-class Comparison:
+class TraceComparison:
     """Two traces side by side. `metrics`: the reported values that count, None for all."""
 
     def __init__(self, a: Trace, b: Trace, metrics: Collection[str] | None = None) -> None:
@@ -396,7 +396,7 @@ class Layer:
     rounding: float
 
 
-def depth(c: Comparison) -> tuple[Layer, ...]:
+def depth(c: TraceComparison) -> tuple[Layer, ...]:
     """The layers of the first full step in which anything differs."""
     steps = [p.step for p in c.pairs if p.one.kind in ("leave", "grad") and c.differs(p)]
     if not steps:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from celedger.diagnose.blame import blame
 from celedger.diagnose.causes import judge
-from celedger.diagnose.desk import Desk, Explanation
-from celedger.diagnose.difference import Comparison, Growth, depth
-from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.desk import Desk, Explanation, Side, coarsest, inexact
+from celedger.diagnose.difference import Growth, TraceComparison, depth
+from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness
 from celedger.diagnose.inexact import by_statistics, largest, unexplained
 from celedger.diagnose.scene import first_operator
 from celedger.diagnose.trace import Trace
-from celedger.diagnose.variants import Side, coarsest, inexact
 from celedger.errors import CannotJudge
 from celedger.model import Kind
 from celedger.repo.hunks import hunks
@@ -54,7 +53,7 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     bad, right = desk.run(b, sorted(full))
     crashed = not bad.ok and not _cut(right)
     whole = Explanation(task.name, a, b, seed, 0, "equal", cut=_cut(left) or _cut(right))
-    c: Comparison | None = None
+    c: TraceComparison | None = None
     for _ in range(3):  # each look further names a step that was not looked at in full
         c = _first(left, right, metrics)
         if c is None or inexact(a, b) or (wanted := _unseen(c, full)) is None:
@@ -130,18 +129,18 @@ def with_watchpoints(desk: Desk, found: Explanation) -> Explanation:
 
 def _first(
     left: Sequence[Trace], right: Sequence[Trace], metrics: set[str] | None
-) -> Comparison | None:
+) -> TraceComparison | None:
     """The first process whose trainings differ, by the order in which they started; the last where
     none does, None where there is none."""
     comparison = None
     for one, other in zip(left, right, strict=False):
-        comparison = Comparison(one, other, metrics)
+        comparison = TraceComparison(one, other, metrics)
         if not comparison.equal:
             break
     return comparison
 
 
-def _unseen(c: Comparison, full: set[int]) -> set[int] | None:
+def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
     """The steps to look at in full, where the trainings part before the first difference seen."""
     parted, front = c.parted, c.front()
     if parted is None or (front is not None and front.pair.step <= parted):
@@ -150,7 +149,7 @@ def _unseen(c: Comparison, full: set[int]) -> set[int] | None:
     return None if wanted <= full else wanted
 
 
-def _internal(c: Comparison) -> int:
+def _internal(c: TraceComparison) -> int:
     return sum(1 for pair in c.pairs if c.differs(pair))
 
 
@@ -162,24 +161,24 @@ def _files(*sides: Sequence[Trace]) -> set[str]:
     return {name for traces in sides for trace in traces for name in trace.files}
 
 
-def _crash(traces: Sequence[Trace], message: str, tree: Path) -> Finding:
+def _crash(traces: Sequence[Trace], message: str, tree: Path) -> ExplainFinding:
     """Side b breaks where side a trains."""
     inside = next((trace.inside for trace in reversed(traces) if trace.inside), ())
     step = traces[-1].steps if traces else 0
     path = inside[-1] if inside else None
     said = f"it fails at step {step}: {message}"
-    places: list[Place] = []
+    places: list[CodePlace] = []
     if traces:
         last = [e for e in traces[-1].events if e.site >= 0][-1:]
-        places = [Place("b", "last call", traces[-1].frames(e.site)) for e in last]
+        places = [CodePlace("b", "last call", traces[-1].frames(e.site)) for e in last]
     module = traces[-1].modules.get(path or "") if traces else None
-    return Finding(
-        Phase.CRASH, step, path, module.short if module else "", "", "crash", said,
+    return ExplainFinding(
+        FindingPhase.CRASH, step, path, module.short if module else "", "", "crash", said,
         places=tuple(places), sureness=Sureness.SURE,
     )  # fmt: skip
 
 
-def _may_be_rounding(finding: Finding) -> bool:
+def _may_be_rounding(finding: ExplainFinding) -> bool:
     return finding.cause not in _LITERAL and (
         finding.distance is not None and finding.distance.rounding
     )

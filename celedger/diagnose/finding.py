@@ -13,7 +13,7 @@ from celedger.diagnose.distance import Distance
 from celedger.diagnose.trace import Event, Frame, Module, Trace
 
 
-class Phase(StrEnum):
+class FindingPhase(StrEnum):
     INIT = "initialisation"
     DATA = "data"
     FORWARD = "forward"
@@ -32,7 +32,7 @@ class Sureness(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodePlace:
     """A line of code that has to do with it, on one side ("a" or "b"), innermost frame first."""
 
     side: str
@@ -41,8 +41,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    phase: Phase
+class ExplainFinding:
+    phase: FindingPhase
     step: int
     module: str | None  # its path on side b, "" for the whole model; None outside of all
     kind: str  # the module's class, short
@@ -52,7 +52,7 @@ class Finding:
     distance: Distance | None = None
     operator: str = ""
     facts: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[CodePlace, ...] = ()
     sureness: Sureness = Sureness.UNSURE
     evaluation: int = 0
     hints: tuple[str, ...] = field(default=())
@@ -145,19 +145,19 @@ def owner_of(path: str) -> str:
     return path.partition(":")[0] + ":" if ":" in path else ""
 
 
-def places_of(trace: Trace, side: str, event: Event | None, what: str) -> list[Place]:
+def places_of(trace: Trace, side: str, event: Event | None, what: str) -> list[CodePlace]:
     frames = trace.frames(event.site) if event is not None else ()
-    return [Place(side, what, frames)] if frames else []
+    return [CodePlace(side, what, frames)] if frames else []
 
 
-def code_of(trace: Trace, side: str, module: Module | None) -> list[Place]:
+def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
     """Where a module is constructed, and where its forward is written."""
     if module is None:
         return []
     found = []
     if frames := trace.frames(module.created):
-        found.append(Place(side, "constructed", frames))
+        found.append(CodePlace(side, "constructed", frames))
     if module.code is not None and not module.of_torch:
         file, first, last = module.code
-        found.append(Place(side, "forward", (Frame(file, first, f"forward …{last}"),)))
+        found.append(CodePlace(side, "forward", (Frame(file, first, f"forward …{last}"),)))
     return found

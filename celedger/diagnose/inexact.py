@@ -16,12 +16,12 @@ from scipy import stats
 from celedger.diagnose.blame import blame
 from celedger.diagnose.causes import judge
 from celedger.diagnose.desk import Desk, Explanation
-from celedger.diagnose.difference import Comparison, Front, Pair, relative_error
+from celedger.diagnose.difference import Front, Pair, TraceComparison, relative_error
 from celedger.diagnose.distance import EPSILON
 from celedger.diagnose.finding import (
-    Finding,
-    Phase,
-    Place,
+    CodePlace,
+    ExplainFinding,
+    FindingPhase,
     Sureness,
     became,
     call,
@@ -37,8 +37,10 @@ from celedger.repo.hunks import Hunk
 
 LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
 _STEPS = (0, 1, 2)
-_PHASES = {"init": Phase.INIT, "leave": Phase.FORWARD, "loss": Phase.LOSS, "grad": Phase.BACKWARD,
-           "pgrad": Phase.BACKWARD, "param": Phase.UPDATE}  # fmt: skip
+_PHASES = {
+    "init": FindingPhase.INIT, "leave": FindingPhase.FORWARD, "loss": FindingPhase.LOSS,
+    "grad": FindingPhase.BACKWARD, "pgrad": FindingPhase.BACKWARD, "param": FindingPhase.UPDATE,
+}  # fmt: skip
 
 Place_ = tuple[str, int, str | None, int, str, int]  # kind, step, path, call, name, evaluation
 # A module may amplify the error it is given: a normalisation of nearly constant values, or a
@@ -82,9 +84,9 @@ def _where(parted: Front | None) -> str:
     return f" (from step {event.step} on: {what} of {named(event.path)})"
 
 
-def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> Finding | None:
+def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> ExplainFinding | None:
     """The first place in the order of a's time whose statistics differ between two sets of runs."""
-    comparison = Comparison(left[0], right[0])
+    comparison = TraceComparison(left[0], right[0])
     a = [_features(trace, None) for trace in left]
     b = [_features(trace, comparison) for trace in right]
     places = [
@@ -103,7 +105,7 @@ def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> Finding | None
 
 
 def _features(
-    trace: Trace, comparison: Comparison | None
+    trace: Trace, comparison: TraceComparison | None
 ) -> dict[Place_, tuple[Event, tuple[float, float]]]:
     found: dict[Place_, tuple[Event, tuple[float, float]]] = {}
     for event in trace.of(*_PHASES):
@@ -131,8 +133,14 @@ def _welch(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _found(
-    c: Comparison, place: Place_, event: Event, what: str, x: np.ndarray, y: np.ndarray, p: float
-) -> Finding:
+    c: TraceComparison,
+    place: Place_,
+    event: Event,
+    what: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    p: float,
+) -> ExplainFinding:
     kind, step, path, _, _name, evaluation = place
     new = next((n for n, o in c.alignment.modules.items() if o == path), path)
     module = c.b.modules.get(new or "") if kind in ("leave", "grad") else None
@@ -151,21 +159,21 @@ def _found(
     changes = changed(old.settings, module.settings) if old and module else []
     if changes:
         said += f"; settings changed: {became(changes)}"
-    places: list[Place] = code_of(c.b, "b", module)
+    places: list[CodePlace] = code_of(c.b, "b", module)
     owner = (path or "").rpartition(".")[0] if kind in ("init", "pgrad", "param") else new
     if kind in ("init", "pgrad", "param"):
         places = code_of(c.b, "b", c.b.modules.get(owner or ""))
         initial = next((e for e in c.b.of("init") if c.path(e) == path), None)
         if initial is not None and (frames := c.b.frames(initial.site)):
-            places = [Place("b", "initialised", frames), *places]
-    phase = Phase.EVALUATION if evaluation else _PHASES[kind]
-    return Finding(
+            places = [CodePlace("b", "initialised", frames), *places]
+    phase = FindingPhase.EVALUATION if evaluation else _PHASES[kind]
+    return ExplainFinding(
         phase, step, owner, module.short if module else "", tensor, "statistics", said,
         None, "", (), tuple(places), Sureness.SURE if changes else Sureness.LIKELY, evaluation,
     )  # fmt: skip
 
 
-def unexplained(c: Comparison, dtype: str | None) -> Finding | None:
+def unexplained(c: TraceComparison, dtype: str | None) -> ExplainFinding | None:
     """The first tensor of step 0 whose error jumps beyond what its type explains, or None.
     `dtype`: that of an autocast, which is wider in error than the types that meet the eye."""
     begins = [p for p in c.pairs if p.one.kind == "init" and c.differs(p)]
@@ -194,7 +202,7 @@ def unexplained(c: Comparison, dtype: str | None) -> Finding | None:
     return None
 
 
-def _jump(c: Comparison, pair: Pair, error: float, before: float) -> Finding:
+def _jump(c: TraceComparison, pair: Pair, error: float, before: float) -> ExplainFinding:
     a, b = pair.a, pair.b
     assert a is not None and b is not None
     module = c.b.modules.get(b.path or "")
@@ -213,15 +221,15 @@ def _jump(c: Comparison, pair: Pair, error: float, before: float) -> Finding:
     finite = far.finite if far is not None else (True, True)
     if finite[0] and not finite[1]:
         said += "; it is not finite any more"
-    phase = Phase.BACKWARD if b.kind == "grad" else Phase.FORWARD
-    return Finding(
+    phase = FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD
+    return ExplainFinding(
         phase, pair.step, b.path, module.short if module else "", where,
         "random" if random else "precision", said, far,
         call(y) if y is not None else "", (), tuple(code_of(c.b, "b", module)), Sureness.LIKELY,
     )  # fmt: skip
 
 
-def largest(c: Comparison) -> float:
+def largest(c: TraceComparison) -> float:
     """The largest relative error of a module's output in step 0."""
     errors = [
         relative_error(p) for p in c.pairs if p.one.kind == "leave" and not p.step and p.a and p.b

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.stalls import Place, shown
+from celedger.diagnose.stalls import CodeLine, shown
 from celedger.errors import CannotJudge
 
 # A tensor that outlives the epoch after its own, and whose likes do so in every epoch, piles up;
@@ -30,7 +30,7 @@ PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBytes:
     """Bytes at the peak, and who had made what holds them; `place` None where no line of the
     user's did."""
 
@@ -38,14 +38,14 @@ class Held:
     phase: str
     module: str | None
     operator: str
-    place: Place | None
+    place: CodeLine | None
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class MemoryPeak:
     size: int
     step: int
-    held: tuple[Held, ...]  # adds up to `size`
+    held: tuple[HeldBytes, ...]  # adds up to `size`
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Leak:
     kind: str
     what: str
     module: str | None
-    place: Place | None
+    place: CodeLine | None
     number: float
     size: float
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class MemoryEpoch:
     """`peak`: of its steps and evaluation; `held` and `rss` when it was reported. Bytes."""
 
     epoch: int | None
@@ -76,24 +76,24 @@ class Epoch:
 class Memory:
     torch: str
     device: str
-    peaks: Mapping[str, Peak]  # of "step" and "evaluation"
+    peaks: Mapping[str, MemoryPeak]  # of "step" and "evaluation"
     peak_of_step: np.ndarray
     held: np.ndarray  # at the end of each step
     rss: np.ndarray
     peak_rss: int
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[MemoryEpoch, ...]
     leaks: tuple[Leak, ...]
     objects_pile_up: bool  # and a run that traces them can say where
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PeakPart:
     """One part of the difference between two peaks, in bytes."""
 
     phase: str
     module: str | None
     operator: str
-    place: Place | None
+    place: CodeLine | None
     before: int
     after: int
 
@@ -108,7 +108,7 @@ class Difference:
 
     before: Memory
     after: Memory
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[PeakPart, ...]]
     leaks: tuple[Leak, ...]
 
     @property
@@ -125,17 +125,17 @@ def load(found: Mapping[str, Any], roots: Mapping[str, str]) -> Memory:
     steps = {name: np.asarray(values, float) for name, values in found["steps"].items()}
     if not len(steps["peak"]):
         raise CannotJudge("the training ended before its first step did")
-    places = [Place(shown(file, roots), name, line) for file, name, line in found["places"]]
+    places = [CodeLine(shown(file, roots), name, line) for file, name, line in found["places"]]
 
-    def place(number: int) -> Place | None:
+    def place(number: int) -> CodeLine | None:
         return places[number] if number >= 0 else None
 
     peaks = {
-        name: Peak(
+        name: MemoryPeak(
             peak["bytes"],
             peak["step"],
             tuple(
-                Held(size, phase, module, operator, place(at))
+                HeldBytes(size, phase, module, operator, place(at))
                 for size, phase, module, operator, at in peak["held"]
             ),
         )
@@ -171,14 +171,16 @@ def compare(before: Memory, after: Memory) -> Difference:
 
 def _epochs(
     marks: Sequence[Mapping[str, Any]], peaks: np.ndarray, evaluations: Sequence[Sequence[int]]
-) -> list[Epoch]:
+) -> list[MemoryEpoch]:
     rows, start = [], 0
     for mark in marks:
         end = mark["step"]
         inside = [size for step, size in evaluations if start < step <= end]
         inside += peaks[start:end].tolist()
         if inside:
-            rows.append(Epoch(mark["epoch"], end, int(max(inside)), mark["held"], mark["rss"]))
+            rows.append(
+                MemoryEpoch(mark["epoch"], end, int(max(inside)), mark["held"], mark["rss"])
+            )
         start = end
     return rows
 
@@ -239,7 +241,7 @@ def _objects(marks: Sequence[Mapping[str, Any]], roots: Mapping[str, str]) -> tu
         rates = _rates(marks, [size.get(key, (0, 0))[0] for size in sizes])[1:]
         numbers = _rates(marks, [size.get(key, (0, 0))[1] for size in sizes])[1:]
         if len(rates) >= 1 and min(rates) >= BYTES and min(numbers) >= OBJECTS:
-            at = Place(shown(key[0], roots), "", key[1])
+            at = CodeLine(shown(key[0], roots), "", key[1])
             leaks.append(Leak("objects", "Python objects", None, at, min(numbers), min(rates)))
     largest = max((leak.size for leak in leaks), default=0.0)
     told = [leak for leak in leaks if leak.size >= LINE_SHARE * largest]
@@ -256,15 +258,15 @@ def _rates(marks: Sequence[Mapping[str, Any]], values: Sequence[float]) -> list[
     ]
 
 
-def _parts(before: Peak, after: Peak) -> tuple[Part, ...]:
+def _parts(before: MemoryPeak, after: MemoryPeak) -> tuple[PeakPart, ...]:
     sizes: dict[tuple[str, str | None, str], list[int]] = defaultdict(lambda: [0, 0])
-    places: dict[tuple[str, str | None, str], Place | None] = {}
+    places: dict[tuple[str, str | None, str], CodeLine | None] = {}
     for side, peak in enumerate((before, after)):
         for held in peak.held:
             key = held.phase, held.module, held.operator
             sizes[key][side] += held.size
             places[key] = held.place
-    parts = [Part(*key, places[key], *pair) for key, pair in sizes.items()]
+    parts = [PeakPart(*key, places[key], *pair) for key, pair in sizes.items()]
     return tuple(sorted(parts, key=lambda part: -abs(part.difference)))
 
 

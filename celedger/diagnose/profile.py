@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.stalls import Place, Samples, Stalls, find, shown
+from celedger.diagnose.stalls import CodeLine, Samples, Stalls, find, shown
 from celedger.diagnose.trace import EVENTS, processes, records
 from celedger.errors import CannotJudge
 
@@ -32,7 +32,7 @@ PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operat
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseTime:
     """Seconds of one phase in a timed step, and its share of the time of all."""
 
     name: str
@@ -58,10 +58,10 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HotLine:
     """A line of the user's, and its share of the samples; `phase` most of them fell in."""
 
-    place: Place
+    place: CodeLine
     phase: str
     share: float
 
@@ -71,7 +71,7 @@ class Wait:
     """A line that asks a tensor for a plain value, and how often a step."""
 
     method: str
-    place: Place
+    place: CodeLine
     times: float
 
 
@@ -109,13 +109,13 @@ class Profile:
     count: int  # of all steps, timed or not
     evaluation: float  # s in all
     evaluations: int
-    step: Phase
-    phases: tuple[Phase, ...]
+    step: PhaseTime
+    phases: tuple[PhaseTime, ...]
     operators: tuple[Operator, ...]
     window: tuple[int, int]  # first and last step under the profiler
     window_seconds: float  # of a step in it: the sum of its operators' medians
     problem: str
-    lines: tuple[Line, ...]
+    lines: tuple[HotLine, ...]
     waits: tuple[Wait, ...]
     workers: int | None
     stalls: Stalls
@@ -162,7 +162,7 @@ def load(
             "give the task more steps",
         )
     columns = {name: values[timed] for name, values in columns.items()}
-    places = tuple(Place(shown(file, roots), name, line) for file, name, line in found["places"])
+    places = tuple(CodeLine(shown(file, roots), name, line) for file, name, line in found["places"])
     samples = _samples(found["samples"], places)
     times = {name: columns[name] for name in PHASES}
     own = np.sum([times[name] for name in PHASES], axis=0)
@@ -218,9 +218,9 @@ def by_name(operators: Sequence[Operator]) -> list[Operator]:
     return sorted(found, key=lambda row: -row.seconds)
 
 
-def _phase(name: str, values: np.ndarray, all_steps: np.ndarray) -> Phase:
+def _phase(name: str, values: np.ndarray, all_steps: np.ndarray) -> PhaseTime:
     median, p90, p99 = np.quantile(values, (0.5, 0.9, 0.99)).tolist()
-    return Phase(name, median, p90, p99, float(values.sum() / all_steps.sum()))
+    return PhaseTime(name, median, p90, p99, float(values.sum() / all_steps.sum()))
 
 
 def _operator(row: Mapping[str, Any]) -> Operator:
@@ -230,7 +230,7 @@ def _operator(row: Mapping[str, Any]) -> Operator:
     )  # fmt: skip
 
 
-def _samples(found: Mapping[str, Sequence[float]], places: tuple[Place, ...]) -> Samples:
+def _samples(found: Mapping[str, Sequence[float]], places: tuple[CodeLine, ...]) -> Samples:
     return Samples(
         step=np.asarray(found["step"], int),
         phase=np.asarray(STATES)[np.asarray(found["state"], int)],
@@ -240,7 +240,7 @@ def _samples(found: Mapping[str, Sequence[float]], places: tuple[Place, ...]) ->
     )
 
 
-def _lines(samples: Samples, steps: set[int]) -> tuple[Line, ...]:
+def _lines(samples: Samples, steps: set[int]) -> tuple[HotLine, ...]:
     spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     chosen = np.isin(samples.step, list(steps)) & (samples.place >= 0)
     for place, phase, seconds in zip(
@@ -249,7 +249,7 @@ def _lines(samples: Samples, steps: set[int]) -> tuple[Line, ...]:
         spent[int(place)][str(phase)] += float(seconds)
     total = sum(sum(parts.values()) for parts in spent.values())
     lines = [
-        Line(
+        HotLine(
             samples.places[place],
             max(parts, key=lambda phase: parts[phase]),
             sum(parts.values()) / total,

@@ -9,11 +9,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from celedger.diagnose.difference import Comparison, Front
+from celedger.diagnose.difference import Front, TraceComparison
 from celedger.diagnose.distance import Distance, distance
 from celedger.diagnose.finding import (
-    Phase,
-    Place,
+    CodePlace,
+    FindingPhase,
     call,
     calls_changed,
     changed,
@@ -42,17 +42,17 @@ class Where(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RuleAnswer:
     """What a rule that holds says. `module`: its path in b, None for the place's own; `places`
     stand before those of the scene."""
 
     sentence: str
     module: str | None = None
-    places: Sequence[Place] = ()
+    places: Sequence[CodePlace] = ()
     tensor: str = ""
     operator: str = ""
     facts: Sequence[str] = ()
-    phase: Phase | None = None
+    phase: FindingPhase | None = None
     kind: str = ""  # the module's class, where the module is not in b
     far: Distance | None = None  # of weights at the start
 
@@ -60,7 +60,7 @@ class Answer:
 class Scene:
     """The first difference of two traces, and what surrounds it on both sides."""
 
-    def __init__(self, c: Comparison, front: Front) -> None:
+    def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front = c, front
         self.pair = front.pair
         self.step = front.pair.step
@@ -326,7 +326,7 @@ class Scene:
     # --- the code
 
     @cached_property
-    def places(self) -> list[Place]:
+    def places(self) -> list[CodePlace]:
         """The lines that lead here, the likeliest first."""
         c, where = self.c, self.where
         x, y = self.first_calls
@@ -345,19 +345,19 @@ class Scene:
             places += [*self.stepping(c.b, "b"), *self.stepping(c.a, "a")]
         return places
 
-    def stepping(self, trace: Trace, side: str) -> list[Place]:
+    def stepping(self, trace: Trace, side: str) -> list[CodePlace]:
         """Where the optimiser is made, where it is stepped, and where its step is written."""
-        places: list[Place] = []
+        places: list[CodePlace] = []
         for event in trace.of("hyper"):
             if event.step > self.step:
                 break
             places = places_of(trace, side, event, "optimiser made")
             if frames := trace.frames(event.raw.get("at", -1)):
-                places.append(Place(side, "optimiser stepped", frames))
+                places.append(CodePlace(side, "optimiser stepped", frames))
             code = event.raw.get("f")
             if code and not event.raw["c"].startswith("torch."):
                 frame = Frame(code[0], code[1], f"step …{code[2]}")
-                places.append(Place(side, "step", (frame,)))
+                places.append(CodePlace(side, "step", (frame,)))
         return places
 
     def module(self, path: str | None) -> Module | None:
@@ -390,7 +390,7 @@ def _which_is_new(
     return (left[0] if rest_a else None), (right[0] if rest_b else None)
 
 
-def first_operator(c: Comparison, front: Front) -> str:
+def first_operator(c: TraceComparison, front: Front) -> str:
     """Of the front's step, up to the front; empty where none was seen."""
     a, b = front.pair.a, front.pair.b
     if a is None or b is None:
@@ -416,5 +416,5 @@ def only_on_one_side(s: Scene, *, added: bool) -> list[Module]:
     return [s.c.a.modules[path] for path in s.c.alignment.removed]
 
 
-def code_on(s: Scene, module: Module, *, added: bool) -> list[Place]:
+def code_on(s: Scene, module: Module, *, added: bool) -> list[CodePlace]:
     return code_of(s.c.b, "b", module) if added else code_of(s.c.a, "a", module)

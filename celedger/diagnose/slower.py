@@ -30,7 +30,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpeedRow:
     """One part of the difference, seconds a step. `before` and `after` are means over the runs of
     a side, `noise` the standard error of their difference; `beyond`: noise does not explain it.
     `calls`: how often a step the operator ran on either side, where every run agreed."""
@@ -58,15 +58,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SpeedComparison:
     """`phases`, `operators` and `functions` each add up to `whole`. `added`: the rows of operators
     that only one side runs, or one runs more often, together."""
 
-    whole: Row
-    added: Row
-    phases: tuple[Row, ...]
-    operators: tuple[Row, ...]
-    functions: tuple[Row, ...]
+    whole: SpeedRow
+    added: SpeedRow
+    phases: tuple[SpeedRow, ...]
+    operators: tuple[SpeedRow, ...]
+    functions: tuple[SpeedRow, ...]
     stalls: tuple[Stall, ...]  # of the second side, none of whose cause is on the first
     waits: tuple[Wait, ...]  # the same of lines that ask a tensor for a plain value
     runs: int  # a side
@@ -80,12 +80,12 @@ class Comparison:
         return self._told.beyond and self._told.difference < 0
 
     @property
-    def _told(self) -> Row:
+    def _told(self) -> SpeedRow:
         """What the verdict rests on: the whole, else what was added where that is within noise."""
         return self.whole if self.whole.beyond else self.added
 
 
-def compare(before: Sequence[Profile], after: Sequence[Profile]) -> Comparison:
+def compare(before: Sequence[Profile], after: Sequence[Profile]) -> SpeedComparison:
     """The same number of profiles, at least two, of either side."""
     step = float(np.mean([_whole(profile) for profile in before]))
     whole = _row("step", "", [_whole(p) for p in before], [_whole(p) for p in after], FLOOR * step)
@@ -98,7 +98,7 @@ def compare(before: Sequence[Profile], after: Sequence[Profile]) -> Comparison:
     for profile in after:
         for stall in profile.stalls.found:
             seen[_cause(stall)].append(stall)
-    return Comparison(
+    return SpeedComparison(
         whole=whole,
         added=_sum("added or removed", changed, FLOOR * step, len(before)),
         phases=_complete(phases, whole),
@@ -181,7 +181,7 @@ def _rows(
     step: float,
     name: Callable[[Key], tuple[str, str]],
     count: Callable[[Profile], Mapping[Key, float]] | None = None,
-) -> list[Row]:
+) -> list[SpeedRow]:
     sides = [[read(profile) for profile in side] for side in (before, after)]
     counts = [[count(profile) for profile in side] for side in (before, after)] if count else None
     keys = dict.fromkeys(key for side in sides for run in side for key in run)
@@ -205,27 +205,27 @@ def _row(
     after: Sequence[float],
     floor: float,
     calls: tuple[float, float] | None = None,
-) -> Row:
+) -> SpeedRow:
     a, b = np.asarray(before), np.asarray(after)
     noise = math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
     difference = float(b.mean() - a.mean())
     beyond = abs(difference) > max(limit(len(a)) * noise, floor)
-    return Row(name, where, float(a.mean()), float(b.mean()), noise, beyond, calls)
+    return SpeedRow(name, where, float(a.mean()), float(b.mean()), noise, beyond, calls)
 
 
-def _sum(name: str, rows: Sequence[Row], floor: float, runs: int) -> Row:
+def _sum(name: str, rows: Sequence[SpeedRow], floor: float, runs: int) -> SpeedRow:
     """Rows together; their errors as if independent."""
     noise = math.sqrt(sum(row.noise**2 for row in rows))
     before, after = sum(row.before for row in rows), sum(row.after for row in rows)
     beyond = abs(after - before) > max(limit(runs) * noise, floor)
-    return Row(name, "", before, after, noise, beyond)
+    return SpeedRow(name, "", before, after, noise, beyond)
 
 
-def _complete(rows: Sequence[Row], whole: Row) -> tuple[Row, ...]:
+def _complete(rows: Sequence[SpeedRow], whole: SpeedRow) -> tuple[SpeedRow, ...]:
     """The rows, and last what makes them add up to the whole."""
     before = whole.before - sum(row.before for row in rows)
     after = whole.after - sum(row.after for row in rows)
-    return (*rows, Row(REMAINDER, "", before, after, whole.noise, beyond=False))
+    return (*rows, SpeedRow(REMAINDER, "", before, after, whole.noise, beyond=False))
 
 
 def _asked(wait: Wait) -> tuple[str, str, str]:

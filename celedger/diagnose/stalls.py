@@ -33,7 +33,7 @@ LIFT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodeLine:
     file: str
     function: str
     line: int
@@ -50,7 +50,7 @@ class Samples:
     phase: np.ndarray  # of str
     place: np.ndarray  # numbers of `places`
     seconds: np.ndarray
-    places: tuple[Place, ...]
+    places: tuple[CodeLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Stall:
     excess: float
     share: float
     phase: str
-    place: Place | None
+    place: CodeLine | None
     collector: bool
     computing: float
     every: int | None
@@ -97,7 +97,7 @@ def find(
     collected: np.ndarray,
     cpu: np.ndarray,
     samples: Samples,
-    pauses: Mapping[int, Place],
+    pauses: Mapping[int, CodeLine],
 ) -> Stalls:
     """Stalls among timed steps, all arrays one value a step: their numbers, the seconds that are
     their own (`phases` adds up to them), those on the wall's clock, those in the garbage collector
@@ -108,7 +108,7 @@ def find(
     wall_slow = _beyond(wall)[1] & ~slow
     excess = own - level
     usual = {name: np.median(values) for name, values in phases.items()}
-    groups: dict[tuple[bool, Place | None], list[int]] = defaultdict(list)
+    groups: dict[tuple[bool, CodeLine | None], list[int]] = defaultdict(list)
     normal = _shares(samples, set(steps[~slow].tolist()))
     for at in np.flatnonzero(slow).tolist():
         groups[_cause(at, steps, excess, collected, samples, normal, pauses)].append(at)
@@ -183,8 +183,8 @@ def _cause(
     collected: np.ndarray,
     samples: Samples,
     normal: Mapping[int, float],
-    pauses: Mapping[int, Place],
-) -> tuple[bool, Place | None]:
+    pauses: Mapping[int, CodeLine],
+) -> tuple[bool, CodeLine | None]:
     """Whether it was the garbage collector, and the line that the time beyond was spent at."""
     step = int(steps[at])
     if collected[at] >= EXPLAINED * excess[at]:
@@ -211,7 +211,7 @@ def _stall(
     phases: Mapping[str, np.ndarray],
     usual: Mapping[str, float],
     cpu: np.ndarray,
-    place: Place | None,
+    place: CodeLine | None,
     collector: bool,
 ) -> Stall:
     at = np.asarray(members)

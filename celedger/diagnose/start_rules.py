@@ -12,7 +12,7 @@ from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance, same_law, spread
 from celedger.diagnose.finding import (
     VIEWS,
-    Place,
+    CodePlace,
     call,
     code_of,
     figure,
@@ -22,7 +22,7 @@ from celedger.diagnose.finding import (
     share,
     some,
 )
-from celedger.diagnose.scene import Answer, Scene, code_on, only_on_one_side
+from celedger.diagnose.scene import RuleAnswer, Scene, code_on, only_on_one_side
 from celedger.diagnose.trace import Event, Tensor, Trace
 
 _FEW = 2  # elements: no distribution can be told from so few
@@ -50,7 +50,7 @@ def _is_redrawn(pair: Pair) -> bool:
     return same_law(x, y)
 
 
-def wrong_weights(s: Scene) -> Answer | None:
+def wrong_weights(s: Scene) -> RuleAnswer | None:
     pairs = _other_weights(s)
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]
     if not wrong:
@@ -74,12 +74,12 @@ def wrong_weights(s: Scene) -> Answer | None:
     rest = [str(p.one.path) for p in pairs if p not in wrong]
     facts = [f"drawn anew, with the same distribution: {some(rest)}"] if rest else []
     far = distance(a.tensors[0], b.tensors[0])
-    return Answer(sentence, path, places, f"`{b.path}`", new, facts, far=far)
+    return RuleAnswer(sentence, path, places, f"`{b.path}`", new, facts, far=far)
 
 
-def _made(trace: Trace, side: str, event: Event) -> list[Place]:
+def _made(trace: Trace, side: str, event: Event) -> list[CodePlace]:
     frames = trace.frames(event.raw.get("v", -1))
-    return [Place(side, "made a parameter", frames)] if frames else []
+    return [CodePlace(side, "made a parameter", frames)] if frames else []
 
 
 def _distribution(x: Tensor, y: Tensor) -> str:
@@ -100,7 +100,7 @@ def _distribution(x: Tensor, y: Tensor) -> str:
     return f" in {share(far.share)} of its elements"
 
 
-def redrawn(s: Scene, sentence: str, **more: object) -> Answer:
+def redrawn(s: Scene, sentence: str, **more: object) -> RuleAnswer:
     """Weights of the same distribution with other numbers: what draws before them is the cause."""
     a, b = s.other_draw
     pairs = _other_weights(s)
@@ -110,10 +110,10 @@ def redrawn(s: Scene, sentence: str, **more: object) -> Answer:
     ]
     places = [*places_of(s.c.b, "b", b, "draws"), *places_of(s.c.a, "a", a, "draws")]
     module = owner_of(str(first))
-    return replace(Answer(sentence, module, places, f"`{first}`", facts=facts), **more)  # type: ignore[arg-type]
+    return replace(RuleAnswer(sentence, module, places, f"`{first}`", facts=facts), **more)  # type: ignore[arg-type]
 
 
-def module_drawn(s: Scene, *, added: bool) -> Answer | None:
+def module_drawn(s: Scene, *, added: bool) -> RuleAnswer | None:
     modules = [module for module in only_on_one_side(s, added=added) if module.shapes]
     if not modules:
         return None
@@ -152,7 +152,7 @@ def shared_rows(s: Scene) -> float:
     return both / max(1, min(len(mine), len(theirs)))
 
 
-def data_order(s: Scene) -> Answer | None:
+def data_order(s: Scene) -> RuleAnswer | None:
     if (rows := other_batch(s)) is None:
         return None
     if rows[0] == rows[1]:
@@ -162,11 +162,11 @@ def data_order(s: Scene) -> Answer | None:
     else:
         return None
     if not _drew_before(s) or s.other_draw == (None, None):
-        return Answer(sentence)
+        return RuleAnswer(sentence)
     a, b = s.other_draw
     places = [*places_of(s.c.b, "b", b, "draws"), *places_of(s.c.a, "a", a, "draws")]
     sentence += f", because random numbers are drawn in another order: {drawn(s)}"
-    return Answer(sentence, places=places)
+    return RuleAnswer(sentence, places=places)
 
 
 def _drew_before(s: Scene) -> bool:

@@ -12,7 +12,7 @@ from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import (
     VIEWS,
-    Phase,
+    FindingPhase,
     became,
     call,
     changed,
@@ -22,7 +22,7 @@ from celedger.diagnose.finding import (
     places_of,
     some,
 )
-from celedger.diagnose.scene import Answer, Scene, Where, code_on, only_on_one_side
+from celedger.diagnose.scene import RuleAnswer, Scene, Where, code_on, only_on_one_side
 from celedger.diagnose.trace import Event, Trace
 
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
@@ -66,7 +66,7 @@ def other_mode(s: Scene) -> str | None:
     return f"{where}{more} runs in {state} mode during {during}, as it did not before"
 
 
-def child(s: Scene, *, added: bool) -> Answer | None:
+def child(s: Scene, *, added: bool) -> RuleAnswer | None:
     """A module that only one side has, called from the one at fault before this."""
     trace, new = (s.c.b, s.modules[1]) if added else (s.c.a, None)
     parent = (new.path if new is not None else None) if added else s.owner
@@ -83,7 +83,7 @@ def child(s: Scene, *, added: bool) -> Answer | None:
     if any(event.drew for event in trace.events if event.path == module.path):
         sentence += "; it draws random numbers, so later ones are drawn in another order"
     places = code_on(s, module, added=added)
-    return Answer(sentence, module.path, places, kind=module.short)
+    return RuleAnswer(sentence, module.path, places, kind=module.short)
 
 
 def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
@@ -160,7 +160,7 @@ def _detaching(s: Scene) -> Event | None:
     return next((e for e in s.fresh if e.name in names), None)
 
 
-def gradient(s: Scene) -> Answer:
+def gradient(s: Scene) -> RuleAnswer:
     """What becomes of a gradient in the backward pass, though all forward values agree."""
     module, detaching, places = s.gradient_path, _detaching(s), []
     sentence = f"the gradient that reaches {named(module)} differs, though all forward values agree"
@@ -185,10 +185,10 @@ def gradient(s: Scene) -> Answer:
     for path in dict.fromkeys((module, s.gradient_path)):
         places += code_of(s.c.b, "b", s.module(path))
     operator = call(detaching) if detaching is not None else ""
-    return Answer(sentence, module, places, operator=operator)
+    return RuleAnswer(sentence, module, places, operator=operator)
 
 
-def gradient_cut(s: Scene, *, on: str, seen: bool) -> Answer | None:
+def gradient_cut(s: Scene, *, on: str, seen: bool) -> RuleAnswer | None:
     """A gradient that arrives on one side only, or (seen) one that a call takes a part of."""
     cutting = _detaching(s) is not None or flagged_output(s) is not None
     arrives = s.missing and (s.pair.b is None) is (on == "b")
@@ -204,13 +204,13 @@ def gradient_pairs(s: Scene) -> list[Pair]:
     ]  # fmt: skip
 
 
-def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> Answer:
+def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> RuleAnswer:
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else owner_of(str(gradient_pairs(s)[0].one.path))
     places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
-    phase = Phase.UPDATE if by_loop else None
-    return Answer(sentence + _new_or_gone(s), module, places, phase=phase)
+    phase = FindingPhase.UPDATE if by_loop else None
+    return RuleAnswer(sentence + _new_or_gone(s), module, places, phase=phase)
 
 
 def not_cleared(s: Scene) -> bool:
@@ -240,7 +240,7 @@ def gradient_factor(s: Scene) -> float | None:
     return ratios[0]
 
 
-def optimiser_settings(s: Scene, wanted: str) -> Answer | None:
+def optimiser_settings(s: Scene, wanted: str) -> RuleAnswer | None:
     """A sentence on the optimiser's settings that differ, where they are of this kind."""
     c, step, number = s.c, s.step, s.b.path
     old = c.hyper(c.a)[step].get(number, {"class": "", "of": {}})
@@ -274,7 +274,7 @@ def optimiser_settings(s: Scene, wanted: str) -> Answer | None:
         sentence += f"; it is given {some(fresh)} too" if fresh else ""
     if cause != wanted:
         return None
-    return Answer(sentence, "", tensor=key, kind=s.b.raw["c"].rpartition(".")[2])
+    return RuleAnswer(sentence, "", tensor=key, kind=s.b.raw["c"].rpartition(".")[2])
 
 
 def _rate_shift(s: Scene) -> str:
@@ -313,7 +313,7 @@ def _group(s: Scene, names: Sequence[str]) -> str:
     return f"{len(names)} parameters ({some(names)})"
 
 
-def buffer(s: Scene, *, by_settings: bool) -> Answer | None:
+def buffer(s: Scene, *, by_settings: bool) -> RuleAnswer | None:
     path = owner_of(s.b.path or "")
     new = s.module(path)
     old = s.c.a.modules.get(s.c.alignment.modules.get(path, path))
@@ -322,7 +322,7 @@ def buffer(s: Scene, *, by_settings: bool) -> Answer | None:
         return None
     why = f": settings changed: {became(changes)}" if changes else ""
     places = [*code_of(s.c.b, "b", new), *code_of(s.c.a, "a", old)]
-    return Answer(f"statistics {changed_names(s)} differ after equal forward passes{why}",
+    return RuleAnswer(f"statistics {changed_names(s)} differ after equal forward passes{why}",
                   path, places)  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def state_anew(s: Scene) -> bool:
     return False
 
 
-def report(s: Scene) -> Answer:
+def report(s: Scene) -> RuleAnswer:
     changes = [
         change for change in changed(s.a.raw["v"], s.b.raw["v"])
         if s.c.metrics is None or change[0] in s.c.metrics
@@ -360,5 +360,5 @@ def report(s: Scene) -> Answer:
     if calls:
         event = (s.fresh or s.gone)[0]
         sentence += f": `{call(event)}` is {'new' if s.fresh else 'gone'} in the evaluation"
-    phase = Phase.EVALUATION if calls else None
-    return Answer(sentence, tensor=changes[0][0] if changes else "", phase=phase)
+    phase = FindingPhase.EVALUATION if calls else None
+    return RuleAnswer(sentence, tensor=changes[0][0] if changes else "", phase=phase)

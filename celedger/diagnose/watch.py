@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from celedger.diagnose import watchpoints
-from celedger.diagnose.halves import Scale, loss_scale
 from celedger.diagnose.watch_rules import overflow_step, sound
-from celedger.diagnose.watched import Watched, read
-from celedger.diagnose.watchpoints import Finding
+from celedger.diagnose.watched import LossScale, Watched, loss_scale, read
+from celedger.diagnose.watchpoints import WatchpointFinding
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.trial.diagnostic import EAGER, diagnose
@@ -19,10 +18,10 @@ from celedger.trial.runner import Bench
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTraining:
     training: Watched
-    findings: tuple[Finding, ...]
-    scale: Scale
+    findings: tuple[WatchpointFinding, ...]
+    scale: LossScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class WatchReport:
     task: Task
     commit: Commit
     seed: int
-    trainings: tuple[Judged, ...]  # one for each process that trained, by their start
+    trainings: tuple[JudgedTraining, ...]  # one for each process that trained, by their start
     failed: str = ""  # why the run did not end well, if it did not
 
     @property
@@ -70,7 +69,7 @@ def watch(
             if step is not None:
                 trainings[i] = _with_steps(trainings[i], seen, {step - 1, step})
     judged = tuple(
-        Judged(one, tuple(watchpoints.judge(one, thresholds)), loss_scale(sound(one)))
+        JudgedTraining(one, tuple(watchpoints.judge(one, thresholds)), loss_scale(sound(one)))
         for one in trainings
     )
     report = WatchReport(task, commit, seed, judged, "" if done.ok else done.message)

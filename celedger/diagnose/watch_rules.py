@@ -7,12 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
-from celedger.diagnose.halves import ENOUGH
-from celedger.diagnose.watched import FUNCTION, Change, Row, Step, Watched
+from celedger.diagnose.watched import (
+    ENOUGH,
+    FUNCTION,
+    TensorFigures,
+    Watched,
+    WatchedStep,
+    WeightChange,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a figure was met."""
 
     step: int
@@ -52,7 +58,7 @@ def sound(training: Watched) -> Watched:
 # --- overflow --------------------------------------------------------------------------------
 
 
-def overflow(training: Watched, limit: float) -> Iterator[Place]:
+def overflow(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for step in training.steps:
         if step.skipped and step.scale > 1.0:
             continue  # a gradient scaler that finds its scale meets infinite gradients by design
@@ -62,29 +68,29 @@ def overflow(training: Watched, limit: float) -> Iterator[Place]:
         if step.broke and not math.isfinite(row.size):
             yield _broken_operator(step, row.size)
         else:
-            yield Place(step.number, *_maker(row), row.size, _overflow_note(row))
+            yield TensorPlace(step.number, *_maker(row), row.size, _overflow_note(row))
         return
     for number, loss in training.losses:
         if not math.isfinite(loss):
             seen = next((step for step in training.steps if step.number == number), None)
             if seen is None:
-                yield Place(number, FUNCTION, "loss", loss, "its modules were not looked at")
+                yield TensorPlace(number, FUNCTION, "loss", loss, "its modules were not looked at")
             elif seen.broke:
                 yield _broken_operator(seen, loss)
             else:
                 note = "every module's output was finite: the loss function made it"
-                yield Place(number, FUNCTION, "loss", loss, note)
+                yield TensorPlace(number, FUNCTION, "loss", loss, note)
             return
 
 
-def _broken_operator(step: Step, figure: float) -> Place:
+def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace:
     assert step.broke is not None
     phase, module, operator = step.broke
     note = "the first operator to produce it: what it was given is finite"
-    return Place(step.number, module, f"{operator}, {phase}", figure, note)
+    return TensorPlace(step.number, module, f"{operator}, {phase}", figure, note)
 
 
-def _first_broken(step: Step, limit: float = math.inf) -> Row | None:
+def _first_broken(step: WatchedStep, limit: float = math.inf) -> TensorFigures | None:
     """The first tensor of a step with a NaN or a value of `limit` or more.
 
     Minus infinity alone is how attention is masked: it counts only if something else breaks, too.
@@ -96,7 +102,7 @@ def _first_broken(step: Step, limit: float = math.inf) -> Row | None:
     return next((row for row in hurt if row.trainable or row not in masks), None)
 
 
-def _maker(row: Row) -> tuple[str, str]:
+def _maker(row: TensorFigures) -> tuple[str, str]:
     """The module that made the tensor, and the tensor's name."""
     if row.what == "in":  # made by no module, so by the code around the call, or the data
         if row.parent is None:
@@ -107,7 +113,7 @@ def _maker(row: Row) -> tuple[str, str]:
     return (row.name, row.tensor)
 
 
-def _overflow_note(row: Row) -> str:
+def _overflow_note(row: TensorFigures) -> str:
     if row.what == "in" and row.parent is None:
         return "the batch itself is not finite"
     if row.kind == "activation":
@@ -118,7 +124,7 @@ def _overflow_note(row: Row) -> str:
 # --- half precision --------------------------------------------------------------------------
 
 
-def underflow(training: Watched, limit: float) -> Iterator[Place]:
+def underflow(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for step in training.steps:
         for lost in step.lost:
             share = lost.lost / max(1, lost.at_risk)
@@ -128,14 +134,14 @@ def underflow(training: Watched, limit: float) -> Iterator[Place]:
                     f"{lost.operator} gave zero for {lost.lost} of {lost.at_risk} values that are "
                     f"not zero, in {step.half}"
                 )
-                yield Place(step.number, lost.module, tensor, share, note)
+                yield TensorPlace(step.number, lost.module, tensor, share, note)
 
 
 # --- weights ---------------------------------------------------------------------------------
 
 
-def stuck(training: Watched, limit: float) -> Iterator[Place]:
-    series: dict[str, list[tuple[Step, Change]]] = {}
+def stuck(training: Watched, limit: float) -> Iterator[TensorPlace]:
+    series: dict[str, list[tuple[WatchedStep, WeightChange]]] = {}
     for step in training.steps:
         for change in step.changes:
             series.setdefault(change.name, []).append((step, change))
@@ -153,16 +159,16 @@ def stuck(training: Watched, limit: float) -> Iterator[Place]:
         # A bias before a norm, or of attention's keys, has no effect: its gradient is rounding.
         if not (moves and len(training.parameters[name].shape) < 2 and "gradient is" in why):
             step, change = found[0]
-            yield Place(step.number, *_owner(name), change.largest, why)
+            yield TensorPlace(step.number, *_owner(name), change.largest, why)
     steps = [step for step in training.steps if not step.skipped]
     for name in steps[0].orphans if len(steps) >= STUCK else ():
         known = training.parameters.get(name)
         if all(name in step.orphans for step in steps) and not (known and known.trained):
             note = "it gets gradients, and no optimiser holds it"
-            yield Place(steps[0].number, *_owner(name), 0.0, note)
+            yield TensorPlace(steps[0].number, *_owner(name), 0.0, note)
 
 
-def _why_stuck(name: str, found: list[tuple[Step, Change]]) -> str:
+def _why_stuck(name: str, found: list[tuple[WatchedStep, WeightChange]]) -> str:
     rows = [row for step, _ in found for row in step.gradients()
             if row.kind == "parameter" and row.name == name]  # fmt: skip
     if not rows:
@@ -174,7 +180,7 @@ def _why_stuck(name: str, found: list[tuple[Step, Change]]) -> str:
     return "its gradient is not zero, but the step is smaller than its last place"
 
 
-def _changes(training: Watched) -> Iterator[tuple[Step, Change, float]]:
+def _changes(training: Watched) -> Iterator[tuple[WatchedStep, WeightChange, float]]:
     """|Δw| / |w| of matrices that began with different elements (those that began at zero change
     by more than themselves at first), where gradients are dense."""
     sparse = {r.name for s in training.steps for r in s.rows if r.what == "sparse"}
@@ -186,13 +192,13 @@ def _changes(training: Watched) -> Iterator[tuple[Step, Change, float]]:
                 yield step, change, change.change / change.before
 
 
-def large_change(training: Watched, limit: float) -> Iterator[Place]:
+def large_change(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for step, change, ratio in _changes(training):
         if not ratio <= limit:
-            yield Place(step.number, *_owner(change.name), ratio)
+            yield TensorPlace(step.number, *_owner(change.name), ratio)
 
 
-def small_change(training: Watched, limit: float) -> Iterator[Place]:
+def small_change(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """A weight whose ratio never was above the limit, in a training long enough to tell."""
     series: dict[str, list[tuple[int, float, float]]] = {}
     for step, change, ratio in _changes(training):
@@ -200,7 +206,7 @@ def small_change(training: Watched, limit: float) -> Iterator[Place]:
     for name, seen in series.items():
         most = max(ratio for _, ratio, _ in seen)
         if len(seen) >= 2 * IN_A_ROW and most < limit and any(largest > 0 for *_, largest in seen):
-            yield Place(seen[0][0], *_owner(name), most, "the most in any step looked at")
+            yield TensorPlace(seen[0][0], *_owner(name), most, "the most in any step looked at")
 
 
 def _gains(training: Watched) -> Iterator[tuple[str, float]]:
@@ -215,21 +221,25 @@ def _gains(training: Watched) -> Iterator[tuple[str, float]]:
             yield about.name, about.std * math.sqrt(about.fan_in)
 
 
-def large_init(training: Watched, limit: float) -> Iterator[Place]:
+def large_init(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for name, gain in _gains(training):
         if gain > limit:
             fan = training.parameters[name].fan_in
-            yield Place(0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}")
+            yield TensorPlace(
+                0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}"
+            )
 
 
-def small_init(training: Watched, limit: float) -> Iterator[Place]:
+def small_init(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for name, gain in _gains(training):
         if gain < limit:
             fan = training.parameters[name].fan_in
-            yield Place(0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}")
+            yield TensorPlace(
+                0, *_owner(name), gain, f"std {gain / math.sqrt(fan):.3g}, fan-in {fan}"
+            )
 
 
-def alike(training: Watched, limit: float) -> Iterator[Place]:
+def alike(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """Matrices that began constant and whose units are alike after `IN_A_ROW` real steps: nothing
     will ever tell them apart. (One that ends a residual branch, or a head, is not after one.)"""
     steps = [step for step in training.steps if not step.skipped]
@@ -238,23 +248,23 @@ def alike(training: Watched, limit: float) -> Iterator[Place]:
             about = training.parameters[name]
             if gap <= limit and about.fan_in:
                 said = f"it began as {about.low:.3g} everywhere, and {about.shape[0]} units are one"
-                yield Place(step.number, *_owner(name), gap, said)
+                yield TensorPlace(step.number, *_owner(name), gap, said)
 
 
 # --- gradients -------------------------------------------------------------------------------
 
 
-def _layers(step: Step, training: Watched) -> list[Row]:
+def _layers(step: WatchedStep, training: Watched) -> list[TensorFigures]:
     return [
         row for row in step.gradients()
         if row.what == "dense" and training.parameters[row.name].fan_in
     ]  # fmt: skip
 
 
-def vanishing(training: Watched, limit: float) -> Iterator[Place]:
+def vanishing(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """A matrix whose gradient (RMS) is this much smaller than the largest layer's, `IN_A_ROW` times
     running. The first step does not count: a branch that begins at zero sends nothing back."""
-    running: dict[str, list[Place]] = {}
+    running: dict[str, list[TensorPlace]] = {}
     fired: set[str] = set()
     for step in training.steps:
         rows = _layers(step, training)
@@ -268,13 +278,13 @@ def vanishing(training: Watched, limit: float) -> Iterator[Place]:
                 continue
             note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
             run = running.setdefault(row.name, [])
-            run.append(Place(step.number, *_owner(row.name, "gradient"), ratio, note))
+            run.append(TensorPlace(step.number, *_owner(row.name, "gradient"), ratio, note))
             if len(run) == IN_A_ROW and row.name not in fired:
                 fired.add(row.name)
                 yield run[0]
 
 
-def exploding(training: Watched, limit: float) -> Iterator[Place]:
+def exploding(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """A layer's gradient (RMS) beside the largest of any layer in the first steps looked at: a
     layer behind a branch that begins at zero has none at first."""
     steps = [step for step in training.steps if not step.skipped and _layers(step, training)]
@@ -284,33 +294,33 @@ def exploding(training: Watched, limit: float) -> Iterator[Place]:
         for row in _layers(step, training):
             if not row.rms / most <= limit:
                 note = f"RMS {row.rms:.2g}, at first no layer's above {most:.2g}"
-                yield Place(step.number, *_owner(row.name, "gradient"), row.rms / most, note)
+                yield TensorPlace(step.number, *_owner(row.name, "gradient"), row.rms / most, note)
 
 
 # --- activations -----------------------------------------------------------------------------
 
 
-def out_of_range(training: Watched, limit: float) -> Iterator[Place]:
+def out_of_range(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for step in training.steps:
         for row in step.rows:
             if row.kind == "activation" and row.trainable and limit < row.size < math.inf:
-                yield Place(step.number, row.name, row.tensor, row.size)
+                yield TensorPlace(step.number, row.name, row.tensor, row.size)
 
 
-def dead(training: Watched, limit: float) -> Iterator[Place]:
+def dead(training: Watched, limit: float) -> Iterator[TensorPlace]:
     for step in training.steps:
         for key, since, units, dead in step.units:
             what, _, name = key.partition(" ")
             tensor = "output" if what == "out" else "input (a rectifier's output)"
             if dead / units > limit:
                 note = f"{dead} of {units} units never positive, steps {since} to {step.number}"
-                yield Place(since, name, tensor, dead / units, note)
+                yield TensorPlace(since, name, tensor, dead / units, note)
 
 
-def saturated(training: Watched, limit: float) -> Iterator[Place]:
+def saturated(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """The share of a tanh beyond ±0.99, of a sigmoid outside 0.01 to 0.99: the slope there is 2 %
     and 4 % of its largest."""
-    runs: dict[tuple[str, str], list[Place]] = {}
+    runs: dict[tuple[str, str], list[TensorPlace]] = {}
     fired: set[tuple[str, str]] = set()
     for step in training.steps:
         for row in step.rows:
@@ -323,7 +333,7 @@ def saturated(training: Watched, limit: float) -> Iterator[Place]:
                 runs[key] = []
                 continue
             run = runs.setdefault(key, [])
-            run.append(Place(step.number, row.name, row.tensor, share))
+            run.append(TensorPlace(step.number, row.name, row.tensor, share))
             if len(run) == IN_A_ROW and key not in fired:
                 fired.add(key)
                 yield run[0]
@@ -332,7 +342,7 @@ def saturated(training: Watched, limit: float) -> Iterator[Place]:
 # --- loss and data ---------------------------------------------------------------------------
 
 
-def not_decreasing(training: Watched, limit: float) -> Iterator[Place]:
+def not_decreasing(training: Watched, limit: float) -> Iterator[TensorPlace]:
     """How far the best stretch of the loss is below its first one, in standard errors of the two.
     Two optimisers play against each other: their losses need not fall."""
     losses = [loss for _, loss in training.losses]
@@ -346,7 +356,7 @@ def not_decreasing(training: Watched, limit: float) -> Iterator[Place]:
     gain = (first[0] - best[0]) / error if error > 0 else math.inf * (first[0] - best[0] > 0)
     if not gain > limit:
         note = f"{first[0]:.4g} over the first {size} steps, {best[0]:.4g} in the best {size}"
-        yield Place(
+        yield TensorPlace(
             training.losses[0][0], FUNCTION, "loss", 0.0 if math.isnan(gain) else gain, note
         )
 
@@ -357,7 +367,7 @@ def _variance(values: list[float]) -> float:
     return sum(step * step for step in steps) / (2 * len(steps)) if steps else 0.0
 
 
-def stale(training: Watched, limit: float) -> Iterator[Place]:
+def stale(training: Watched, limit: float) -> Iterator[TensorPlace]:
     run: list[tuple[int, Mapping[str, object]]] = []
     for step in training.steps:
         if step.batch is None:
@@ -369,7 +379,7 @@ def stale(training: Watched, limit: float) -> Iterator[Place]:
         if len(run) > limit and not whole:
             at, batch = run[0]
             note = f"the same {batch['shape']} in steps {at} to {step.number}, each time looked at"
-            yield Place(at, str(batch["module"]), "input", float(len(run)), note)
+            yield TensorPlace(at, str(batch["module"]), "input", float(len(run)), note)
             return
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ FUNCTION = "-"  # where an operator ran that belongs to no module: most often th
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TensorFigures:
     """Figures of one tensor in one step, in the order in which the training made them."""
 
     kind: str  # activation, gradient (of an activation) or parameter (its gradient)
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WeightChange:
     """Of a parameter in one step: L2 norm before, L2 norm and largest element of the change."""
 
     name: str
@@ -74,7 +74,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WatchedStep:
     """A step that was looked at. `skipped`: the weights were left alone, or the training died."""
 
     number: int
@@ -82,8 +82,8 @@ class Step:
     half: str  # the half precision in use, if any
     scale: float  # of the loss, by a gradient scaler
     rates: tuple[float, ...]
-    rows: tuple[Row, ...]
-    changes: tuple[Change, ...]
+    rows: tuple[TensorFigures, ...]
+    changes: tuple[WeightChange, ...]
     alike: Mapping[str, float]  # of matrices constant at first: the greatest gap between units
     units: tuple[tuple[str, int, int, int], ...]  # rectifier, since step, units, dead ones
     lost: tuple[Lost, ...]
@@ -92,7 +92,7 @@ class Step:
     orphans: tuple[str, ...]  # parameters with a gradient that no optimiser holds
     loss_dtype: str
 
-    def gradients(self) -> Iterator[Row]:
+    def gradients(self) -> Iterator[TensorFigures]:
         return (row for row in self.rows if row.kind != "activation")
 
 
@@ -116,7 +116,7 @@ class Watched:
     parameters: Mapping[str, Parameter]
     optimisers: int
     losses: tuple[tuple[int, float], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[WatchedStep, ...]
     counts: Mapping[str, tuple[int, ...]]
 
     @property
@@ -149,13 +149,13 @@ def watched(folder: Path) -> Watched | None:
     )  # fmt: skip
 
 
-def _step(raw: Mapping[str, Any]) -> Step:
+def _step(raw: Mapping[str, Any]) -> WatchedStep:
     operators = raw.get("operators") or {}
     broke = operators.get("broke")
-    return Step(
+    return WatchedStep(
         number=raw["step"], skipped=raw["skipped"], half=raw["half"], scale=raw["scale"] or 1.0,
-        rates=tuple(raw.get("rates", ())), rows=tuple(Row(*row) for row in raw["rows"]),
-        changes=tuple(Change(*row) for row in raw["weights"]), alike=dict(raw["alike"]),
+        rates=tuple(raw.get("rates", ())), rows=tuple(TensorFigures(*row) for row in raw["rows"]),
+        changes=tuple(WeightChange(*row) for row in raw["weights"]), alike=dict(raw["alike"]),
         units=tuple((key, since, units, dead) for key, since, units, dead in raw["units"]),
         lost=tuple(Lost(*row) for row in operators.get("lost", ())),
         broke=(broke[0], broke[1], broke[2]) if broke else None,
@@ -169,3 +169,75 @@ def _parameter(name: str, raw: Mapping[str, Any]) -> Parameter:
         name, raw["kind"], tuple(raw["shape"]), bool(raw.get("trained")), raw.get("fan_in", 0),
         raw.get("min", math.nan), raw.get("max", math.nan), raw.get("std", math.nan),
     )  # fmt: skip
+
+
+# --- half precision
+#
+# Scaling the loss multiplies every gradient before it is rounded (Micikevicius et al. 2018,
+# arXiv:1710.03740, section 3.2), so it saves gradients that float16 would make zero. It cures
+# nothing that the forward pass loses.
+
+LARGEST = 65504.0  # of float16: (2 - 2^-10) * 2^15
+ENOUGH = 100  # values, before a share of them says anything
+# float16 keeps multiples of 2^-24 and bfloat16 of 2^-133; half of that or less is rounded to zero.
+ZERO = {"float16": -25, "bfloat16": -134}
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """`best`: the largest power of two that keeps every gradient seen finite in float16; None
+    where no gradient was seen. `in_use`: what the training's gradient scaler had last (1: none).
+    Shares are of non-zero gradients that float16 makes zero at scale 1, in use and at the best."""
+
+    best: float | None
+    in_use: float
+    largest: float  # gradient seen, of the unscaled loss
+    flushed: float
+    flushed_in_use: float
+    flushed_at_best: float
+    flushed_bfloat16: float
+
+
+def loss_scale(training: Watched) -> LossScale:
+    """From all gradients of activations and of parameters in the steps looked at."""
+    largest = 0.0
+    in_use = 1.0
+    for step in training.steps:
+        in_use = step.scale
+        if step.skipped and step.scale > 1:
+            continue
+        rows = [r for r in step.gradients() if math.isfinite(r.size)]
+        for row in rows:
+            # A scaler unscales the parameters' gradients where it steps; those of activations stay.
+            largest = max(largest, row.size / (step.scale if row.kind == "gradient" else 1.0))
+        if step.loss_dtype == "float16":
+            largest = max(
+                largest, 1.0
+            )  # the loss's own gradient, which is the scale, must be finite
+    best = 2.0 ** math.floor(math.log2(LARGEST / largest)) if largest > 0 else None
+    counts = _gradients(training, in_use)
+    return LossScale(
+        best, in_use, largest, _below(counts, ZERO["float16"]),
+        _below(counts, ZERO["float16"] - _log2(in_use)),
+        _below(counts, ZERO["float16"] - _log2(best or 1.0)), _below(counts, ZERO["bfloat16"]),
+    )  # fmt: skip
+
+
+def _gradients(training: Watched, in_use: float) -> list[int]:
+    """The histogram of all gradients of the unscaled loss."""
+    parameters = list(training.counts.get("parameter", ()))
+    shift = _log2(in_use)
+    activations = list(training.counts.get("gradient", ()))
+    moved = activations[shift:] + [0] * shift if activations else []
+    if not parameters or not moved:
+        return parameters or moved
+    return [a + b for a, b in zip(parameters, moved, strict=True)]
+
+
+def _below(counts: Sequence[int], exponent: int) -> float:
+    total = sum(counts)
+    return sum(counts[: max(0, exponent - LOWEST)]) / total if total else math.nan
+
+
+def _log2(scale: float) -> int:
+    return max(0, round(math.log2(scale)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from celedger.diagnose import watch_rules
-from celedger.diagnose.watch_rules import Place
+from celedger.diagnose.watch_rules import TensorPlace
 from celedger.diagnose.watched import Watched
 from celedger.errors import UsageError
 
@@ -26,15 +26,15 @@ class Watchpoint:
     recommended: float
     measures: str  # the figure, in words
     advice: str
-    find: Callable[[Watched, float], Iterable[Place]]  # every place beyond a threshold
+    find: Callable[[Watched, float], Iterable[TensorPlace]]  # every place beyond a threshold
     below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WatchpointFinding:
     watchpoint: Watchpoint
     threshold: float
-    first: Place  # the earliest step, and in it what the training made first
+    first: TensorPlace  # the earliest step, and in it what the training made first
     more: int  # other modules and tensors where it fired, too
 
 
@@ -47,7 +47,9 @@ def limits(values: Mapping[str, float]) -> dict[str, float]:
     return known | dict(values)
 
 
-def judge(training: Watched, thresholds: Mapping[str, float] | None = None) -> list[Finding]:
+def judge(
+    training: Watched, thresholds: Mapping[str, float] | None = None
+) -> list[WatchpointFinding]:
     """What fired, in the order of `WATCHPOINTS`: causes before consequences."""
     bounds = limits(thresholds or {})
     found = []
@@ -58,7 +60,7 @@ def judge(training: Watched, thresholds: Mapping[str, float] | None = None) -> l
         if places:
             first = min(places, key=lambda place: place.step)
             others = {(place.module, place.tensor) for place in places}
-            found.append(Finding(point, bounds[point.name], first, len(others) - 1))
+            found.append(WatchpointFinding(point, bounds[point.name], first, len(others) - 1))
     return found
 
 

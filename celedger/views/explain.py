@@ -9,9 +9,9 @@ from pathlib import Path
 from celedger.diagnose.blame import Blamed, inside
 from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Growth
-from celedger.diagnose.finding import Finding, figure, share
+from celedger.diagnose.finding import ExplainFinding, figure, share
 from celedger.diagnose.trace import Frame
-from celedger.diagnose.watchpoints import Finding as Fired
+from celedger.diagnose.watchpoints import WatchpointFinding as Fired
 from celedger.views import export
 from celedger.views.format import clip, count, plain
 from celedger.views.watch import module as watch_module
@@ -72,7 +72,7 @@ def _nothing(found: Explanation, between: str) -> str:
     return f"a difference, and no place for it: {between}"
 
 
-def _far(finding: Finding) -> str:
+def _far(finding: ExplainFinding) -> str:
     far = finding.distance
     if far is None:
         return ""
@@ -151,7 +151,7 @@ def _sure(found: Explanation) -> str:
     return said
 
 
-def places(finding: Finding, tree: Path) -> list[tuple[str, str, Frame]]:
+def places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
     """What, file and frame of each place in the tree, the innermost of each, without repeats."""
     found: dict[tuple[str, int], tuple[str, str, Frame]] = {}
     for place in finding.places:
@@ -164,7 +164,7 @@ def places(finding: Finding, tree: Path) -> list[tuple[str, str, Frame]]:
     return list(found.values())
 
 
-def _code(finding: Finding, tree: Path, most: int = 4) -> list[str]:
+def _code(finding: ExplainFinding, tree: Path, most: int = 4) -> list[str]:
     return [f"{path}:{frame.line}  {what}" for what, path, frame in places(finding, tree)[:most]]
 
 
@@ -219,7 +219,7 @@ def _record(found: Explanation, tree: Path) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _finding(finding: Finding, tree: Path) -> dict[str, object]:
+def _finding(finding: ExplainFinding, tree: Path) -> dict[str, object]:
     far = finding.distance
     return {
         "phase": finding.phase, "step": finding.step, "module": finding.module,

@@ -3,8 +3,8 @@ commits, as text and as JSON."""
 
 from __future__ import annotations
 
-from celedger.diagnose.memory import PEAK_FLOOR, Difference, Leak, Memory, Part, Peak
-from celedger.diagnose.stalls import Place
+from celedger.diagnose.memory import PEAK_FLOOR, Difference, Leak, Memory, MemoryPeak, PeakPart
+from celedger.diagnose.stalls import CodeLine
 from celedger.model import Commit
 from celedger.views.export import Json, document
 from celedger.views.format import clip, measure, percent, plain, short
@@ -115,7 +115,7 @@ def _head(header: Header, memory: Memory, width: int) -> str:
     return "\n".join(clip(line, width) for line in lines)
 
 
-def _peak(name: str, peak: Peak, width: int) -> str:
+def _peak(name: str, peak: MemoryPeak, width: int) -> str:
     rows = [
         (
             _bytes(held.size),
@@ -174,7 +174,7 @@ def _verdict(found: Difference) -> str:
     return f"{word}: the peaks are within {percent(PEAK_FLOOR, signed=False)} of what they were"
 
 
-def _parts(name: str, parts: tuple[Part, ...], sizes: tuple[int, int], width: int) -> str:
+def _parts(name: str, parts: tuple[PeakPart, ...], sizes: tuple[int, int], width: int) -> str:
     differing = [part for part in parts if part.difference]
     rows = [
         (
@@ -209,7 +209,7 @@ def _module(path: str | None) -> str:
     return "" if path is None else path or "the model"
 
 
-def _place(place: Place | None) -> str:
+def _place(place: CodeLine | None) -> str:
     return "" if place is None else f"{plain(place.file)}:{place.line}"
 
 
@@ -221,7 +221,7 @@ def _grown(size: float) -> str:
     return measure(size, unit="B", signed=True, significant=3) if size else "0 B"
 
 
-def _peak_json(peak: Peak) -> dict[str, object]:
+def _peak_json(peak: MemoryPeak) -> dict[str, object]:
     return {
         "bytes": peak.size, "step": peak.step,
         "held": [
@@ -234,7 +234,7 @@ def _peak_json(peak: Peak) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _part_json(part: Part) -> dict[str, object]:
+def _part_json(part: PeakPart) -> dict[str, object]:
     return {
         "operator": part.operator, "phase": part.phase, "module": part.module,
         "before": part.before, "after": part.after,

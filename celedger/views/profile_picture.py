@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from celedger.diagnose.memory import Memory
 from celedger.diagnose.profile import MEANING, PHASES, Profile, by_name
-from celedger.diagnose.slower import Comparison, Row
+from celedger.diagnose.slower import SpeedComparison, SpeedRow
 from celedger.model import Commit
 from celedger.views.format import Scale, clip, percent, plain, short
 from celedger.views.picture import (
@@ -54,7 +54,7 @@ def draw_profile(header: Header, profile: Profile, path: Path) -> Path:
 
 
 def draw_difference(
-    task: str, sides: tuple[Commit, Commit], compared: Comparison, path: Path
+    task: str, sides: tuple[Commit, Commit], compared: SpeedComparison, path: Path
 ) -> Path:
     """What each phase and operator adds to the difference, the whole last."""
     with style():
@@ -175,7 +175,7 @@ def _operators(axes: Axes, profile: Profile) -> None:
     axes.set_xlabel(f"operators: self time of a step under torch.profiler ({scale.unit})")
 
 
-def _differences(axes: Axes, rows: list[Row], scale: Scale) -> None:
+def _differences(axes: Axes, rows: list[SpeedRow], scale: Scale) -> None:
     y = np.arange(len(rows))[::-1]
     values = [scale.show(row.difference) for row in rows]
     noise = [scale.show(row.noise) for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celedger.diagnose.profile import MEANING
-from celedger.diagnose.slower import Comparison, Row
+from celedger.diagnose.slower import SpeedComparison, SpeedRow
 from celedger.model import Commit
 from celedger.views.export import Json, document
 from celedger.views.format import PLUS_MINUS, change, clip, count, measure, percent, plain, short
@@ -17,7 +17,7 @@ LEAST = 1e-10  # s; what is left of a sum of floats is no difference
 _COLUMNS = ("before", "after", "difference", "noise")
 
 
-def verdict(compared: Comparison) -> str:
+def verdict(compared: SpeedComparison) -> str:
     whole, added = compared.whole, compared.added
     part = percent(whole.difference / whole.before)
     word = "slower" if compared.slower else "faster" if compared.faster else ""
@@ -32,7 +32,12 @@ def verdict(compared: Comparison) -> str:
 
 
 def slower_text(
-    task: str, sides: tuple[Commit, Commit], seed: int, compared: Comparison, *, width: int = 100
+    task: str,
+    sides: tuple[Commit, Commit],
+    seed: int,
+    compared: SpeedComparison,
+    *,
+    width: int = 100,
 ) -> str:
     before, after = (f"{short(c.sha)} {plain(c.subject)}" for c in sides)
     whole = compared.whole
@@ -62,7 +67,7 @@ def slower_text(
 
 
 def slower_json(
-    task: str, sides: tuple[Commit, Commit], seed: int, compared: Comparison
+    task: str, sides: tuple[Commit, Commit], seed: int, compared: SpeedComparison
 ) -> dict[str, Json]:
     return document(
         kind="profile-difference",
@@ -85,7 +90,7 @@ def slower_json(
     )
 
 
-def shown(rows: Sequence[Row], most: int = ROWS) -> list[Row]:
+def shown(rows: Sequence[SpeedRow], most: int = ROWS) -> list[SpeedRow]:
     """The largest differences, those beyond noise and those of operators added or removed first;
     one row for the others, and the remainder: they still add up."""
     *some, remainder = rows
@@ -95,14 +100,14 @@ def shown(rows: Sequence[Row], most: int = ROWS) -> list[Row]:
     if others:
         before, after = sum(row.before for row in others), sum(row.after for row in others)
         noise = sum(row.noise**2 for row in others) ** 0.5
-        some.append(Row(f"{len(others)} others", "", before, after, noise, beyond=False))
+        some.append(SpeedRow(f"{len(others)} others", "", before, after, noise, beyond=False))
     return [*some, remainder]
 
 
-def grouped(rows: Sequence[Row]) -> tuple[Row, ...]:
+def grouped(rows: Sequence[SpeedRow]) -> tuple[SpeedRow, ...]:
     """The same operator in the same phase as one row, named by the module that differs most."""
     *ranked, remainder = rows
-    parts: dict[tuple[str, str], list[Row]] = {}
+    parts: dict[tuple[str, str], list[SpeedRow]] = {}
     for row in ranked:
         phase = row.where.partition(" ")[0]
         parts.setdefault((row.name, phase), []).append(row)
@@ -115,7 +120,7 @@ def grouped(rows: Sequence[Row]) -> tuple[Row, ...]:
         known = [row.calls for row in members if row.calls is not None]
         calls = (sum(a for a, _ in known), sum(b for _, b in known))
         found.append(
-            Row(
+            SpeedRow(
                 name, where, sum(row.before for row in members), sum(row.after for row in members),
                 sum(row.noise**2 for row in members) ** 0.5,
                 any(row.beyond for row in members),
@@ -125,7 +130,7 @@ def grouped(rows: Sequence[Row]) -> tuple[Row, ...]:
     return (*found, remainder)
 
 
-def _table(head: str, rows: Sequence[Row], whole: Row, width: int) -> str:
+def _table(head: str, rows: Sequence[SpeedRow], whole: SpeedRow, width: int) -> str:
     cells = [
         (
             plain(MEANING.get(row.name, row.name) if head == "phase" else row.name),
@@ -145,13 +150,13 @@ def _table(head: str, rows: Sequence[Row], whole: Row, width: int) -> str:
     return table(columns, cells, width=width)
 
 
-def _difference(row: Row) -> str:
+def _difference(row: SpeedRow) -> str:
     if abs(row.difference) < LEAST:
         return "0 s"
     return change(row.difference, unit="s", like=row.difference)
 
 
-def _said(row: Row) -> str:
+def _said(row: SpeedRow) -> str:
     words = []
     if row.change and row.calls is not None:
         before, after = (f"{value:.3g}" for value in row.calls)
@@ -161,7 +166,7 @@ def _said(row: Row) -> str:
     return ", ".join(words)
 
 
-def _row_json(row: Row) -> dict[str, object]:
+def _row_json(row: SpeedRow) -> dict[str, object]:
     return {
         "name": row.name, "where": row.where, "before": row.before, "after": row.after,
         "difference": row.difference, "noise": row.noise, "beyond_noise": row.beyond,

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from textwrap import wrap
 
-from celedger.diagnose.halves import Scale
-from celedger.diagnose.watch import Judged, WatchReport
-from celedger.diagnose.watch_rules import Place
-from celedger.diagnose.watched import FUNCTION
-from celedger.diagnose.watchpoints import Finding
+from celedger.diagnose.watch import JudgedTraining, WatchReport
+from celedger.diagnose.watch_rules import TensorPlace
+from celedger.diagnose.watched import FUNCTION, LossScale
+from celedger.diagnose.watchpoints import WatchpointFinding
 from celedger.views.export import Json, document
 from celedger.views.format import count, number, percent, plain, short
 
@@ -32,7 +31,7 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _head(report: WatchReport, judged: Judged) -> str:
+def _head(report: WatchReport, judged: JudgedTraining) -> str:
     training = judged.training
     said = count(len(judged.findings), "watchpoint") + " fired"
     if not judged.findings:
@@ -43,7 +42,7 @@ def _head(report: WatchReport, judged: Judged) -> str:
     )
 
 
-def _finding(finding: Finding, width: int) -> Iterator[str]:
+def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
     point, place = finding.watchpoint, finding.first
     sign = "<" if point.below and place.figure < finding.threshold else ">"
     if place.figure == finding.threshold:
@@ -58,12 +57,12 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
     yield from _indented(f"try: {point.advice}", width)
 
 
-def module(place: Place) -> str:
+def module(place: TensorPlace) -> str:
     """A module's path as a person reads it."""
     return {"": "the model", FUNCTION: "outside the modules"}.get(place.module, plain(place.module))
 
 
-def _halves(judged: Judged, width: int) -> list[str]:
+def _halves(judged: JudgedTraining, width: int) -> list[str]:
     scale, half = judged.scale, judged.training.half
     if scale.best is None:
         return []
@@ -76,7 +75,7 @@ def _halves(judged: Judged, width: int) -> list[str]:
     return [*_indented(_advice(scale, used=half == "float16"), width, 0), ""]
 
 
-def _advice(scale: Scale, *, used: bool) -> str:
+def _advice(scale: LossScale, *, used: bool) -> str:
     best = scale.best or 1.0
     said = f"loss scale: 2^{round(math.log2(best))} = {best:.0f}" if used else (
         f"were it trained in float16: a loss scale of 2^{round(math.log2(best))} = {best:.0f}"
@@ -112,7 +111,7 @@ def watch_json(report: WatchReport) -> dict[str, Json]:
     )
 
 
-def _training_json(judged: Judged) -> dict[str, object]:
+def _training_json(judged: JudgedTraining) -> dict[str, object]:
     scale = judged.scale
     return {
         "steps": judged.training.length,

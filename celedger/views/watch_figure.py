@@ -13,8 +13,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from celedger.diagnose.watch import Judged, WatchReport
-from celedger.diagnose.watched import Step, Watched
+from celedger.diagnose.watch import JudgedTraining, WatchReport
+from celedger.diagnose.watched import Watched, WatchedStep
 from celedger.views.format import clip, short
 from celedger.views.picture import BLUE, MUTED, RED, save, sheet, style
 
@@ -44,7 +44,7 @@ def _layers(training: Watched) -> list[str]:
     return [p.name for p in trained if p.fan_in] or [p.name for p in trained]
 
 
-def _loss(axes: Axes, judged: Judged) -> None:
+def _loss(axes: Axes, judged: JudgedTraining) -> None:
     steps, losses = np.array(judged.training.losses).reshape(-1, 2).T
     axes.plot(steps, losses, color=BLUE, linewidth=0.9)
     axes.set_ylabel("loss")
@@ -56,8 +56,8 @@ def _loss(axes: Axes, judged: Judged) -> None:
 
 
 def _strip(
-    figure: Figure, axes: Axes, judged: Judged, layers: list[str],
-    values: Callable[[Step], Mapping[str, float]], label: str,
+    figure: Figure, axes: Axes, judged: JudgedTraining, layers: list[str],
+    values: Callable[[WatchedStep], Mapping[str, float]], label: str,
 ) -> None:  # fmt: skip
     steps = [step for step in judged.training.steps if not step.skipped]
     grid = np.array([[values(step).get(name, np.nan) for step in steps] for name in layers])
@@ -79,9 +79,9 @@ def _strip(
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _gradients(step: Step) -> dict[str, float]:
+def _gradients(step: WatchedStep) -> dict[str, float]:
     return {row.name: row.rms for row in step.rows if row.kind == "parameter"}
 
 
-def _changes(step: Step) -> dict[str, float]:
+def _changes(step: WatchedStep) -> dict[str, float]:
     return {c.name: c.change / c.before for c in step.changes if c.before > 0}

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from celedger.child.probes import memory, preflight, speed
 from celedger.child.probes.operators import _Row
 from celedger.child.probes.phases import TAIL, LoaderClock, OwnClock, PhaseClock
-from celedger.child.probes.seen import Loss, Losses
+from celedger.child.probes.seen import LossCall, Losses
 from celedger.child.torch import Training, shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import preflight as parent
@@ -45,7 +45,7 @@ WEIGHT = torch.tensor([1.0, 2.0, 0.5])
 def test_a_loss_is_seen_alike_whatever_its_reduction(
     function: Any, target: torch.Tensor, more: dict[str, Any], guess: float
 ) -> None:
-    found: list[Loss] = []
+    found: list[LossCall] = []
     for reduction in ("mean", "sum", "none"):
         with Losses() as losses:
             function(Z, target, reduction=reduction, **more)
@@ -217,7 +217,7 @@ def test_workers_that_fail_leave_the_others_figures(
         data=lambda: DataLoader(Local(), **cut),
         loss=lambda m, batch: m(batch).mean(), evaluate=lambda m: {}, epochs=1,
     )  # fmt: skip
-    status, rates, said = speed.loader(preflight.Bench(training), None)
+    status, rates, said = speed.loader(preflight.PreflightBench(training), None)
     assert status in ("pass", "warn")
     assert list(rates) == [0]
     assert "1 workers fail (OSError)" in said

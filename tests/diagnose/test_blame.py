@@ -8,7 +8,7 @@ from conftest import make_project
 from diagnose.made_traces import Writer
 
 from celedger.diagnose.blame import blame
-from celedger.diagnose.finding import Finding, Phase, Place, Sureness
+from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness
 from celedger.diagnose.inexact import first_shift
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
@@ -50,9 +50,9 @@ def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
 
 def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    place = Place("b", "call", (Frame(str(tree / "net.py"), 5, "mask"),))
-    finding = Finding(
-        Phase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,),
+    place = CodePlace("b", "call", (Frame(str(tree / "net.py"), 5, "mask"),))
+    finding = ExplainFinding(
+        FindingPhase.FORWARD, 0, "", "Net", "output", "code", "it differs", places=(place,),
         sureness=Sureness.LIKELY,
     )  # fmt: skip
     judged, blamed = blame(finding, changed(tmp_path), tree, [str(tree / "net.py")])

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.diagnose.causes import judge
-from celedger.diagnose.desk import Explanation
-from celedger.diagnose.difference import Comparison, Front, Growth
+from celedger.diagnose.desk import Explanation, Side
+from celedger.diagnose.difference import Front, Growth, TraceComparison
 from celedger.diagnose.distance import distance, same_law
 from celedger.diagnose.explain import like_rounding
-from celedger.diagnose.finding import Finding, Phase
+from celedger.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.diagnose.trace import Tensor, Trace, read
-from celedger.diagnose.variants import Side
 from celedger.model import Commit
 from celedger.views.explain import explanation_text, explanations_json
 
@@ -72,19 +71,19 @@ def make(tmp_path: Path):
 
 
 def found(a: Trace, b: Trace) -> Any:
-    c = Comparison(a, b)
+    c = TraceComparison(a, b)
     front = c.front()
     return judge(c, front) if front is not None else None
 
 
 def test_equal_trainings_have_no_difference(make: Any) -> None:
-    c = Comparison(make(), make())
+    c = TraceComparison(make(), make())
     assert c.equal
     assert c.front() is None
 
 
 def test_renamed_modules_are_the_same_modules(make: Any) -> None:
-    c = Comparison(make(), make(names=("trunk", "last")))
+    c = TraceComparison(make(), make(names=("trunk", "last")))
     assert c.alignment.renamed == (("body", "trunk"), ("head", "last"))
     assert c.alignment.tensors["trunk.weight"] == "body.weight"
     assert c.front() is None
@@ -98,7 +97,7 @@ def test_the_module_that_returns_something_else_is_named(make: Any) -> None:
 
 
 def test_a_difference_that_reaches_nothing_has_vanished(make: Any) -> None:
-    c = Comparison(make(), make(inside=X + 1e-7))
+    c = TraceComparison(make(), make(inside=X + 1e-7))
     assert c.equal
     assert c.front() is None
     finding = found(make(), make(inside=X + 1e-7, keep=False))
@@ -125,7 +124,7 @@ def test_an_added_dropout_is_named_with_its_random_numbers(make: Any) -> None:
 def test_a_schedule_a_step_early_is_told_from_another_rate(make: Any) -> None:
     rates = {"steps": 8, "rate": lambda s: 0.1 / (s + 2)}
     a, b = make(steps=8), make(**rates)
-    c = Comparison(a, b)
+    c = TraceComparison(a, b)
     pair = next(p for p in c.pairs if p.one.kind == "hyper" and c.differs(p))
     assert "one step early" in judge(c, Front(pair, "hyper", ())).sentence
 
@@ -138,7 +137,7 @@ def test_labels_that_differ_are_counted(make: Any) -> None:
 
 
 def test_data_in_another_order_is_told_from_other_data(make: Any) -> None:
-    c = Comparison(make(), make(given_=X[::-1], batches=range(19, -1, -1), out=X))
+    c = TraceComparison(make(), make(given_=X[::-1], batches=range(19, -1, -1), out=X))
     finding = judge(c, c.front())
     assert (finding.phase, finding.cause) == ("data", "order")
     scaled = found(make(), make(given_=X / 16, batches=range(50, 70), out=X))
@@ -242,9 +241,9 @@ def test_a_loss_that_turns_nan_does_not_stay_the_same(
         for value in values:
             writer.learn(value, {}, {})
         traces.append(writer.done())
-    growth = Comparison(*traces).growth()
+    growth = TraceComparison(*traces).growth()
     commit = Commit("0" * 40, "0" * 40, (), "", 0, 0, "")
-    finding = Finding(Phase.LOSS, 0, None, "", "", "", "the loss differs")
+    finding = ExplainFinding(FindingPhase.LOSS, 0, None, "", "", "", "the loss differs")
     sides = Side("a", commit), Side("b", commit)
     explained = Explanation("fit", *sides, 0, 3, "difference", finding=finding, growth=growth)
     then = [x for x in explanation_text(explained, tmp_path).splitlines() if "then  " in x]
@@ -254,7 +253,7 @@ def test_a_loss_that_turns_nan_does_not_stay_the_same(
     assert document["loss_not_finite_at"] == diverged  # type: ignore[index,call-overload]
     if diverged is not None:
         assert explained.grows
-        assert not like_rounding(growth, Comparison(traces[0], traces[0]).growth())
+        assert not like_rounding(growth, TraceComparison(traces[0], traces[0]).growth())
 
 
 def test_rounding_is_judged_by_what_rounding_does() -> None:

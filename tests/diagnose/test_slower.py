@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celedger.diagnose.profile import (
-    Line,
+    HotLine,
     Machine,
     Operator,
-    Phase,
+    PhaseTime,
     Profile,
     Wait,
 )
 from celedger.diagnose.slower import compare
-from celedger.diagnose.stalls import Place, Stalls
+from celedger.diagnose.stalls import CodeLine, Stalls
 from celedger.views.slower import grouped, shown, verdict
 
 MS = 1e-3
@@ -41,13 +41,13 @@ def run(
     ]
     if extra:
         operators.append(Operator("aten::bmm", "forward", "head", 1.0, extra * MS, 0.0, 0.0, 0.0))
-    place = Place("net.py", "forward", 7)
+    place = CodeLine("net.py", "forward", 7)
     return Profile(
         folder=Path(), torch="2", device="cpu", threads=1, exact=True, steps=np.arange(50),
         times=columns, wall=own, cpu=own, collected=np.zeros(50), count=60, evaluation=0.01,
-        evaluations=1, step=Phase("step", float(np.median(own)), 0.0, 0.0, 1.0), phases=(),
+        evaluations=1, step=PhaseTime("step", float(np.median(own)), 0.0, 0.0, 1.0), phases=(),
         operators=tuple(operators), window=(6, 15), window_seconds=10 * MS, problem="",
-        lines=(Line(place, "forward", 1.0),),
+        lines=(HotLine(place, "forward", 1.0),),
         waits=(Wait("item", place, 1.0),) if waits else (), workers=None,
         stalls=Stalls((), (), ()), machine=Machine(),
     )  # fmt: skip

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.diagnose.stalls import Place, Samples, Stalls, find, period
+from celedger.diagnose.stalls import CodeLine, Samples, Stalls, find, period
 
-USUAL, OWN = Place("loop.py", "fit", 3), Place("loop.py", "save", 9)
+USUAL, OWN = CodeLine("loop.py", "fit", 3), CodeLine("loop.py", "save", 9)
 
 
 def steps(

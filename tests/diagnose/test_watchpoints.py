@@ -12,7 +12,7 @@ from diagnose.record_watched import RECORDED, train
 from celedger.child.probes.watch import looks
 from celedger.diagnose import watchpoints
 from celedger.diagnose.watched import read
-from celedger.diagnose.watchpoints import Finding, judge
+from celedger.diagnose.watchpoints import WatchpointFinding, judge
 from celedger.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
@@ -53,7 +53,7 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-def findings(out: Path, name: str, **thresholds: float) -> dict[str, Finding]:
+def findings(out: Path, name: str, **thresholds: float) -> dict[str, WatchpointFinding]:
     (training,) = read(out / name)
     return {f.watchpoint.name: f for f in judge(training, thresholds)}
 

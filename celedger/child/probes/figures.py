@@ -47,7 +47,7 @@ def sample(tensor: Tensor) -> Tensor:
     return flat.index_select(0, _places[key]).float()
 
 
-class Batch:
+class TensorBatch:
     """The tensors of one step, in the order in which they came."""
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class Made(NamedTuple):
     step: int
 
 
-class Peak(NamedTuple):
+class PeakSeen(NamedTuple):
     size: int
     step: int
     held: dict[Tag, int]
@@ -81,7 +81,7 @@ class Probe(observe.Probe):
         self._total = 0
         self._changes: list[tuple[int, Tag]] = []  # of this step, bytes and who
         self._peak = 0  # since the step or evaluation began
-        self._peaks = {"step": Peak(0, 0, {}), "evaluation": Peak(0, 0, {})}  # the largest
+        self._peaks = {"step": PeakSeen(0, 0, {}), "evaluation": PeakSeen(0, 0, {})}  # the largest
         self._evaluated = False  # in this gap
         self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
         # Kept in a few large blocks, not to look like a leak of objects themselves.
@@ -250,7 +250,7 @@ class Probe(observe.Probe):
                 break
             total += size
             held[tag] += size
-        self._peaks[kind] = Peak(self._peak, self._step, dict(held))
+        self._peaks[kind] = PeakSeen(self._peak, self._step, dict(held))
 
     def _census(self) -> None:
         """What there is before the training: parameters, and data."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
     """Run the checks; ends the process, since nothing was trained for what the script does next."""
-    bench = Bench(training)
+    bench = PreflightBench(training)
     seen = Seen()
     results = [start(bench, seen)]
     broken: Exception | None = None
@@ -86,7 +86,7 @@ def write(results: Sequence[tuple[str, str, Any, str]], out: Path) -> None:
     (out / "preflight.new").replace(out / "preflight.json")
 
 
-class Bench:
+class PreflightBench:
     """Makes the training anew, as often as is asked."""
 
     def __init__(self, training: Training) -> None:
@@ -121,7 +121,7 @@ class Bench:
 # --- the loss --------------------------------------------------------------------------------
 
 
-def start(bench: Bench, seen: Seen) -> tuple[str, str, Any, str]:
+def start(bench: PreflightBench, seen: Seen) -> tuple[str, str, Any, str]:
     """Loss of the untrained model beside that of a guess without knowledge."""
     model, _, _ = bench.fresh()
     with Losses() as losses, torch.no_grad():
@@ -142,7 +142,7 @@ def start(bench: Bench, seen: Seen) -> tuple[str, str, Any, str]:
     return name, status, ratio, said
 
 
-def overfits(bench: Bench, seen: Seen) -> Result:
+def overfits(bench: PreflightBench, seen: Seen) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
     model, optimiser, _ = bench.fresh()
     whole = bench.first_batch()
@@ -174,7 +174,7 @@ def overfits(bench: Bench, seen: Seen) -> Result:
     return FAIL, left, said
 
 
-def zeroed(bench: Bench, seen: Seen) -> Result:
+def zeroed(bench: PreflightBench, seen: Seen) -> Result:
     """The trained model's loss with and without inputs."""
     model, batch = seen.model, seen.batches[-1]
     values = []
@@ -192,7 +192,7 @@ def zeroed(bench: Bench, seen: Seen) -> Result:
     return PASS, change, said
 
 
-def repeats(bench: Bench, seen: Seen) -> Result:
+def repeats(bench: PreflightBench, seen: Seen) -> Result:
     """A few steps twice."""
     ends = []
     for _ in range(2):
@@ -213,7 +213,7 @@ def repeats(bench: Bench, seen: Seen) -> Result:
 # --- an epoch, and what was seen in it -------------------------------------------------------
 
 
-def epoch(bench: Bench, seen: Seen) -> None:
+def epoch(bench: PreflightBench, seen: Seen) -> None:
     """Train an epoch with eyes open; the checks that follow read what was seen."""
     model, optimiser, schedule = bench.fresh()
     seen.begins(model, optimiser)
@@ -241,7 +241,7 @@ def epoch(bench: Bench, seen: Seen) -> None:
     model.train()
 
 
-def labels(bench: Bench, seen: Seen) -> Result:
+def labels(bench: PreflightBench, seen: Seen) -> Result:
     if seen.classes is not None:
         counts = seen.classes
         total, most = int(counts.sum()), int(counts.max())
@@ -257,7 +257,7 @@ def labels(bench: Bench, seen: Seen) -> Result:
     return NONE, None, "no labels were seen: the loss has none that torch names"
 
 
-def inputs(bench: Bench, seen: Seen) -> Result:
+def inputs(bench: PreflightBench, seen: Seen) -> Result:
     if not seen.ranges:
         return NONE, None, "no module was called with a tensor"
     low, high = min(a for a, _, _ in seen.ranges), max(b for _, b, _ in seen.ranges)
@@ -272,7 +272,7 @@ def inputs(bench: Bench, seen: Seen) -> Result:
     return PASS, size, said
 
 
-def overlap(bench: Bench, seen: Seen) -> Result:
+def overlap(bench: PreflightBench, seen: Seen) -> Result:
     if not seen.rows_evaluated:
         return NONE, None, "evaluation did not call what training called"
     shared = len(seen.rows_evaluated & seen.rows_trained)
@@ -286,7 +286,7 @@ def overlap(bench: Bench, seen: Seen) -> Result:
     return WARN if share > OVERLAP_WARN else PASS, share, said
 
 
-def modes(bench: Bench, seen: Seen) -> Result:
+def modes(bench: PreflightBench, seen: Seen) -> Result:
     if seen.training_in_evaluation:
         where = ", ".join(sorted(seen.training_in_evaluation)[:3])
         said = f"in training mode during evaluation: {where}"
@@ -309,7 +309,7 @@ def modes(bench: Bench, seen: Seen) -> Result:
     return PASS, 0, f"{parts}; evaluation repeats itself"
 
 
-def gradients(bench: Bench, seen: Seen) -> Result:
+def gradients(bench: PreflightBench, seen: Seen) -> Result:
     held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
     wrong = []
     for path, parameter in seen.model.named_parameters():
@@ -328,7 +328,7 @@ def gradients(bench: Bench, seen: Seen) -> Result:
     return PASS, 0, f"all {total} get gradients and moved in {seen.steps} steps"
 
 
-def cleared(bench: Bench, seen: Seen) -> Result:
+def cleared(bench: PreflightBench, seen: Seen) -> Result:
     seen.optimiser.zero_grad(set_to_none=True)
     held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
     left = [
@@ -345,7 +345,7 @@ def _tensors(batch: Any) -> list[Tensor]:
     return [batch] if isinstance(batch, Tensor) else [t for t in batch if isinstance(t, Tensor)]
 
 
-def _few(bench: Bench, model: nn.Module, batch: Any) -> tuple[Any, bool]:
+def _few(bench: PreflightBench, model: nn.Module, batch: Any) -> tuple[Any, bool]:
     """The first rows of a batch, where the loss can do with them."""
     parts = _tensors(batch)
     plain = isinstance(batch, Tensor) or len(parts) == len(batch)
@@ -364,7 +364,7 @@ def _cut(batch: Any) -> Iterator[Tensor]:
     return (part[:ROWS] for part in batch)
 
 
-CHECKS: dict[str, Callable[[Bench, Seen], Result]] = {
+CHECKS: dict[str, Callable[[PreflightBench, Seen], Result]] = {
     "looks at its inputs": zeroed,
     "labels balanced": labels,
     "inputs in range": inputs,

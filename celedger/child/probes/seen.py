@@ -24,7 +24,7 @@ MOST_ROWS = 50_000  # of training that are remembered
 
 
 @dataclass
-class Loss:
+class LossCall:
     """One call of a loss function. `value`: the mean over its terms, whatever the reduction;
     `guess`: that of an output that knows nothing; `floor`: of one that knows all. None: not known.
     `target`: without the labels that the loss ignores."""
@@ -41,7 +41,7 @@ class Losses(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Loss] = []
+        self.calls: list[LossCall] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -59,7 +59,9 @@ class Losses(TorchFunctionMode):
         return out
 
 
-def _noted(name: str, known: Any, out: Tensor, given: Tensor, target: Tensor, kwargs: Any) -> Loss:
+def _noted(
+    name: str, known: Any, out: Tensor, given: Tensor, target: Tensor, kwargs: Any
+) -> LossCall:
     given, target, value = given.detach(), target.detach(), out.detach().double()
     if name != "cross_entropy":
         shape = torch.broadcast_shapes(given.shape, target.shape)  # type: ignore[no-untyped-call]
@@ -73,7 +75,7 @@ def _noted(name: str, known: Any, out: Tensor, given: Tensor, target: Tensor, kw
     if kwargs.get("reduction", "mean") != "mean":
         value = value.sum() / (terms or 1.0)
     guess, floor = known(given, target, kwargs)
-    return Loss(name, float(value), guess, floor, target)
+    return LossCall(name, float(value), guess, floor, target)
 
 
 def _class_axis(given: Tensor) -> int:
@@ -179,7 +181,7 @@ class Seen:
             self._label(loss)
         losses.calls.clear()
 
-    def _label(self, loss: Loss) -> None:
+    def _label(self, loss: LossCall) -> None:
         if not loss.target.numel():  # all ignored
             return
         if loss.name == "cross_entropy" and not loss.target.is_floating_point():

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import observe
-from celedger.child.probes.figures import Batch, numbers, readable, sample
+from celedger.child.probes.figures import TensorBatch, numbers, readable, sample
 from celedger.child.probes.precision import OperatorPrecision, said
 from celedger.child.probes.tensors import tensors, version
 from celedger.child.probes.weights import WatchedWeights
@@ -70,7 +70,7 @@ class Probe(observe.Probe):
         self._follow_loaders()
 
     def _clear(self) -> None:
-        self.batch = Batch()
+        self.batch = TensorBatch()
         self.stack: list[tuple[str, int]] = []  # modules being called, and autograd's number then
         self._seen: dict[int, tuple[Any, int]] = {}
         self._calls: dict[str, int] = {}
