@@ -194,6 +194,29 @@ def test_what_was_found_before_a_check_that_hangs_is_kept(
     assert len(report.having(parent.CheckStatus.NOT_APPLICABLE)) == len(preflight.CHECKS)
 
 
+@pytest.mark.parametrize(
+    ("own", "status"), [(True, "n/a"), (False, "pass")], ids=["by-hand", "cross-entropy"]
+)
+def test_a_loss_that_a_library_computes_inside_is_not_judged(own: bool, status: str) -> None:
+    """A model that reports how far its codes are from a target, as vector quantisers do."""
+    model = torch.nn.Linear(3, 3)
+    x, y = torch.ones(6, 3), torch.arange(6) % 3
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        F.mse_loss(model(batch).detach(), torch.full((6, 3), 1e-3))  # FAIL, before
+        logits = model(batch)
+        if own:
+            return -logits.log_softmax(1).gather(1, y[:, None]).mean()
+        return F.cross_entropy(logits, y) + 1e-3 * model.weight.square().sum()
+
+    training = Training(
+        model=lambda: model, optimiser=lambda m: torch.optim.SGD(m.parameters(), lr=0.1),
+        data=lambda: [x], loss=loss, evaluate=lambda m: {}, epochs=1,
+    )  # fmt: skip
+    found = preflight.start(preflight.PreflightBench(training), preflight.Seen())
+    assert found[:2] == ("loss at the start", status)
+
+
 class Local(torch.utils.data.Dataset[torch.Tensor]):
     """Rows that no worker can read."""
 

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from celedger.child.probes import speed
-from celedger.child.probes.seen import Losses, Seen, like
+from celedger.child.probes.seen import Losses, Seen, like, minimised
 from celedger.child.torch import Training, device, fingerprint, prepare, step
 from celedger.child.torch_steps import dense
 
@@ -124,14 +124,16 @@ class PreflightBench:
 def start(bench: PreflightBench, seen: Seen) -> tuple[str, str, Any, str]:
     """Loss of the untrained model beside that of a guess without knowledge."""
     model, _, _ = bench.fresh()
-    with Losses() as losses, torch.no_grad():
-        total = float(bench.training.loss(model, bench.first_batch()))
+    with Losses() as losses, torch.enable_grad():
+        loss = bench.training.loss(model, bench.first_batch())
+    seen.minimised = minimised(losses.calls, loss)
+    total = float(loss.detach())
     name = "loss at the start"
     if not math.isfinite(total):
         return name, FAIL, total, f"the loss is {total} before any training"
-    known = next((one for one in losses.calls if one.guess is not None), None)
+    known = losses.calls[seen.minimised] if seen.minimised is not None else None
     if known is None or not known.guess:
-        said = f"{total:.4g}; no loss of torch's own in it that would say what to expect"
+        said = f"{total:.4g}; no one loss of torch's own leads to it that would say what to expect"
         return name, NONE, total, said
     ratio = known.value / known.guess
     said = f"{known.name} {known.value:.4g}, {known.guess:.4g} for a guess without knowledge"
@@ -156,7 +158,8 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
             total = float(step(bench.training, model, optimiser, None, batch))
         if number % LISTEN:
             continue
-        known = next((one for one in losses.calls if one.floor is not None), None)
+        known = losses.calls[seen.minimised] if seen.minimised is not None else None
+        known = known if known is not None and known.floor is not None else None
         last = known.value if known else total
         if number == 0:
             first, floor = last, known.floor or 0.0 if known else 0.0

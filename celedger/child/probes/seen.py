@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from celedger.child.probes.tensors import tensors
 from celedger.child.torch_steps import dense
 
 MOST_ROWS = 50_000  # of training that are remembered
+MOST_NODES = 100_000  # of autograd's graph that are followed
 
 
 @dataclass
@@ -34,6 +35,7 @@ class LossCall:
     guess: float | None
     floor: float | None
     target: Tensor
+    node: Any = None  # autograd's, where gradients are on
 
 
 class Losses(TorchFunctionMode):
@@ -75,7 +77,21 @@ def _noted(
     if kwargs.get("reduction", "mean") != "mean":
         value = value.sum() / (terms or 1.0)
     guess, floor = known(given, target, kwargs)
-    return LossCall(name, float(value), guess, floor, target)
+    return LossCall(name, float(value), guess, floor, target, out.grad_fn)
+
+
+def minimised(calls: Sequence[LossCall], loss: Tensor) -> int | None:
+    """Which of the calls leads to the loss that is minimised; None where none or several do. What
+    a library computes inside, for a report or a target, counts for nothing."""
+    nodes: set[Any] = set()
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting and len(nodes) < MOST_NODES:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            waiting += [after for after, _ in node.next_functions]
+    leading = [number for number, call in enumerate(calls) if call.node in nodes]
+    return leading[0] if len(leading) == 1 else None
 
 
 def _class_axis(given: Tensor) -> int:
@@ -117,6 +133,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.evaluating = False
+        self.minimised: int | None = None  # which of the calls of torch's losses
         self.rows_trained: set[bytes] = set()
         self.rows_evaluated: set[bytes] = set()
         self.same_tensor = False
@@ -177,8 +194,9 @@ class Seen:
         for path in self.norms - self.norms_moved:
             if not torch.equal(_statistics(self._norms[path]), self._statistics[path]):
                 self.norms_moved.add(path)
-        for loss in losses.calls:
-            self._label(loss)
+        for number, loss in enumerate(losses.calls):
+            if number == self.minimised or self.minimised is None:
+                self._label(loss)
         losses.calls.clear()
 
     def _label(self, loss: LossCall) -> None:
