@@ -24,7 +24,7 @@ from celedger.diagnose.finding import (
     owner_of,
     share,
 )
-from celedger.diagnose.scene import RuleAnswer, Scene, Where
+from celedger.diagnose.scene import RuleAnswer, Scene, Where, named_call
 
 _PHASES = {
     Where.INIT: FindingPhase.INIT, Where.DATA: FindingPhase.DATA,
@@ -133,7 +133,7 @@ CAUSES = (
     Cause("order", Where.DATA, SURE, start.data_order),
     Cause("data", Where.DATA, LIKELY, lambda s: start.other_batch(s) and start.shared_rows(s) >= 0.5
           and f"other rows are drawn: {share(start.shared_rows(s))} of them are the same"
-          + start.loading(s)),
+          + s.more),
     Cause("scale", Where.DATA, SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
           and f"the input is {figure(s.far.ratio)} times what it was"),
     Cause("axes", Where.DATA, SURE, lambda s: len(s.x.values) == s.x.size
@@ -141,7 +141,7 @@ CAUSES = (
           and "the input has the same values in other places: an axis is swapped or flipped"),
     Cause("scale", Where.DATA, SURE, start.scaled_input),
     Cause("data", Where.DATA, LIKELY, lambda s: "the input differs in "
-          f"{share(distance(s.x, s.y).share)} of its elements{start.loading(s)}"),
+          f"{share(distance(s.x, s.y).share)} of its elements{s.more}"),
 
     Cause("mode", Where.FORWARD, SURE, step.other_mode),
     Cause("class", Where.FORWARD, SURE, lambda s: s.old and s.new and s.old.short != s.new.short
@@ -171,8 +171,7 @@ CAUSES = (
     Cause("loss", Where.LOSS, LIKELY, lambda s: s.same_function
           and f"`{s.function}` in the loss is given other values"),
     Cause("calls", Where.LOSS, SURE, lambda s: (s.gone or s.fresh)
-          and f"the loss computes {step.first_call(s.fresh)} where it computed "
-          + step.first_call(s.gone)),
+          and f"the loss computes {named_call(s.fresh)} where it computed {named_call(s.gone)}"),
     Cause("loss", Where.LOSS, LIKELY, lambda s: "the loss of equal outputs differs"),
 
     # What cuts a gradient off is named before what else is new in the step.

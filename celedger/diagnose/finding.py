@@ -59,7 +59,9 @@ class ExplainFinding:
 
 
 # Calls that seldom are what matters where others are new, too.
-VIEWS = {"detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze"}
+VIEWS = {
+    "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
+}  # fmt: skip
 
 
 def named(path: str | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from celedger.diagnose.difference import Front, TraceComparison
 from celedger.diagnose.distance import Distance, distance
 from celedger.diagnose.finding import (
+    VIEWS,
     CodePlace,
     FindingPhase,
     call,
@@ -191,6 +192,18 @@ class Scene:
     def fresh(self) -> list[Event]:
         return self._changed_calls[1]
 
+    @property
+    def new_or_gone(self) -> str:
+        """`relu(_)` is new: of the calls that only one side makes; empty where none is."""
+        if not (events := self.fresh or self.gone):
+            return ""
+        return f"{named_call(events)} is {'new' if self.fresh else 'gone'}"
+
+    @property
+    def more(self) -> str:
+        """The same, to go on with after a sentence."""
+        return f"; {self.new_or_gone}" if self.new_or_gone else ""
+
     @cached_property
     def _since_equal(self) -> tuple[list[Event], list[Event]]:
         """The calls on both sides between the last tensors of a module that agree and here."""
@@ -368,6 +381,16 @@ def first_distance(a: Event, b: Event) -> Distance | None:
     """Between the first tensors of two events that differ."""
     pairs = zip(a.tensors, b.tensors, strict=False)
     return next((distance(x, y) for x, y in pairs if not x.same(y)), None)
+
+
+def telling(events: Sequence[Event]) -> Event:
+    """The call that matters most: seldom one that only looks at a tensor in another way."""
+    return next((event for event in events if event.name not in VIEWS), events[0])
+
+
+def named_call(events: Sequence[Event]) -> str:
+    """The call that matters most, in backticks."""
+    return f"`{call(telling(events))}`" if events else "nothing"
 
 
 def draws(trace: Trace) -> Iterator[Event]:

@@ -11,7 +11,6 @@ import numpy as np
 from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance, same_law, spread
 from celedger.diagnose.finding import (
-    VIEWS,
     CodePlace,
     call,
     code_of,
@@ -187,11 +186,3 @@ def scaled_input(s: Scene) -> str | None:
     slope = other.deviation / one.deviation
     shift = other.mean - slope * one.mean
     return f"the input is scaled by {figure(slope)} and shifted by {figure(shift)}"
-
-
-def loading(s: Scene) -> str:
-    """The call that makes other batches, where one is new or gone."""
-    if not s.fresh and not s.gone:
-        return ""
-    event = next((e for e in s.fresh if e.name not in VIEWS), (s.fresh or s.gone)[0])
-    return f"; `{call(event)}` is {'new' if s.fresh else 'gone'}"

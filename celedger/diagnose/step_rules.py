@@ -11,7 +11,6 @@ import numpy as np
 from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import (
-    VIEWS,
     FindingPhase,
     became,
     call,
@@ -22,26 +21,10 @@ from celedger.diagnose.finding import (
     places_of,
     some,
 )
-from celedger.diagnose.scene import RuleAnswer, Scene, Where, code_on, only_on_one_side
+from celedger.diagnose.scene import RuleAnswer, Scene, Where, code_on, only_on_one_side, telling
 from celedger.diagnose.trace import Event, Trace
 
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
-
-
-def _telling(events: Sequence[Event]) -> Event:
-    """The call that matters most: seldom one that only looks at a tensor in another way."""
-    return next((event for event in events if event.name not in VIEWS), events[0])
-
-
-def first_call(events: Sequence[Event]) -> str:
-    return f"`{call(events[0])}`" if events else "nothing"
-
-
-def _new_or_gone(s: Scene) -> str:
-    """`; `call` is new`, of the first call that only one side makes; empty where none is."""
-    if not s.fresh and not s.gone:
-        return ""
-    return f"; `{call((s.fresh or s.gone)[0])}` is {'new' if s.fresh else 'gone'}"
 
 
 # --- forward pass --------------------------------------------------------------------------------
@@ -122,9 +105,9 @@ def other_calls(s: Scene) -> str | None:
     if not gone and not fresh:
         return None
     if gone and fresh:
-        said = f"`{call(_telling(fresh))}` where `{call(_telling(gone))}` was"
+        said = f"`{call(telling(fresh))}` where `{call(telling(gone))}` was"
     else:
-        said = f"`{call(_telling(fresh or gone))}` is {'new' if fresh else 'gone'}"
+        said = s.new_or_gone
     return f"{s.place} computes something else: {said}"
 
 
@@ -181,7 +164,7 @@ def gradient(s: Scene) -> RuleAnswer:
         places = code_of(s.c.b, "b", s.module(module))
         places += places_of(s.c.b, "b", flagged, "caller")
     else:
-        sentence += _new_or_gone(s)
+        sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
         places += code_of(s.c.b, "b", s.module(path))
     operator = call(detaching) if detaching is not None else ""
@@ -210,7 +193,7 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> RuleAn
     module = "" if by_loop else owner_of(str(gradient_pairs(s)[0].one.path))
     places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
     phase = FindingPhase.UPDATE if by_loop else None
-    return RuleAnswer(sentence + _new_or_gone(s), module, places, phase=phase)
+    return RuleAnswer(sentence + s.more, module, places, phase=phase)
 
 
 def not_cleared(s: Scene) -> bool:
@@ -358,7 +341,6 @@ def report(s: Scene) -> RuleAnswer:
     sentence = f"the training agrees and the reported {became(changes[:3])} differs"
     calls = bool(s.gone or s.fresh)
     if calls:
-        event = (s.fresh or s.gone)[0]
-        sentence += f": `{call(event)}` is {'new' if s.fresh else 'gone'} in the evaluation"
+        sentence += f": {s.new_or_gone} in the evaluation"
     phase = FindingPhase.EVALUATION if calls else None
     return RuleAnswer(sentence, tensor=changes[0][0] if changes else "", phase=phase)

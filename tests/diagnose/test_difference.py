@@ -155,6 +155,22 @@ def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
     assert "10 times" in wrong.sentence
 
 
+def test_a_new_computation_is_named_before_a_look_at_a_part_of_a_tensor(tmp_path: Path) -> None:
+    traces = []
+    for name, calls, out in (("a", (), X), ("b", ("__getitem__", "div"), X / 2)):
+        writer = Writer(tmp_path / name)
+        writer.module("", "net.Net")
+        writer.init("weight", X)
+        writer.enter("", X)
+        for call in calls:
+            writer.call(call, "", out)
+        writer.leave("", out)
+        writer.learn(float(out.sum()), {"weight": out}, {"weight": X - out})
+        traces.append(writer.done())
+    finding = found(*traces)
+    assert finding.sentence == "the model itself computes something else: `div(_)` is new"
+
+
 def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> None:
     """With two lines of a constructor swapped, a bias of two elements was wrong, and sure."""
     one, other = np.array([0.11, 0.12]), np.array([-0.9, 0.4])
