@@ -32,6 +32,7 @@ class TensorPlace:
 IN_A_ROW = 3
 # Samples with a stuck weight or the same batch before it is said: looks at steps 0, 1, 2, 3.
 STUCK = 4
+UNSEEN = "no module was called: the forward pass was not looked at"
 # Losses that are compared with the first ones, at least.
 LOSSES = 5
 
@@ -68,7 +69,7 @@ def overflow(training: Watched, limit: float) -> Iterator[TensorPlace]:
         if step.broke and not math.isfinite(row.size):
             yield _broken_operator(step, row.size)
         else:
-            yield TensorPlace(step.number, *_maker(row), row.size, _overflow_note(row))
+            yield TensorPlace(step.number, *_maker(row), row.size, _overflow_note(step, row))
         return
     for number, loss in training.losses:
         if not math.isfinite(loss):
@@ -79,6 +80,7 @@ def overflow(training: Watched, limit: float) -> Iterator[TensorPlace]:
                 yield _broken_operator(seen, loss)
             else:
                 note = "every module's output was finite: the loss function made it"
+                note = note if _called_modules(seen) else UNSEEN
                 yield TensorPlace(number, FUNCTION, "loss", loss, note)
             return
 
@@ -113,12 +115,18 @@ def _maker(row: TensorFigures) -> tuple[str, str]:
     return (row.name, row.tensor)
 
 
-def _overflow_note(row: TensorFigures) -> str:
+def _overflow_note(step: WatchedStep, row: TensorFigures) -> str:
     if row.what == "in" and row.parent is None:
         return "the batch itself is not finite"
     if row.kind == "activation":
         return "the first module to produce it: what it was given is finite"
+    if not _called_modules(step):
+        return UNSEEN
     return "the forward pass was finite: the backward pass made it"
+
+
+def _called_modules(step: WatchedStep) -> bool:
+    return any(row.kind == "activation" for row in step.rows)
 
 
 # --- half precision --------------------------------------------------------------------------

@@ -25,6 +25,9 @@ command = "{python} {suite}/half.py float16 1 {seed}"
 name = "broken"
 command = "{python} {suite}/broken.py {seed}"
 [[task]]
+name = "functional"
+command = "{python} {suite}/functional.py {seed}"
+[[task]]
 name = "driven"
 command = "{python} {suite}/driven.py --seed {seed}"
 [[task]]
@@ -57,7 +60,18 @@ for step in range(8):  # steps of its own, in which no optimiser is seen
     with torch.no_grad():
         weight -= 0.1 * gradient
 """
+FUNCTIONAL = """\
+import torch
+weight = torch.ones(3, requires_grad=True)
+optimiser = torch.optim.SGD([weight], lr=0.1)
+for step in range(12):  # no module is ever called
+    loss = ((weight * 0).log() * 0 if step == 7 else weight).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
 SCRIPTS = {
+    "functional.py": UNCOMPILED + FUNCTIONAL,
     "bare.py": UNCOMPILED + BARE,
     "half.py": UNCOMPILED + (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
     "broken.py": BROKEN,
@@ -99,6 +113,12 @@ def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Proj
     assert done.status == 1, done.err
     assert "overflow  step 39, outside the modules, log, forward" in done.out
     assert (project.root / "seen.png").stat().st_size > 10_000
+
+
+def test_an_overflow_in_functional_code_is_followed_to_its_operator(project: Project) -> None:
+    done = project.run("watch", "functional")
+    assert done.status == 1, done.err
+    assert "overflow  step 7, outside the modules, log, forward" in done.out
 
 
 def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project: Project) -> None:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is traine
 # The watchpoint, and the step, module and tensor that it has to name.
 FAULTS = {
     "overflow": ("overflow", 53, "0", "output"),  # looked at first when all weights are lost
+    "nan_by_hand": ("overflow", 0, "parameter 0.0", "gradient"),
     "rate_zero": ("weight-unchanged", 0, "0", "weight"),
     "rate_large": ("weight-change-large", 0, "2", "weight"),
     "vanishing": ("gradient-vanishing", 1, "0", "gradient of weight"),
@@ -70,6 +71,11 @@ def test_a_planted_fault_is_named_where_it_began(out: Path, name: str) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_training_is_left_alone(out: Path, name: str) -> None:
     assert findings(out, name) == {}
+
+
+def test_a_forward_pass_without_modules_is_not_called_finite(out: Path) -> None:
+    note = findings(out, "nan_by_hand")["overflow"].first.note
+    assert note == "no module was called: the forward pass was not looked at"
 
 
 def test_why_a_weight_stays_is_said(out: Path) -> None:

@@ -195,6 +195,16 @@ def falling_rate():
     fit(model, optimiser=optimiser, steps=60)
 
 
+def nan_by_hand():
+    weight = torch.ones(3, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(6):
+        loss = ((weight * 0).log() * 0 + weight).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+
 def main():
     out = Path(sys.argv[1])
     for name in sys.argv[2:]:

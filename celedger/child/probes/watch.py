@@ -100,6 +100,8 @@ class Probe(observe.Probe):
             self._next = next(self._looks)
         self.step, self.looking = step, step in self.closely or step == self._next
         self._clear()
+        if step in self.closely and not self.names.roots():
+            self._operators.enter()  # functional code: no module's call will begin the forward pass
         return self.looking
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
