@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED
 
+from celedger.diagnose.trace import records
 from celedger.trial.surroundings import child_copy
 
 START = """\
@@ -52,7 +53,17 @@ trainer = lightning.Trainer(
 trainer.fit(Fit(), torch.utils.data.DataLoader(rows, batch_size=16))
 print(nn.functional.cross_entropy(net(x), y).item())
 """
+ACCUMULATED = """\
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(24):
+    optimiser.zero_grad()
+    for rows in torch.arange(64).split(16):
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+    optimiser.step()
+print(nn.functional.cross_entropy(net(x), y).item())
+"""
 SCRIPTS = {
+    "accumulated": UNCOMPILED + START + ACCUMULATED,
     "strict": UNCOMPILED + START + 'warnings.simplefilter("error")\nmodel = net\n' + LOOP,
     "compiled": START + 'model = torch.compile(net, backend="eager")\n' + LOOP,
     "lightning": START + LIGHTNING,
@@ -60,8 +71,12 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("strict", "trace"), ("compiled", "profile"), ("lightning", "trace")]
-)
+    ("name", "kind"),
+    [
+        ("strict", "trace"), ("compiled", "profile"), ("lightning", "trace"),
+        ("accumulated", "profile"),
+    ],
+)  # fmt: skip
 def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: Path) -> None:
     if name == "lightning":
         pytest.importorskip("lightning")
@@ -84,3 +99,7 @@ def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: P
     assert seen.returncode == 0, seen.stderr
     assert seen.stdout == bare.stdout
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]  # and no failure
+    if name == "accumulated":
+        (event,) = records(tmp_path / "out" / "0", "profile")
+        phases = {row["phase"] for row in event["window"]["rows"] if row["module"] == "0"}
+        assert phases == {"forward", "backward"}  # as the clock has it: none in the tail

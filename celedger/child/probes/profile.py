@@ -62,13 +62,19 @@ class Probe(observe.Probe):
         )
         self._sampler.start()
         self._began = time.time()
+        self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._enter(FORWARD)
 
     def wants(self, step: int) -> bool:
         return self._window.running
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        import torch
+
         self._forward_in_gap(module, args)  # whichever of the two hooks comes first
+        if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
+            self._accumulates = True  # the clock knows at the next backward pass
+            self._window.phase(FORWARD)
         self._window.module_begins(module)
 
     def forward_ends(
@@ -79,6 +85,7 @@ class Probe(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         if self._clock.state == GAP:
             self._unhook()
+        self._accumulates = False
         self._clock.begin_backward()
         self._window.phase(BACKWARD)
 
