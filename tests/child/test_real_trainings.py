@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED
+from conftest import UNCOMPILED, matrix_after
 
 from celedger.diagnose.trace import records
 from celedger.trial.surroundings import child_copy
@@ -72,10 +72,10 @@ SCRIPTS = {
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
+    matrix_after(1, [
         ("strict", "trace"), ("compiled", "profile"), ("lightning", "trace"),
         ("accumulated", "profile"),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: Path) -> None:
     if name == "lightning":

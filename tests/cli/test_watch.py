@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED, Project, make_project
+from conftest import UNCOMPILED, Project, make_project, matrix_after
 
 HERE = Path(__file__).parent
 DRIVEN = (HERE.parent / "diagnose" / "checked.py").read_text().partition("class DropoutOn")[0]
@@ -115,6 +115,7 @@ def test_an_overflow_between_two_looks_is_followed_to_its_operator(project: Proj
     assert (project.root / "seen.png").stat().st_size > 10_000
 
 
+@pytest.mark.matrix
 def test_an_overflow_in_functional_code_is_followed_to_its_operator(project: Project) -> None:
     done = project.run("watch", "functional")
     assert done.status == 1, done.err
@@ -134,12 +135,12 @@ def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project:
 
 @pytest.mark.parametrize(
     ("verb", "task", "reason"),
-    [
+    matrix_after(1, [
         ("watch", "plain", "no process of it took an optimiser's step"),
         ("watch", "bare", "no process of it took an optimiser's step"),
         ("preflight", "plain", "celedger.child.torch.train"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_what_cannot_be_judged_says_why_and_keeps_its_log(
     project: Project, verb: str, task: str, reason: str
 ) -> None:
