@@ -13,8 +13,10 @@ from celedger.model import OutcomeKind, TrialRecord
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launchers are Linux's")
 
-# `fractions` is small; a commit can replace it like any other module.
-WARM = SUITE.replace('name = "tiny"\n', 'name = "tiny"\npreload = "fractions"\n', 1)
+# `fractions` is small; a commit can replace it like any other module. `multiprocessing` gives the
+# launcher a second name, `__mp_main__`, as torch does.
+PRELOAD = 'name = "tiny"\npreload = ["fractions", "multiprocessing"]\n'
+WARM = SUITE.replace('name = "tiny"\n', PRELOAD, 1)
 HALF = SCRIPT.replace("import random, sys", "import fractions, random, sys").replace(
     "LEVEL +", "LEVEL + fractions.Fraction(1, 2) * 0 +"
 )
