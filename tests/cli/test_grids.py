@@ -36,7 +36,7 @@ large = { width = 4 }
 again = { width = 2 }
 """
 
-# Reports by printing alone. With GO in the environment it waits after epoch 1 until that exists.
+# Reports by printing alone. With WAIT in the environment it waits after epoch 1 for its end.
 JOB = """\
 import os, sys, time
 from pathlib import Path
@@ -44,7 +44,7 @@ stage, out, width, depth, seed = sys.argv[1], Path(sys.argv[2]), *map(int, sys.a
 if stage == "train":
     for epoch in range(3):
         print(f"epoch {epoch}: val_loss={1 / width + seed / 100 + 1 / (epoch + 1):.4f}")
-        while epoch == 1 and "GO" in os.environ and not Path(os.environ["GO"]).exists():
+        while epoch == 1 and "WAIT" in os.environ:
             time.sleep(0.02)
     (out / "model").write_text(str(width * depth))
 else:
@@ -109,10 +109,9 @@ def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
 
 @pytest.mark.matrix
 def test_what_a_killed_run_left_is_taken_in_from_the_log_and_run_again(project: Project) -> None:
-    go = project.root.parent / "go"
     runner = subprocess.Popen(
         [sys.executable, "-m", "celedger", "run", "HEAD"], cwd=project.root,
-        env={**os.environ, "GO": str(go)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "WAIT": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     logs = project.root / ".celedger" / "logs"
     deadline = time.monotonic() + 120
@@ -121,7 +120,6 @@ def test_what_a_killed_run_left_is_taken_in_from_the_log_and_run_again(project: 
         time.sleep(0.05)
     os.kill(runner.pid, signal.SIGKILL)
     runner.wait()
-    go.touch()
     again = project.run("run", "HEAD")
     assert again.status == 0, again.err
     assert "was interrupted; its 2 epochs are kept" in again.err
