@@ -62,11 +62,12 @@ def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
     sys.meta_path.remove(watch)
     if sys.path != path:
         return {"unfit": "importing changed sys.path"}
-    files = {name: starting.file_of(m) for name, m in sys.modules.items()}
+    main = sys.modules["__main__"]  # multiprocessing gives it a second name
+    files = {name: starting.file_of(m) for name, m in sys.modules.items() if m is not main}
     outside = {
         name: os.path.dirname(file)
         for name, file in files.items()
-        if file and "." not in name and name != "__main__" and not starting.standard(file)
+        if file and "." not in name and not starting.standard(file)
     }
     starting.prepare(watch.missed)
     return {"files": outside, "stamps": stamps}

@@ -235,7 +235,6 @@ class Launchers:
             name: Path(file)
             for name, file in launcher.files.items()
             if Path(file).is_relative_to(self._repository)
-            and not Path(file).is_relative_to(self._script.parent)  # `__mp_main__` is the launcher
             and not _INSTALLED.intersection(Path(file).parts)
         }
         for name in preload:
