@@ -5,8 +5,8 @@
 Both walk the same history in turns, commit by commit: celedger's slot with all its cleaning, and a
 plain clone that runs `git checkout --detach` and nothing else. Prints the medians and the ratio of
 the totals; the target is 2. A second figure has a training that leaves files and edits in the tree
-before every move, a third the undoing of such a trial (`restore`) in place, a fourth has a filter
-configured through which five files pass; the plain clone has none.
+before every move, a third has a filter configured through which five files pass; the plain clone
+has none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from celedger.repo import Repository
-from celedger.repo.checkouts import Checkout
+from celedger.repo.checkouts import Checkout, Checkouts
 from celedger.repo.fast_import import NewCommit, create
-from celedger.repo.slots import Checkouts
 
 TARGET = 2.0
 
@@ -116,15 +115,6 @@ def main() -> None:
                     checkout, folder / "clone", shas[1:], lambda n: litter(checkout.path, n)
                 )
                 show("the same, after a littering trial", *dirty)
-                checkout.seal()
-                undone = []
-                for number in range(20):
-                    litter(checkout.path, number)
-                    undone.append(timed(checkout.restore))
-                print(
-                    f"{'restore after a littering trial':34s} celedger "
-                    f"{statistics.median(undone) * 1e3:6.1f} ms"
-                )
         set_up_filter(folder / "r")
         subprocess.run(start, cwd=folder / "clone", check=True)
         with Checkouts(Repository.open(folder / "r")).take() as checkout:

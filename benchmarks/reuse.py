@@ -34,8 +34,8 @@ from reuse_worlds import RESERVED, Tree, attributes, base, mutate, training
 
 from celedger.model import Command, Footprint, Task
 from celedger.repo import Repository
+from celedger.repo.checkouts import Checkouts
 from celedger.repo.differences import Differences
-from celedger.repo.slots import Checkouts
 from celedger.system import process
 from celedger.system.gate import Gate, Permit
 from celedger.trial.reuse import NamedPaths, Reuse

@@ -47,18 +47,6 @@ def _settings(repository: Repository) -> bytes:
     return ask(repository.worktree, "config", "-z", "--get-regexp", _WRITING).out
 
 
-def off(names: Iterable[str]) -> list[str]:
-    """The words by which one git command writes files as if these were not configured."""
-    settings = ("smudge=", "process=", "required=false")
-    return [
-        word
-        for name in sorted(names)
-        if "=" not in name  # `-c` cannot say it: such a one runs twice
-        for setting in settings
-        for word in ("-c", f"filter.{name}.{setting}")
-    ]
-
-
 def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
     """The files of a work tree, in which `tell` runs git, that these write."""
     if not names:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from celedger.model import Bytes, Seconds
 from celedger.repo import Repository
-from celedger.repo.slots import Checkouts
+from celedger.repo.checkouts import Checkouts
 from celedger.system.cache import Cache, size_of
 from celedger.trial.workplace import CACHES
 

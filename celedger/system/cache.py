@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,23 +23,25 @@ from celedger.system.lock import Lock
 FACTS = "facts.json"  # written last: an entry without it was never finished
 _POLL = 0.05  # seconds between two looks at an entry that another process makes
 
+Fill = Callable[[Path], Mapping[str, object]]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry as it lies there: `size` in bytes, `used` the last use in seconds since the
-    epoch; `facts` as they were given by who made it, None where it was never finished."""
+    epoch."""
 
     path: Path
     size: int
     used: float
     in_use: bool
-    facts: Mapping[str, object] | None
+    finished: bool
 
 
 class Held(Lock):
-    """An entry in use, until it is closed or the process ends."""
+    """An entry in use, until it is closed or the process ends; `facts` are its maker's."""
 
-    def __init__(self, path: Path, facts: Mapping[str, object], fd: int) -> None:
+    def __init__(self, path: Path, fd: int, facts: Mapping[str, object]) -> None:
         super().__init__(path, fd)
         self.facts = facts
 
@@ -51,82 +53,58 @@ class Cache:
         self.folder = folder
 
     def use(self, key: str) -> Held | None:
-        """The entry of a key, held; None where there is none, or another process makes it."""
+        """Return the entry of a key, held; None where there is none, or another process makes
+        it."""
         path = self.folder / key
-        fd = _open(path)
+        fd = _lock(path, fcntl.LOCK_SH)
         if fd is None:
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            facts = _facts(path) if _is_still(path, fd) else None
-            if facts is not None:
-                os.utime(path / FACTS)
-                return Held(path, facts, fd)
-        except OSError:
-            pass
-        os.close(fd)
-        return None
+            facts = json.loads((path / FACTS).read_text())["facts"]
+            os.utime(path / FACTS)
+            return Held(path, fd, facts)
+        except (OSError, ValueError, LookupError, TypeError):  # never finished, or damaged
+            os.close(fd)
+            return None
 
-    def make(
-        self,
-        key: str,
-        fill: Callable[[Path], Mapping[str, object]],
-        *,
-        stop: Callable[[], bool] | None = None,
-    ) -> Held:
-        """The entry of a key, made by `fill` (which is given its empty folder and returns its
-        facts) unless another process made it meanwhile. What `fill` raises leaves no entry.
+    def make(self, key: str, fill: Fill, *, stop: Callable[[], bool] | None = None) -> Held:
+        """Return the entry of a key, made by `fill` (which is given its empty folder and returns
+        its facts) unless another process made it meanwhile. What `fill` raises leaves no entry.
         Raises MachineError where the folder cannot be written, Interrupted when `stop()`."""
         path = self.folder / key
-        while True:
-            held = self.use(key)
-            if held is not None:
-                return held
+        while (held := self.use(key)) is None:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise MachineError(f"{path} cannot be made: {error.strerror}") from error
-            fd = _open(path)
-            if fd is not None and _lock(fd) and _is_still(path, fd):
-                break
-            if fd is not None:
+            fd = _lock(path, fcntl.LOCK_EX)
+            if fd is None:
+                if stop is not None and stop():
+                    raise Interrupted(f"stopped while another process makes {path}")
+                time.sleep(_POLL)
+                continue
+            try:
+                for each in path.iterdir():
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+                facts = dict(fill(path))
+                draft = path / f"{FACTS}.new"
+                draft.write_text(json.dumps({"size": size_of(path), "facts": facts}))
+                draft.rename(path / FACTS)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path)
+                raise
+            finally:
                 os.close(fd)
-            if stop is not None and stop():
-                raise Interrupted(f"stopped while another process makes {path}")
-            time.sleep(_POLL)
-        try:
-            if (facts := _facts(path)) is None:
-                facts = self._fill(path, fill)
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            return Held(path, facts, fd)
-        except BaseException:
-            os.close(fd)
-            raise
-
-    def _fill(
-        self, path: Path, fill: Callable[[Path], Mapping[str, object]]
-    ) -> Mapping[str, object]:
-        try:
-            _empty(path)
-            facts = dict(fill(path))
-            draft = path / f"{FACTS}.new"
-            draft.write_text(json.dumps({"size": size_of(path), "facts": facts}))
-            draft.rename(path / FACTS)
-            return facts
-        except BaseException:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(path)
-            raise
+        return held
 
     def drop(self, key: str) -> bool:
         """Remove an entry unless it is in use."""
         path = self.folder / key
-        fd = _open(path)
+        fd = _lock(path, fcntl.LOCK_EX)
         if fd is None:
             return False
         try:
-            if not (_lock(fd) and _is_still(path, fd)):
-                return False
             # First out of sight: a removal that is cut short must not leave half an entry.
             (path / FACTS).unlink(missing_ok=True)
             shutil.rmtree(path)
@@ -137,102 +115,54 @@ class Cache:
             os.close(fd)
 
     def entries(self) -> list[Entry]:
-        """What lies there, the longest unused first."""
-        found = []
-        for path in _folders(self.folder):
-            fd = _open(path)
-            if fd is None:
-                continue
-            try:
-                free = _lock(fd)
-                text = _text(path)
-                used = (path / FACTS if text else path).stat().st_mtime
-                size = int(text["size"]) if text else size_of(path)  # type: ignore[call-overload]
-                found.append(Entry(path, size, used, not free, _facts(path)))
-            except (OSError, TypeError, ValueError):
-                continue  # removed at this moment
-            finally:
+        """Return what lies there, the longest unused first."""
+        entries = []
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            fd = _lock(path, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # removed at this moment
+                facts = path / FACTS
+                finished = facts.exists()
+                used = (facts if finished else path).stat().st_mtime
+                entries.append(Entry(path, size_of(path), used, fd is None, finished))
+            if fd is not None:
                 os.close(fd)
-        return sorted(found, key=lambda entry: entry.used)
+        return sorted(entries, key=lambda entry: entry.used)
 
 
 def shrink(caches: Sequence[Cache], limit: int) -> int:
     """Remove the entries unused for longest until all together take at most `limit` bytes, and
     what was never finished. Nothing in use goes. Returns the bytes freed."""
-    freed = 0
-    for cache, entry in excess(caches, limit):
-        if cache.drop(entry.path.name):
+    entries = [(cache, entry) for cache in caches for entry in cache.entries()]
+    total, freed = sum(entry.size for _, entry in entries), 0
+    for cache, entry in sorted(entries, key=lambda pair: (pair[1].finished, pair[1].used)):
+        surplus = not entry.finished or total - freed > limit
+        if surplus and not entry.in_use and cache.drop(entry.path.name):
             freed += entry.size
     return freed
 
 
-def excess(caches: Sequence[Cache], limit: int) -> list[tuple[Cache, Entry]]:
-    """What `shrink` would remove."""
-    all_ = [(cache, entry) for cache in caches for entry in cache.entries()]
-    total = sum(entry.size for _, entry in all_)
-    found = []
-    for cache, entry in sorted(all_, key=lambda pair: (pair[1].facts is not None, pair[1].used)):
-        if not entry.in_use and (entry.facts is None or total > limit):
-            found.append((cache, entry))
-            total -= entry.size
-    return found
-
-
-def _open(path: Path) -> int | None:
+def _lock(path: Path, kind: int) -> int | None:
+    """Return a descriptor of a folder that is locked; None where there is no such folder, or
+    another process locks it."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
-
-
-def _lock(fd: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        if os.path.samestat(path.stat(), os.fstat(fd)):  # else another has removed it
+            return fd
     except OSError:
-        return False
-    return True
-
-
-def _is_still(path: Path, fd: int) -> bool:
-    """Whether the locked folder is the one of that name: another may have removed it."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(fd))
-    except OSError:
-        return False
-
-
-def _text(path: Path) -> dict[str, object] | None:
-    try:
-        found = json.loads((path / FACTS).read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and {"size", "facts"} <= set(found) else None
-
-
-def _facts(path: Path) -> Mapping[str, object] | None:
-    text = _text(path)
-    facts = text["facts"] if text is not None else None
-    return facts if isinstance(facts, dict) else None
-
-
-def _folders(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from sorted(path for path in folder.iterdir() if path.is_dir())
-
-
-def _empty(path: Path) -> None:
-    for each in path.iterdir():
-        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        pass
+    os.close(fd)
+    return None
 
 
 def size_of(folder: Path) -> int:
-    """Bytes that a folder takes on the disk; a file with two names counts once."""
-    seen, total = set(), folder.lstat().st_blocks * 512 if not folder.is_dir() else 0
+    """Return the bytes that a folder takes on the disk."""
+    total = 0
     for above, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with contextlib.suppress(OSError):
-                found = Path(above, name).lstat()
-                if (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
-                    total += found.st_blocks * 512
-    return total
+                total += Path(above, name).lstat().st_blocks * 512
+    return total or folder.lstat().st_blocks * 512

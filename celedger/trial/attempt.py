@@ -32,7 +32,7 @@ from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, disk_is_full, explain, refusal
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.surroundings import variables
-from celedger.trial.venvs import Place
+from celedger.trial.venvs import Installation
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
@@ -54,7 +54,7 @@ class Attempt:
         commit: Commit,
         task: Task,
         trial: Trial,
-        place: Place,
+        place: Installation,
         until: events.Until | None,
     ) -> None:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial

@@ -6,6 +6,7 @@ and recorded.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self
 
-from celedger.errors import CannotJudge
+from celedger.errors import CannotJudge, MachineError
 from celedger.ledger import Ledger
 from celedger.model import (
     Commit,
@@ -25,20 +26,18 @@ from celedger.model import (
     Task,
     Why,
 )
-from celedger.repo.checkouts import Checkout
-from celedger.repo.slots import Checkouts
-from celedger.suite import Suite
-from celedger.system import lock
+from celedger.repo.checkouts import Checkout, Checkouts, delete
+from celedger.suite import Suite, build_lines
+from celedger.system import lock, process
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
-from celedger.trial.ending import absent_module
+from celedger.trial.ending import absent_module, classify, explain, tail
 from celedger.trial.reuse import Reuse
 from celedger.trial.starts import Starts
-from celedger.trial.suitecopy import SuiteCopy
 from celedger.trial.surroundings import fingerprint
-from celedger.trial.venvs import Place, Venvs
+from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 
 @dataclass
@@ -72,12 +71,10 @@ class Workbench:
     sandbox: bool = False  # for all tasks, whatever the suite says
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
-    _suite: SuiteCopy | None = None
-    _built: tuple[str, object] | None = None
     _began: float = field(default_factory=time.time)
     _fresh: float = 0.0  # failures of builds remembered from before this time do not count
     _held_at: str = ""  # the commit whose requirements all trials are run with
-    _bases: dict[str, Place] = field(default_factory=dict)
+    _bases: dict[str, Installation] = field(default_factory=dict)
     _measuring: bool = False
 
     def __enter__(self) -> Self:
@@ -96,7 +93,7 @@ class Workbench:
             self._checkout = None
         self.venvs.close()
 
-    def place(self, commit: str, task: Task) -> Place:
+    def place(self, commit: str, task: Task) -> Installation:
         """Where a task runs at a commit (a hash): in the suite's interpreter, or in an environment
         made from the requirements of that commit (of the held one, after `hold_environment`)."""
         base = self._base(task)
@@ -105,7 +102,6 @@ class Workbench:
         at = self._held_at or commit
 
         def checkout() -> Checkout:
-            self._built = None
             self.listen(events.Installing(at, task))
             return self.checkout
 
@@ -145,9 +141,9 @@ class Workbench:
             if task.venv and (base := self._base(task))
         )
 
-    def _base(self, task: Task) -> Place:
+    def _base(self, task: Task) -> Installation:
         """The suite's own interpreter, with which environments are made."""
-        return self._bases.get(task.name) or Place(
+        return self._bases.get(task.name) or Installation(
             self.environments[task.name], self.interpreters[task.name]
         )
 
@@ -178,33 +174,54 @@ class Workbench:
                 self._measuring = False
 
     def prepare(
-        self, commit: Commit, task: Task, place: Place, env: Mapping[str, str], log: Path
+        self, commit: Commit, task: Task, place: Installation, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit, built: `ok`, or the outcome and the reason.
 
         Raises RepositoryError where git cannot write the commit (a filter that fails, an object
         that is missing): that is this clone's fault, and no outcome of the commit's.
         """
-        checkout, suite = self.checkout, self._suite_copy()
-        key = (commit.sha, (task.build, task.inputs, place.python, task.pythonpath))
-        if self._built != key or not suite.settled or not checkout.restore():
-            self._built = None
-            suite.lay()
-            checkout.move_to(commit.sha)
-            if task.build:
-                kind, reason = self.builds.provide(
-                    commit, task, checkout, python=place.python,
-                    environment=place.environment.fingerprint, suite_dir=self.suite_copy,
-                    env=env, log=log, now=self.now(), fresh=self._fresh,
-                    building=lambda: self.listen(events.Building(commit, task)), stop=self.stop,
-                    writable=self.writable(task, log),
-                )  # fmt: skip
-                if kind is not OutcomeKind.OK:
-                    return kind, reason
-            else:
-                checkout.seal()
-            suite.settle()
-            self._built = key
+        self._lay_suite()
+        self.checkout.move_to(commit.sha)
+        if not task.build:
+            return OutcomeKind.OK, ""
+        around = {
+            "build": task.build,
+            "suite": task.files if any("{suite}" in w for line in task.build for w in line) else "",
+            "python": place.python,
+            "environment": place.environment.fingerprint,
+            "variables": {k: v for k, v in env.items() if not k.startswith("CELEDGER_")},
+        }
+        return self.builds.provide(
+            commit, task, self.checkout, self.suite_copy, around,
+            lambda: self._build(commit, task, place, env, log),
+            now=self.now(), fresh=self._fresh,
+        )  # fmt: skip
+
+    def _build(
+        self, commit: Commit, task: Task, place: Installation, env: Mapping[str, str], log: Path
+    ) -> tuple[OutcomeKind, str]:
+        """Run the build commands in the checkout: `ok`, or how one ended and the reason."""
+        self.listen(events.Building(commit, task))
+        lines = build_lines(
+            task, python=place.python, suite_dir=self.suite_copy, tree=self.tree
+        )  # fmt: skip
+        for step, line in enumerate(lines, 1):
+            permit = self.starts.build(task, step, place.python, self.tree, self.suite_copy)
+            end = process.run(
+                line, cwd=self.tree, env=env, log=log, permit=permit,
+                writable=self.writable(task, log), timeout=task.timeout, silence=task.silence,
+                stop=self.stop,
+            )  # fmt: skip
+            if end.end is process.End.STOPPED:
+                raise KeyboardInterrupt
+            kind = classify(end, log)
+            if kind is OutcomeKind.OK:
+                continue
+            reason = f"build `{' '.join(line)}`: {explain(end, log)}"
+            if kind is not OutcomeKind.KILLED and NO_ROOM in tail(log):
+                raise MachineError(f"no room on a disk for the {reason}", "free some room")
+            return kind, reason
         return OutcomeKind.OK, ""
 
     def lacks(self, commit: Commit, task: Task, reason: str) -> str:
@@ -240,14 +257,17 @@ class Workbench:
 
     @property
     def suite_copy(self) -> Path:
-        """What `{suite}` is: as the snapshot has it once a trial is prepared."""
-        return self._suite_copy().path
+        """What `{suite}` is to the trainings: a copy that nobody else uses, one for each slot."""
+        return self.suite_files.with_name(self.tree.name)
 
-    def _suite_copy(self) -> SuiteCopy:
-        if self._suite is None:  # one for each slot
-            place = self.suite_files.with_name(self.tree.name)
-            self._suite = SuiteCopy(self.suite_files, place)
-        return self._suite
+    def _lay_suite(self) -> None:
+        """Make the suite's copy what its snapshot is: a training may write beside its script, and
+        the next one must not meet that."""
+        try:
+            delete(self.suite_copy)
+            shutil.copytree(self.suite_files, self.suite_copy)
+        except OSError as error:
+            raise MachineError(f"{self.suite_copy} cannot be written: {error.strerror}") from error
 
 
 def _who(holder: lock.Holder) -> str:

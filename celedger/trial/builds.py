@@ -1,9 +1,9 @@
 """What a suite's build commands make in a commit's tree: made once for equal inputs, kept, and
-brought back.
+brought back before each trial.
 
-A build is known by its content only where the suite declares `inputs`; else it runs for every
-commit. What is kept is what the build added to the tree. It is copied in and out, never linked:
-a trial that writes into what it was given cannot reach the kept copy.
+A build is known by the files that the suite declares as `inputs`, else by the commit's tree. What
+is kept is what the build added to the tree or changed there. It is copied in and out, never linked:
+a trial that writes into what it was given cannot reach the kept copy. Byte-code is not kept.
 """
 
 from __future__ import annotations
@@ -13,66 +13,20 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from celedger.errors import MachineError
 from celedger.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Repository
-from celedger.repo.checkouts import Checkout
+from celedger.repo.checkouts import Checkout, delete
 from celedger.repo.filters import attributes_above
-from celedger.suite import build_lines
-from celedger.system import process
 from celedger.system.cache import Cache, shrink
-from celedger.trial.ending import classify, explain, tail
-from celedger.trial.starts import Starts
 
 # A failed build is not tried again for this long: a compiler that was missing may come back, and
 # --force asks at once.
 REMEMBERED = 24 * 3600.0  # seconds
-# What compilers, linkers and build tools read of a person's environment.
-_READ = (
-    "PATH", "CC", "CXX", "CPP", "LD", "AR", "NVCC", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS",
-    "MAKEFLAGS", "CPATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "PKG_CONFIG_PATH", "CUDA_HOME",
-    "TORCH_CUDA_ARCH_LIST", "CMAKE_PREFIX_PATH", "CMAKE_ARGS",
-)  # fmt: skip
-_NO_ROOM = "No space left on device"
-
-
-def build_key(
-    task: Task,
-    inputs: Mapping[str, str],
-    *,
-    written: object,
-    python: str,
-    environment: str,
-    env: Mapping[str, str],
-) -> str | None:
-    """The hash (64 hex digits) of all that a build depends on; None where that is not known.
-
-    `inputs` are the files that the suite's globs match at the commit, each with mode and blob
-    (`Repository.matching`), `written` tells how git writes them, `python` the interpreter's path,
-    `environment` the fingerprint, `env` the environment variables of the build.
-    """
-    if not task.build or not inputs:  # globs that match nothing are a mistake, not a content
-        return None
-    uses_suite = any("{suite}" in word for words in task.build for word in words)
-    text = json.dumps(
-        {
-            "build": task.build,
-            "suite": task.files if uses_suite else "",
-            "python": python,
-            "pythonpath": task.pythonpath,
-            "threads": task.threads,
-            "environment": environment,
-            "variables": {name: env[name] for name in _READ if name in env},
-            "inputs": dict(inputs),
-            "written": written,
-        },
-        sort_keys=True,
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
@@ -83,7 +37,6 @@ class Builds:
     cache: Cache
     caches: tuple[Cache, ...]
     limit: Bytes
-    starts: Starts
     _failed: dict[str, str] = field(default_factory=dict)
 
     def provide(
@@ -91,159 +44,121 @@ class Builds:
         commit: Commit,
         task: Task,
         checkout: Checkout,
+        suite: Path,
+        surroundings: Mapping[str, object],
+        build: Callable[[], tuple[OutcomeKind, str]],
         *,
-        python: str,
-        environment: str,
-        suite_dir: Path,
-        env: Mapping[str, str],
-        log: Path,
         now: float,
         fresh: float = 0.0,
-        building: Callable[[], None] = lambda: None,
-        stop: Callable[[], bool] | None = None,
-        writable: Sequence[Path] = (),
     ) -> tuple[OutcomeKind, str]:
-        """Build, or bring back, in a checkout that is at the commit, and seal it: `ok`, or the
-        outcome and the reason. Failures remembered from before `fresh` (seconds since the epoch)
-        do not count. A build that somebody else killed says nothing about the commit."""
+        """Bring what is kept into a checkout that is at the commit, or `build` there: `ok`, or the
+        outcome and the reason. `suite` is the suite's copy, `surroundings` are all but the tree
+        that a build depends on. Failures remembered from before `fresh` (seconds since the epoch)
+        do not count."""
+        inputs = self._inputs(commit, task)
+        # What a build makes may hold the path it was made at: each slot has its own.
+        around = {**surroundings, "path": str(checkout.path), "written": checkout.manner}
+        keys = [_hash({**around, "inputs": files}) for files in (inputs, commit.tree) if files]
+        reason = self._failure(keys[0], max(fresh, now - REMEMBERED))
+        if reason:
+            return OutcomeKind.UNTESTABLE, reason
+        roots = _Roots(checkout.path, suite)
+        if any(self._bring(key, checkout, roots) for key in keys):
+            return OutcomeKind.OK, ""
+        before = {name for name, _ in _walk(suite, "suite")}
+        kind, reason = build()
+        if kind is OutcomeKind.OK:
+            # What rewrote files that are no inputs is this commit's alone.
+            changed = checkout.changed()
+            key = keys[0] if changed <= inputs.keys() else keys[-1]
+            before.update(f"tree/{name}" for name in checkout.tracked() - changed)
+            self._keep(key, commit, changed, replace(roots, known=frozenset(before)))
+        elif kind is not OutcomeKind.KILLED:
+            self._failed[keys[0]] = reason
+            # Time and memory are the machine's as well as the commit's.
+            if kind is OutcomeKind.FAILED:
+                self._remember(keys[0], {"failed": reason, "at": now, "commit": commit.sha})
+            kind = OutcomeKind.UNTESTABLE
+        return kind, reason
+
+    def _inputs(self, commit: Commit, task: Task) -> dict[str, str]:
+        """Return the files that the suite's globs match, and the attributes by which git writes
+        them, each with mode and blob. Nothing where no file matches."""
         inputs = self.repository.matching(commit.sha, task.inputs)
         above = sorted(attributes_above(map(os.fsencode, inputs)))
-        attributes = self.repository.matching(commit.sha, map(os.fsdecode, above))
-        content = build_key(
-            task, inputs, written=(checkout.manner, attributes), python=python,
-            environment=environment, env=env,
-        )  # fmt: skip
-        key = content and self._in_slot(content, checkout)
-        # By its commit, where its content is not known; the interpreter stands for the rest.
-        name = key or repr((commit.sha, task.build, python, task.pythonpath))
-        reason = self._failed.get(name)
-        if reason is None and key is not None:
-            reason = self._remembered(key, max(fresh, now - REMEMBERED))
-        if reason is not None:
-            return OutcomeKind.UNTESTABLE, reason
-        if key is not None and self._bring(key, checkout):
-            checkout.seal()
-            return OutcomeKind.OK, ""
-        building()
-        lines = build_lines(task, python=python, suite_dir=suite_dir, tree=checkout.path)
-        for step, line in enumerate(lines, 1):
-            permit = self.starts.build(task, step, python, checkout.path, suite_dir)
-            end = process.run(
-                line, cwd=checkout.path, env=env, log=log, permit=permit, writable=writable,
-                timeout=task.timeout, silence=task.silence, stop=stop,
-            )  # fmt: skip
-            if end.end is process.End.STOPPED:
-                raise KeyboardInterrupt
-            kind = classify(end, log)
-            if kind is OutcomeKind.OK:
-                continue
-            reason = f"build `{' '.join(line)}`: {explain(end, log)}"
-            if kind is OutcomeKind.KILLED:
-                return kind, reason
-            if _NO_ROOM in tail(log):
-                raise MachineError(f"no room on a disk for the {reason}", "free some room")
-            self._failed[name] = reason
-            # Time and memory are the machine's as well as the commit's.
-            if key is not None and kind is OutcomeKind.FAILED:
-                self._remember(key, commit, reason, now)
-            return OutcomeKind.UNTESTABLE, reason
-        checkout.seal()
-        if key is not None:
-            self._keep(key, commit, checkout, frozenset(inputs))
-        return OutcomeKind.OK, ""
+        return inputs | self.repository.matching(commit.sha, map(os.fsdecode, above))
 
-    def _in_slot(self, content: str, checkout: Checkout) -> str:
-        """What a build makes may hold the path it was made at: each slot has its own."""
-        return hashlib.sha256(f"{content} {checkout.path}".encode("utf-8", "surrogateescape")) \
-            .hexdigest()  # fmt: skip
-
-    # --- failures
-
-    def _remembered(self, key: str, since: float) -> str | None:
-        held = self.cache.use(key)
-        if held is None:
-            return None
-        with held:
-            failed, at = held.facts.get("failed"), held.facts.get("at")
-            commit = held.facts.get("commit")
-        if failed is None:
-            return None
-        if isinstance(at, (int, float)) and at >= since:
+    def _failure(self, key: str, since: float) -> str:
+        """Return why a build of this key failed since then; "" where it did not."""
+        if key not in self._failed and (entry := self.cache.use(key)) is not None:
+            with entry:
+                failed, at, commit = (entry.facts.get(n) for n in ("failed", "at", "commit"))
+            if failed is None:
+                return ""
+            if not isinstance(at, (int, float)) or at < since:
+                self.cache.drop(key)
+                return ""
             self._failed[key] = f"{failed} (so at {str(commit)[:10]}, whose inputs are the same)"
-            return self._failed[key]
-        self.cache.drop(key)
-        return None
+        return self._failed.get(key, "")
 
-    def _remember(self, key: str, commit: Commit, reason: str, at: float) -> None:
-        facts = {"failed": reason, "at": at, "commit": commit.sha}
+    def _remember(self, key: str, facts: Mapping[str, object]) -> None:
         try:
             self.cache.make(key, lambda _: facts).close()
         except (MachineError, OSError):
             return  # it will fail again, then
 
-    # --- products
-
-    def _keep(self, key: str, commit: Commit, checkout: Checkout, inputs: frozenset[str]) -> None:
-        """Copy what the build made. Not where it rewrote files of the commit that are no inputs:
-        another commit may have others; nor what is larger than all that may be kept."""
-        made = checkout.made
-        if made is None or not made.changed <= inputs or not made.changed <= set(made.files):
+    def _keep(self, key: str, commit: Commit, changed: set[str], roots: _Roots) -> None:
+        """Copy what the build made, unless it is larger than all that may be kept or holds what is
+        neither file, link nor folder. What is not kept is built again for each trial."""
+        folders, files = roots.products()
+        states = [roots.path(name).lstat() for name in files]
+        if not all(stat.S_ISREG(s.st_mode) or stat.S_ISLNK(s.st_mode) for s in states):
             return
-        tree = checkout.path
-        names = [name for name in made.files if not _compiled_from_tracked(name, checkout)]
-        kinds = {stat.S_IFMT(made.files[name][0]) for name in names}
-        if not kinds <= {stat.S_IFREG, stat.S_IFLNK}:
-            return
-        if sum(made.files[name][1] for name in names) > self.limit:
+        if sum(state.st_size for state in states) > self.limit:
             return
 
         def fill(home: Path) -> Mapping[str, object]:
-            files: dict[str, list[int]] = {}
-            for name in names:
-                target = home / "tree" / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                copy(tree / name, target)
-                files[name] = _look(target)
-            folders = {n: stat.S_IMODE((tree / n).lstat().st_mode) for n in made.folders}
-            changed = sorted(made.changed)
-            return {"commit": commit.sha, "files": files, "folders": folders, "changed": changed}
+            for name in files:
+                (home / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(roots.path(name), home / name, follow_symlinks=False)
+            return {
+                "commit": commit.sha,
+                "files": {name: _stamp(home / name) for name in files},
+                "folders": {name: roots.path(name).lstat().st_mode & 0o777 for name in folders},
+                "changed": sorted(changed),
+            }
 
         try:
             self.cache.make(key, fill).close()
         except (MachineError, OSError):
-            return  # no room: the next commit builds again
+            return  # no room: the next trial builds again
         shrink(self.caches, self.limit)
 
-    def _bring(self, key: str, checkout: Checkout) -> bool:
+    def _bring(self, key: str, checkout: Checkout, roots: _Roots) -> bool:
         """Copy what was kept into the tree. False where there is nothing, or not whole, or where
         the commit has a file of that name."""
-        held = self.cache.use(key)
-        if held is None:
+        entry = self.cache.use(key)
+        if entry is None or "files" not in entry.facts:
             return False
-        with held:
-            files, folders = held.facts.get("files"), held.facts.get("folders")
-            changed = held.facts.get("changed")
-            known = isinstance(files, dict) and isinstance(folders, dict)
-            if not known or not isinstance(changed, list):
-                return False
+        with entry:
+            files, folders, changed = (entry.facts[n] for n in ("files", "folders", "changed"))
             assert isinstance(files, dict) and isinstance(folders, dict)
-            names = (*files, *folders)
-            if any(checkout.tracks(n) and n not in changed for n in names):
-                return False
-            if not all(_lies_in(checkout.path / name, checkout.path) for name in names):
+            assert isinstance(changed, list)
+            tracked = {f"tree/{name}" for name in checkout.tracked() - {*changed}}
+            if not all(roots.is_free(name, tracked) for name in (*files, *folders)):
                 return False
             try:
+                for name in changed:
+                    delete(checkout.path / name)
                 for name in folders:
-                    (checkout.path / name).mkdir(parents=True, exist_ok=True)
-                for name, looked in files.items():
-                    source, target = held.path / "tree" / name, checkout.path / name
-                    if _look(source) != looked:
+                    roots.path(name).mkdir(parents=True, exist_ok=True)
+                for name, stamp in files.items():
+                    source = entry.path / name
+                    if _stamp(source) != stamp:
                         raise FileNotFoundError(name)
-                    if name in changed:
-                        target.unlink()
-                    copy(source, target)
+                    shutil.copy2(source, roots.path(name), follow_symlinks=False)
                 for name, mode in reversed(folders.items()):
-                    (checkout.path / name).chmod(mode)
+                    roots.path(name).chmod(mode)
                 return True
             except OSError:
                 pass
@@ -252,46 +167,60 @@ class Builds:
         return False
 
 
-def copy(source: Path, target: Path) -> None:
-    """A file or link with its mode and times. Its blocks are shared where the file system can
-    (copy_file_range makes a reflink there); writing to one never changes the other."""
-    if source.is_symlink():
-        target.symlink_to(source.readlink())
-        return
-    if hasattr(os, "copy_file_range"):
-        with source.open("rb") as read, target.open("wb") as write:
-            left = os.fstat(read.fileno()).st_size
-            try:
-                ends = (read.fileno(), write.fileno())
-                while left > 0 and (done := os.copy_file_range(*ends, left)):
-                    left -= done
-            except OSError:  # across file systems, or one that cannot
-                read.seek(0)
-                write.seek(0)
-                shutil.copyfileobj(read, write)
-    else:
-        shutil.copyfile(source, target)
-    shutil.copystat(source, target)
+@dataclass(frozen=True)
+class _Roots:
+    """The folders in which a build may leave something: the `tree`, and the copy of the `suite`.
+    Names of files begin with one of these words. `known` are the files that are no products."""
+
+    tree: Path
+    suite: Path
+    known: frozenset[str] = frozenset()
+
+    def path(self, name: str) -> Path:
+        root, _, inside = name.partition("/")
+        return (self.tree if root == "tree" else self.suite) / inside
+
+    def products(self) -> tuple[list[str], list[str]]:
+        """Return the names of new folders (parents first) and of new files."""
+        tracked = {name[:end] for name in self.known for end in _slashes(name)}
+        folders: list[str] = []
+        files: list[str] = []
+        for root in ("tree", "suite"):
+            for name, is_folder in _walk(self.path(root), root):
+                if name not in self.known and name not in tracked:
+                    (folders if is_folder else files).append(name)
+        return folders, files
+
+    def is_free(self, name: str, tracked: Collection[str]) -> bool:
+        """Return True if the commit has no such file, and no link on the way leads elsewhere."""
+        root = os.path.realpath(self.path(name.partition("/")[0]))
+        inside = Path(os.path.realpath(self.path(name).parent)).is_relative_to(root)
+        return inside and name not in tracked
 
 
-def _lies_in(path: Path, tree: Path) -> bool:
-    """Return True if no folder on the way to it is a link that leads out of the tree."""
-    return Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(tree))
+def _slashes(name: str) -> list[int]:
+    return [place for place, letter in enumerate(name) if letter == "/"]
 
 
-def _look(path: Path) -> list[int]:
-    """Mode, size and time of a kept file, by which damage shows. A link's own times do not
+def _walk(top: Path, name: str) -> Iterator[tuple[str, bool]]:
+    """Visit what lies in a folder by name, each with whether it is a folder, parents first;
+    byte-code and a repository's own files are left out."""
+    for entry in sorted(os.scandir(top), key=lambda entry: entry.name):
+        if entry.name in (".git", "__pycache__") or entry.name.endswith(".pyc"):
+            continue
+        is_folder = entry.is_dir(follow_symlinks=False)
+        yield f"{name}/{entry.name}", is_folder
+        if is_folder:
+            yield from _walk(Path(entry.path), f"{name}/{entry.name}")
+
+
+def _stamp(path: Path) -> list[int]:
+    """Return mode, size and time of a kept file, by which damage shows. A link's own times do not
     travel."""
-    found = path.lstat()
-    when = 0 if stat.S_ISLNK(found.st_mode) else found.st_mtime_ns
-    return [found.st_mode, found.st_size, when]
+    state = path.lstat()
+    when = 0 if stat.S_ISLNK(state.st_mode) else state.st_mtime_ns
+    return [state.st_mode, state.st_size, when]
 
 
-def _compiled_from_tracked(name: str, checkout: Checkout) -> bool:
-    """Whether this is byte-code of a source of the commit (PEP 3147). Python tells it by time and
-    size of the source alone, so it must never meet another commit's."""
-    path = PurePosixPath(name)
-    if path.suffix != ".pyc":
-        return False
-    folder = path.parent.parent if path.parent.name == "__pycache__" else path.parent
-    return checkout.tracks(str(folder / f"{path.name.partition('.')[0]}.py"))
+def _hash(facts: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

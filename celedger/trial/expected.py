@@ -45,9 +45,9 @@ def _of_task(
         home = state / "venvs" / "0"
         if commit is not None:
             with suppress(venvs.Unmade, CeledgerError):  # the trial will say so
-                wanted = venvs.wanted(starts.repository, commit, task.venv)
+                files = venvs.requirements(starts.repository, commit, task.venv)
                 env = venvs.install_variables(base)
-                yield from venvs.install_requests(starts, task, python, home, env, wanted)
+                yield from venvs.install_requests(starts, task, python, home, env, files)
         python = str(venvs.python_of(home))
         yield _question(starts, task, python)
     env = variables(

@@ -2,26 +2,25 @@
 files and interpreter, shared by all commits and commands that have them alike.
 
 What is installed is part of a trial's environment, never of its code: so a package that lies in
-the repository itself is refused here, it belongs on `pythonpath` or in `build`.
+the repository itself is refused here, it belongs on `pythonpath` or in `build`. A training that
+installs something has its environment made anew for the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import posixpath
 import re
-import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from celedger.errors import MachineError
 from celedger.model import Bytes, Environment, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
-from celedger.repo.folders import Folders
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink
 from celedger.system.gate import Request
@@ -30,20 +29,21 @@ from celedger.trial.ending import classify, explain, tail
 from celedger.trial.starts import INSTALLING, Starts
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
-_NO_ROOM = "No space left on device"
-_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
-_FINDS = ("-f", "--find-links")
-_EDITABLE = ("-e", "--editable")
-_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
-LINK = "120000 "  # mode of a symbolic link
+NO_ROOM = "No space left on device"
+_LINK = "120000 "  # mode of a symbolic link
 # Variables that would make another environment than the one asked for.
 _DROPPED = ("PYTHON", "CELEDGER_", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_PROJECT")
+# Lines of pip's "Requirements File Format" that name something beside the file.
+_EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(.+)")
+_INCLUDE = re.compile(r"(?:-[rc]|--requirement|--constraint)[ =]*(\S+)")
+_FIND = re.compile(r"(?:-f|--find-links)[ =]*(\S+)")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Installation:
     """Where a task runs: the interpreter and all that surrounds it. Without one (`kind` is not
-    ok) `problem` says why in one line, and `log` is what was said."""
+    ok) `problem` says why in one line, and `log` is the output of what failed."""
 
     environment: Environment
     python: str
@@ -53,20 +53,28 @@ class Place:
 
 
 class Unmade(Exception):
-    """There is no environment: `problem` says why in one line, `log` is what was said."""
+    """There is no environment: `problem` says why in one line, `log` is the output of what
+    failed."""
 
-    def __init__(self, kind: OutcomeKind, problem: str, log: str = "") -> None:
+    def __init__(
+        self, problem: str, kind: OutcomeKind = OutcomeKind.UNTESTABLE, log: str = ""
+    ) -> None:
         super().__init__(problem)
         self.kind, self.problem, self.log = kind, problem, log
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """The requirement files as they are at a commit: those to install, and the mode and blob of
     everything that they name."""
 
     install: tuple[str, ...]
     files: Mapping[str, str]
+
+    def key(self, base: Installation) -> str:
+        interpreter = [base.python, base.environment.details["python"]]
+        text = json.dumps([interpreter, self.install, dict(self.files)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
@@ -81,161 +89,152 @@ class Venvs:
     describe: Callable[[str, Task], Environment]  # of an interpreter, for a task
     starts: Starts
     stop: Callable[[], bool] | None = None
-    _wanted: dict[tuple[str, tuple[str, ...]], Wanted | Unmade] = field(default_factory=dict)
-    _made: dict[str, tuple[Held, Folders, dict[int, Environment]]] = field(default_factory=dict)
+    _requirements: dict[tuple[str, tuple[str, ...]], Requirements | Unmade] = field(
+        default_factory=dict
+    )
+    _entries: dict[str, Held] = field(default_factory=dict)
+    _described: dict[tuple[str, int], Environment] = field(default_factory=dict)
     _failed: dict[str, Unmade] = field(default_factory=dict)
 
     def close(self) -> None:
-        for held, _, _ in self._made.values():
-            held.close()
-        self._made.clear()
+        for entry in self._entries.values():
+            entry.close()
+        self._entries.clear()
 
-    def key(self, commit: str, task: Task, base: Place) -> str:
-        """What tells one environment from another: the files' content and the interpreter.
+    def key(self, commit: str, task: Task, base: Installation) -> str:
+        """Return what tells one environment from another: the files' content and the interpreter.
         "" where the commit's files cannot be used."""
-        wanted = self._find(commit, task)
-        return "" if isinstance(wanted, Unmade) else _key(wanted, base)
+        files = self._files(commit, task)
+        return "" if isinstance(files, Unmade) else files.key(base)
 
-    def has(self, commit: str, task: Task, base: Place) -> bool:
-        """Whether `place` would have nothing to install."""
+    def has(self, commit: str, task: Task, base: Installation) -> bool:
+        """Return True if `place` would have nothing to install."""
         key = self.key(commit, task, base)
         return key == "" or key in self._failed or (self.cache.folder / key / FACTS).exists()
 
     def place(
-        self, commit: str, task: Task, base: Place, checkout: Callable[[], Checkout]
-    ) -> Place:
-        """The environment of a task at a commit, made if it must be. `base` is that of the
+        self, commit: str, task: Task, base: Installation, checkout: Callable[[], Checkout]
+    ) -> Installation:
+        """Return the environment of a task at a commit, made if it must be. `base` is that of the
         interpreter it is made with; the checkout is moved to the commit where files of it are
         needed. Raises MachineError where the machine, not the commit, is what fails."""
-        wanted = self._find(commit, task)
-        if isinstance(wanted, Unmade):
-            return _without(base, wanted, commit)
-        key = _key(wanted, base)
+        files = self._files(commit, task)
+        if isinstance(files, Unmade):
+            return _without(base, files, commit)
+        key = files.key(base)
         if key in self._failed:
             return _without(base, self._failed[key], key)
-        self._admit(key, wanted, task, base)
+        if key not in self._entries:
+            self._admit(key, files, task, base)
         try:
-            held, known = self._hold(key, wanted, task, base, commit, checkout)
+            entry = self._entry(key, files, task, base, commit, checkout)
         except Unmade as unmade:
             if unmade.kind is OutcomeKind.UNTESTABLE:
                 self._failed[key] = unmade
             return _without(base, unmade, key)
-        python = str(python_of(held.path))
-        if task.threads not in known:
-            known[task.threads] = self.describe(python, task)
-        return Place(known[task.threads], python)
+        python = str(python_of(entry.path))
+        described = self._described
+        if (key, task.threads) not in described:
+            described[key, task.threads] = self.describe(python, task)
+        return Installation(described[key, task.threads], python)
 
-    # --- what is wanted
-
-    def _find(self, commit: str, task: Task) -> Wanted | Unmade:
+    def _files(self, commit: str, task: Task) -> Requirements | Unmade:
         name = (commit, task.venv)
-        if name not in self._wanted:
+        if name not in self._requirements:
             try:
-                self._wanted[name] = wanted(self.repository, commit, task.venv)
+                self._requirements[name] = requirements(self.repository, commit, task.venv)
             except Unmade as unmade:
-                self._wanted[name] = unmade
-        return self._wanted[name]
+                self._requirements[name] = unmade
+        return self._requirements[name]
 
-    # --- what there is
-
-    def _admit(self, key: str, wanted: Wanted, task: Task, base: Place) -> None:
+    def _admit(self, key: str, files: Requirements, task: Task, base: Installation) -> None:
         """Ask whether an environment may be made from these files, also where it is there already.
         Raises NotAllowed."""
-        if key in self._made:
-            return
         home, env = self.cache.folder / key, install_variables(self.base_env)
-        for request in install_requests(self.starts, task, base.python, home, env, wanted):
+        for request in install_requests(self.starts, task, base.python, home, env, files):
             self.starts.gate.admit(request)
 
-    def _hold(
-        self, key: str, wanted: Wanted, task: Task, base: Place, commit: str,
+    def _entry(
+        self, key: str, files: Requirements, task: Task, base: Installation, commit: str,
         checkout: Callable[[], Checkout],
-    ) -> tuple[Held, dict[int, Environment]]:  # fmt: skip
-        """The environment of a key, held, and how it was described for each number of threads."""
-        if key in self._made:
-            held, folders, known = self._made[key]
-            after = folders.again(_clock(held.path))
-            if after.known == folders.known or _listing(held.path) == held.facts["listing"]:
-                return held, known
-            held.close()  # a training installed something
-            del self._made[key]
-        for _ in range(2):
-            held = self.cache.make(
-                key, lambda home: self._fill(home, wanted, task, base, commit, checkout()),
+    ) -> Held:  # fmt: skip
+        """Return the environment of a key, held and as it was made."""
+        entry = self._entries.pop(key, None)
+        while entry is None or _stamps(entry.path) != entry.facts.get("stamps"):
+            if entry is not None:  # a training installed something
+                entry.close()
+                if not self.cache.drop(key):
+                    raise MachineError(
+                        f"a training changed {entry.path}, and another celedger is using it",
+                        "wait for that one, then type the command again",
+                    )
+            entry = self.cache.make(
+                key, lambda home: self._install(home, files, task, base, commit, checkout()),
                 stop=self.stop,
             )  # fmt: skip
-            if _listing(held.path) == held.facts.get("listing"):
-                break
-            held.close()
-            if not self.cache.drop(key):
-                raise MachineError(
-                    f"a training changed {held.path}, and another celedger is using it",
-                    "wait for that one, then type the command again",
-                )
-        self._made[key] = (held, Folders.read(held.path / "venv", _clock(held.path)), {})
-        shrink(self.caches, self.limit)
-        return held, self._made[key][2]
+            shrink(self.caches, self.limit)
+        self._entries[key] = entry
+        return entry
 
-    def _fill(
-        self, home: Path, wanted: Wanted, task: Task, base: Place, commit: str, checkout: Checkout
-    ) -> Mapping[str, object]:
+    def _install(
+        self, home: Path, files: Requirements, task: Task, base: Installation, commit: str,
+        checkout: Checkout,
+    ) -> Mapping[str, object]:  # fmt: skip
         checkout.move_to(commit)
-        source = home / "source"
+        source, log = home / "source", home / "log"
         source.mkdir()
-        for name in wanted.files:
+        for name in files.files:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkout.path / name, source / name)
         env = install_variables(self.base_env)
-        log = home / "log"
-        for step, line in enumerate(install_lines(home, base.python, wanted.install, env), 1):
-            permit = self.starts.environment(task, step, base.python, home, wanted.files)
+        for step, line in enumerate(install_lines(home, base.python, files.install, env), 1):
+            permit = self.starts.environment(task, step, base.python, home, files.files)
             end = process.run(
                 line, cwd=source, env=env, log=log, permit=permit, timeout=TIMEOUT, stop=self.stop
             )
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt
-            kind = classify(end, log)
-            said = tail(log)
-            if _NO_ROOM in said:
+            kind, output = classify(end, log), tail(log)
+            if NO_ROOM in output:
                 raise MachineError(
                     f"the disk of {home.parent} is full", "`celedger doctor --prune` frees some"
                 )
             if kind is not OutcomeKind.OK:
-                killed = kind is OutcomeKind.KILLED
-                names = ", ".join(wanted.install)
-                raise Unmade(
-                    kind if killed else OutcomeKind.UNTESTABLE,
-                    f"no environment from {names}: {explain(end, log)}", said,
-                )  # fmt: skip
-        return {"commit": commit, "files": list(wanted.install), "listing": _listing(home)}
+                if kind is not OutcomeKind.KILLED:
+                    kind = OutcomeKind.UNTESTABLE
+                names = ", ".join(files.install)
+                raise Unmade(f"no environment from {names}: {explain(end, log)}", kind, output)
+        return {"commit": commit, "files": list(files.install), "stamps": _stamps(home)}
 
 
 def install_lines(
     home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    wanted = [word for name in files for word in ("-r", name)]
+    """Return the commands that make an environment from requirement files: by uv where it is on
+    the path, else by venv and pip."""
+    options = [word for name in files for word in ("-r", name)]
     python, venv = str(python_of(home)), str(home / "venv")
     uv = shutil.which("uv", path=env.get("PATH", ""))
     if uv is not None:
         return [
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
             (uv, "pip", "install", *_settings(env), "--compile-bytecode", "--link-mode", "copy",
-             "--python", python, *wanted),
+             "--python", python, *options),
         ]  # fmt: skip
     return [
         (base, "-m", "venv", venv),
-        (python, "-m", "pip", "install", *wanted),
+        (python, "-m", "pip", "install", *options),
     ]
 
 
 def install_requests(
-    starts: Starts, task: Task, python: str, home: Path, env: Mapping[str, str], wanted: Wanted
+    starts: Starts, task: Task, python: str, home: Path, env: Mapping[str, str], files: Requirements
 ) -> list[Request]:
     """Return a description of each step of making an environment at `home`."""
     requests = []
-    for step, line in enumerate(install_lines(home, python, wanted.install, env), 1):
+    for step, line in enumerate(install_lines(home, python, files.install, env), 1):
         program = find_program(line[0], home, env)[0] or ""
-        permit = starts.environment(task, step, python, home, wanted.files)
+        permit = starts.environment(task, step, python, home, files.files)
         requests.append(permit.request(line, home / "source", env, program))
     return requests
 
@@ -245,9 +244,9 @@ def install_variables(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Options for uv, which else takes settings (`[tool.uv]` of pyproject.toml, uv.toml) from the
-    folders above: an environment lies in the user's repository. Only the user's own file counts,
-    for it may say which index this machine reaches; UV_CONFIG_FILE goes before it."""
+    """Return options for uv, which else takes settings (`[tool.uv]` of pyproject.toml, uv.toml)
+    from the folders above: an environment lies in the user's repository. Only the user's own file
+    counts, for it may say which index this machine reaches; UV_CONFIG_FILE goes before it."""
     folder = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME", "/")) / ".config")
     own = Path(folder) / "uv" / "uv.toml"
     if own.is_file() and not env.get("UV_CONFIG_FILE"):
@@ -259,128 +258,72 @@ def python_of(home: Path) -> Path:
     return home / "venv" / "bin" / "python"
 
 
-def _key(wanted: Wanted, base: Place) -> str:
-    interpreter = [base.python, base.environment.details["python"]]
-    text = json.dumps([interpreter, wanted.install, dict(wanted.files)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _stamps(home: Path) -> list[int]:
+    """Return the times (ns) of the folders that change when something is installed."""
+    return [path.stat().st_mtime_ns for path in sorted(home.glob("venv/lib/*/site-packages"))]
 
 
-def _without(base: Place, unmade: Unmade, key: str) -> Place:
-    """A trial that could not have its environment is kept under one of its own: neither the base
-    interpreter's, in which it never ran, nor that which it will have once this is mended."""
+def _without(base: Installation, unmade: Unmade, key: str) -> Installation:
+    """Return the environment under which a trial is kept that could not have its own: neither the
+    base interpreter's, in which it never ran, nor that which it will have once this is mended."""
     details = {**base.environment.details, "venv": f"not made from {key[:12]}"}
     text = json.dumps([base.environment.fingerprint, details["venv"]])
-    fingerprint = hashlib.sha256(text.encode()).hexdigest()
-    environment = Environment(fingerprint, details)
-    return Place(environment, base.python, unmade.kind, unmade.problem, unmade.log)
+    environment = Environment(hashlib.sha256(text.encode()).hexdigest(), details)
+    return Installation(environment, base.python, unmade.kind, unmade.problem, unmade.log)
 
 
-def _listing(home: Path) -> str:
-    """A hash over what is installed: names, sizes and times. Byte-code does not count."""
-    total = hashlib.sha256()
-    root = home / "venv"
-    for above, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            path = Path(above, name)
-            found = path.lstat()
-            total.update(f"{path.relative_to(root)}\0{found.st_size} {found.st_mtime_ns}\0".encode(
-                errors="surrogateescape"
-            ))  # fmt: skip
-    return total.hexdigest()
-
-
-def _clock(home: Path) -> Callable[[], int]:
-    def now() -> int:
-        file = home / "clock"
-        file.touch()
-        return file.stat().st_ctime_ns
-
-    return now
-
-
-def wanted(repository: Repository, sha: str, patterns: Sequence[str]) -> Wanted:
+def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> Requirements:
     """Return the requirement files of a commit, and what they include. Raises Unmade where one
     names the repository's own code, or is a link: what that leads to is no part of the commit."""
     files = dict(repository.matching(sha, patterns))
     if not files:
-        raise Unmade(OutcomeKind.UNTESTABLE, f"the commit has no {' or '.join(patterns)}")
+        raise Unmade(f"the commit has no {' or '.join(patterns)}")
     install = tuple(files)
-    pending, seen = list(install), set(install)
-    while pending:
-        _refuse_links(files)
-        name = pending.pop()
-        text = repository.blob(sha, name).decode("utf-8", "replace")
-        for kind, value in _lines(text, name):
+    pending = list(install)
+    for name in pending:  # it grows
+        for kind, value in _named(repository.blob(sha, name).decode("utf-8", "replace"), name):
             # pip takes what a file includes from beside it, and a path from where it runs.
-            target = _beside("" if kind == "local" else name, value)
-            if target is None:
+            path = _inside("" if kind == "local" else name, value)
+            if path is None:
+                raise Unmade(f"{name} names {value!r}, which is outside the commit's tree")
+            matching = repository.matching(sha, [path])
+            if kind == "local" and path not in matching:
                 raise Unmade(
-                    OutcomeKind.UNTESTABLE,
-                    f"{name} names {value!r}, which is outside the commit's tree",
-                )
-            found = repository.matching(sha, [target])
-            folder = target not in found
-            if kind == "local" and folder:
-                raise Unmade(
-                    OutcomeKind.UNTESTABLE,
                     f"{name} names {value!r}: a package of the repository itself goes on "
-                    "`pythonpath` or into `build`",
+                    "`pythonpath` or into `build`"
                 )
-            if kind == "find" and not found:
-                found = repository.matching(sha, [_beside("", value) or target])
-            files |= found
-            if kind == "include" and target not in seen:
-                seen.add(target)
-                pending += [target] if found else []
-    _refuse_links(files)
-    return Wanted(install, files)
+            if kind == "find" and not matching:
+                matching = repository.matching(sha, [_inside("", value) or path])
+            if kind == "include" and path in matching and path not in pending:
+                pending.append(path)
+            files |= matching
+        link = next((name for name, entry in files.items() if entry.startswith(_LINK)), None)
+        if link is not None:
+            raise Unmade(f"{link} is a symbolic link: name the file itself")
+    return Requirements(install, files)
 
 
-def _refuse_links(files: Mapping[str, str]) -> None:
-    link = next((name for name, entry in files.items() if entry.startswith(LINK)), None)
-    if link is not None:
-        raise Unmade(OutcomeKind.UNTESTABLE, f"{link} is a symbolic link: name the file itself")
-
-
-# --- requirement files (pip's "Requirements File Format")
-
-
-def _lines(text: str, name: str) -> list[tuple[str, str]]:
-    """What a requirement file names beside it: `include` for a file of requirements, `find` for a
-    folder of archives, `local` for a package by its path. Raises Unmade for an editable one."""
-    found = []
+def _named(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield what a requirement file names beside it: `include` for a file of requirements, `find`
+    for a folder of archives, `local` for a package by its path. Raises Unmade for an editable
+    one."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
-        try:
-            words = shlex.split(line)
-        except ValueError:
-            words = line.split()
-        if not words:
-            continue
-        option, _, value = words[0].partition("=")
-        value = value or (words[1] if len(words) > 1 else "")
-        short = re.match(r"(-[rcfe])(.+)", words[0])
-        if short is not None and not words[0].startswith("--"):
-            option, value = short[1], short[2]
-        if option in _EDITABLE:
+        if editable := _EDITABLE.match(line):
             raise Unmade(
-                OutcomeKind.UNTESTABLE,
-                f"{name} installs {value!r} in editable form: the repository's own code goes on "
-                "`pythonpath`",
+                f"{name} installs {editable[1]!r} in editable form: the repository's own code goes "
+                "on `pythonpath`"
             )
-        if option in _INCLUDES and "://" not in value:
-            found.append(("include", value))
-        elif option in _FINDS and "://" not in value:
-            found.append(("find", value))
-        elif not option.startswith("-"):
-            local = _local(line)
-            found += [("local", local)] if local else []
-    return found
+        for kind, option in (("include", _INCLUDE), ("find", _FIND)):
+            if (match := option.match(line)) and "://" not in match[1]:
+                yield kind, match[1].strip("\"'")
+        if not line.startswith("-") and (path := _local(line)):
+            yield "local", path
 
 
 def _local(line: str) -> str:
-    """The path of `./wheels/x.whl`, `x @ file:./x.whl` or `.[extra]`; "" for a name or a URL."""
+    """Return the path of `./wheels/x.whl`, `x @ file:./x.whl` or `.[extra]`; "" for a name or a
+    URL."""
     text = line.partition(";")[0].strip()
     _, at, url = text.partition("@")
     text = url.strip() if at and ("/" in url or "file:" in url) else text.split(" ")[0]
@@ -392,16 +335,7 @@ def _local(line: str) -> str:
     return text if text.startswith((".", "/")) or "/" in text or text.endswith(_ARCHIVES) else ""
 
 
-def _beside(name: str, value: str) -> str | None:
-    """A path in a requirement file, from the tree's root; None for one outside."""
-    if value.startswith("/"):
-        return None
-    parts = list(PurePosixPath(name).parent.parts)
-    for part in PurePosixPath(value).parts:
-        if part == "..":
-            if not parts:
-                return None
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts) or "."
+def _inside(name: str, value: str) -> str | None:
+    """Return a path that a file of the tree names, from the tree's root; None for one outside."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
+    return None if path.startswith(("/", "../")) or path == ".." else path

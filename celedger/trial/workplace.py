@@ -16,7 +16,7 @@ from celedger.errors import MachineError, SuiteError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, Task, TrialRecord, Why
 from celedger.repo import Repository, scrubbed
-from celedger.repo.slots import Checkouts
+from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import environment, gpu, lock, sandbox
 from celedger.system.cache import Cache
@@ -121,7 +121,7 @@ def set_bench(
         interpreters=interpreters,
         starts=starts,
         sandbox=config.sandbox,
-        builds=Builds(repository, kept[0], kept, config.cache_limit, starts),
+        builds=Builds(repository, kept[0], kept, config.cache_limit),
         venvs=Venvs(
             repository,
             kept[1],

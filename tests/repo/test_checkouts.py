@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,8 @@ import pytest
 
 from celedger.errors import UnknownRevision
 from celedger.repo import Repository
-from celedger.repo.checkouts import Checkout
+from celedger.repo.checkouts import Checkout, Checkouts
 from celedger.repo.fast_import import Blob, NewCommit, create
-from celedger.repo.slots import Checkouts
 
 Git = Callable[..., str]
 
@@ -62,6 +62,61 @@ COMMITS = [
 ]  # fmt: skip
 
 
+def git_in(root: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=root, capture_output=True, check=False)
+
+
+def a_file(root: Path, rng: random.Random) -> Path | None:
+    found = [p for p in root.rglob("*") if p.is_file() and ".git" not in p.relative_to(root).parts]
+    return rng.choice(found) if found else None
+
+
+def harm(root: Path, rng: random.Random) -> None:
+    """One thing that a careless training does."""
+    folders = [p for p in root.rglob("*") if p.is_dir() and not p.is_symlink()]
+    folders = [root, *(p for p in folders if ".git" not in p.relative_to(root).parts)]
+    where, victim = rng.choice(folders), a_file(root, rng)
+    match rng.randrange(14):
+        case 0:
+            (where / f"left{rng.random()}").write_text("x")
+        case 1:
+            (where / "__pycache__").mkdir(exist_ok=True)
+            (where / "__pycache__" / "x.pyc").write_bytes(b"x")
+        case 2 if victim is not None:
+            stamp = victim.stat()
+            victim.write_bytes(b"?" * stamp.st_size)  # same size, same time
+            os.utime(victim, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        case 3 if victim is not None:
+            victim.unlink()
+        case 4 if where != root:
+            shutil.rmtree(where)
+            where.symlink_to("/tmp")
+        case 5 if where != root:
+            shutil.rmtree(where)
+            where.write_text("a file now")
+        case 6:
+            (where / ".gitattributes").write_text("* eol=crlf\n")
+        case 7:
+            (where / ".gitignore").write_text("*\n")
+        case 8:
+            git_in(root, "add", "-A")
+        case 9:
+            git_in(root, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qam", "x")
+        case 10:
+            git_in(root, "config", "core.autocrlf", "true")
+        case 11 if victim is not None:
+            name = str(victim.relative_to(root))
+            git_in(root, "update-index", "--assume-unchanged", name)
+            victim.write_text("hidden")
+        case 12:
+            git_in(root, "diff")
+        case 13:
+            (root / ".git" / "info").mkdir(exist_ok=True)
+            (root / ".git" / "info" / "attributes").write_text("* eol=crlf\n")
+        case _:
+            (where / "empty" / "er").mkdir(parents=True, exist_ok=True)
+
+
 @pytest.fixture
 def ids(tmp_path: Path) -> dict[str, str]:
     return create(tmp_path / "r", COMMITS)
@@ -100,7 +155,6 @@ def test_the_users_repository_is_byte_identical_afterwards(
         git(checkout.path, "checkout", "-q", "-b", "branch")
         git(checkout.path, "commit", "-q", "--allow-empty", "-m", "x")
         git(checkout.path, "config", "core.autocrlf", "true")
-        assert not checkout.restore()
         checkout.move_to(ids["e"])
         assert git(checkout.path, "describe") == git(tmp_path / "r", "describe", "main")
     assert everything(tmp_path / "r") == before
@@ -151,16 +205,11 @@ def test_what_a_trial_hides_from_git_is_undone(
         git(tmp_path / "r", "config", f"core.{key}", value)
     with take(tmp_path) as checkout:
         checkout.move_to(ids["a"])
-        mode = (checkout.path / "d").stat().st_mode
         before = (checkout.path / "d" / "y").stat()
-        for again in (checkout.restore, lambda: checkout.move_to(ids["a"])):
-            checkout.seal()
-            (checkout.path / "d").chmod(0o700)
-            (checkout.path / "d" / "y").write_text("9")
-            os.utime(checkout.path / "d" / "y", ns=(before.st_atime_ns, before.st_mtime_ns))
-            again()
-            assert (checkout.path / "d").stat().st_mode == mode
-            assert (checkout.path / "d" / "y").read_text() == "2"
+        (checkout.path / "d" / "y").write_text("9")
+        os.utime(checkout.path / "d" / "y", ns=(before.st_atime_ns, before.st_mtime_ns))
+        checkout.move_to(ids["a"])
+        assert (checkout.path / "d" / "y").read_text() == "2"
 
 
 def test_a_blob_that_is_replaced_is_written_anew(
@@ -176,94 +225,6 @@ def test_a_blob_that_is_replaced_is_written_anew(
         assert (checkout.path / "d" / "y").read_text() == "9"
 
 
-def test_a_slot_of_an_earlier_celedger_is_made_anew(tmp_path: Path, ids: dict[str, str]) -> None:
-    with take(tmp_path) as checkout:
-        for name in ("config", "celedger-config"):
-            (checkout.path / ".git" / name).write_text("[core]\n\tbare = false\n")
-    with take(tmp_path) as checkout:
-        checkout.move_to(ids["a"])
-        assert "trustctime = true" in (checkout.path / ".git" / "config").read_text()
-
-
-def test_restore_undoes_a_trial_and_keeps_the_build(tmp_path: Path, ids: dict[str, str]) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").write_text("1")
-    with take(tmp_path) as checkout:
-        root = checkout.path
-        checkout.move_to(ids["a"])
-        (root / "build" / "deep").mkdir(parents=True)
-        (root / "build" / "deep" / "lib.so").write_bytes(b"\0" * 100)
-        (root / "run").write_text("stamped by the build")
-        (root / ".gitignore").write_text("build/\n")
-        checkout.seal()
-        sealed = tree(root)
-        assert checkout.restore() and tree(root) == sealed
-        (root / "x").write_text("changed")
-        shutil.rmtree(root / "d")
-        (root / "d").symlink_to(outside)
-        (root / "build" / "cache").mkdir()
-        (root / "build" / "cache" / "1").write_text("1")
-        (root / "out").symlink_to(outside)
-        (root / "out2" / "nested").mkdir(parents=True)
-        assert checkout.restore()
-        assert tree(root) == sealed
-    assert (outside / "precious").read_text() == "1"
-
-
-def lose(root: Path) -> None:
-    (root / "product").unlink()
-
-
-def rewrite(root: Path) -> None:
-    (root / "product").write_text("2")
-
-
-def relink(root: Path) -> None:
-    (root / "product").unlink()
-    (root / "product").symlink_to("x")
-
-
-def restamp(root: Path) -> None:
-    (root / "run").write_text("#!")
-
-
-def stage(root: Path) -> None:
-    subprocess.run(["git", "add", "-f", "product"], cwd=root, check=True)
-
-
-def break_repository(root: Path) -> None:
-    shutil.rmtree(root / ".git")
-
-
-@pytest.mark.parametrize("harm", [lose, rewrite, relink, restamp, stage, break_repository])
-def test_restore_says_when_the_build_must_run_again(
-    tmp_path: Path, ids: dict[str, str], harm: Callable[[Path], None]
-) -> None:
-    before = everything(tmp_path / "r")
-    with take(tmp_path) as checkout:
-        checkout.move_to(ids["a"])
-        clean = tree(checkout.path)
-        (checkout.path / "product").write_text("1")
-        (checkout.path / "run").write_text("stamped")
-        checkout.seal()
-        harm(checkout.path)
-        assert not checkout.restore()
-        checkout.move_to(ids["a"])
-        assert tree(checkout.path) == clean
-    assert everything(tmp_path / "r") == before
-
-
-def test_a_file_the_build_deleted_stays_deleted(tmp_path: Path, ids: dict[str, str]) -> None:
-    with take(tmp_path) as checkout:
-        checkout.move_to(ids["a"])
-        (checkout.path / "x").unlink()
-        checkout.seal()
-        assert checkout.restore() and not (checkout.path / "x").exists()
-        (checkout.path / "x").write_text("back")
-        assert not checkout.restore()
-
-
 def test_slots_are_taken_by_one_at_a_time_and_given_back(
     tmp_path: Path, ids: dict[str, str]
 ) -> None:
@@ -276,25 +237,56 @@ def test_slots_are_taken_by_one_at_a_time_and_given_back(
 
 
 @pytest.mark.parametrize(
-    "harm", ["rm -rf .git", "rm .git/HEAD", "echo junk >.git/index", "echo x >.git/config",
+    "ruin", ["rm -rf .git", "rm .git/HEAD", "echo junk >.git/index", "echo x >.git/config",
              "rm -rf .git/objects", "rm -rf ../0; ln -s /tmp ../0", "rm -rf ../0; touch ../0",
              "touch .git/index.lock .git/HEAD.lock", "echo ref: refs/heads/zz >.git/HEAD",
              "rm -rf .git; mkdir .git"]
 )  # fmt: skip
-def test_a_slot_in_ruins_is_made_anew(tmp_path: Path, ids: dict[str, str], harm: str) -> None:
+def test_a_slot_in_ruins_is_made_anew(tmp_path: Path, ids: dict[str, str], ruin: str) -> None:
     before = everything(tmp_path / "r")
     with take(tmp_path) as checkout:
         checkout.move_to(ids["a"])
         clean = tree(checkout.path)
-        subprocess.run(harm, shell=True, cwd=checkout.path, check=True)
-        if "ln -s" not in harm:
+        subprocess.run(ruin, shell=True, cwd=checkout.path, check=True)
+        if "ln -s" not in ruin:
             checkout.move_to(ids["a"])
             assert tree(checkout.path) == clean
-            subprocess.run(harm, shell=True, cwd=checkout.path, check=True)
+            subprocess.run(ruin, shell=True, cwd=checkout.path, check=True)
     with take(tmp_path) as checkout:
         checkout.move_to(ids["a"])
         assert tree(checkout.path) == clean
     assert everything(tmp_path / "r") == before
+
+
+def test_after_any_harm_a_move_ends_in_what_a_clone_would_hold(
+    tmp_path: Path, ids: dict[str, str], git: Git
+) -> None:
+    want = {}
+    for key, sha in ids.items():
+        git(tmp_path, "clone", "-q", "--no-checkout", "r", key)
+        git(tmp_path / key, "checkout", "-q", "--detach", sha)
+        want[key] = tree(tmp_path / key)
+    rng = random.Random(20)
+    with take(tmp_path) as checkout:
+        for step in range(30):
+            key = rng.choice(list(ids))
+            checkout.move_to(ids[key])
+            assert tree(checkout.path) == want[key], (step, key)
+            for _ in range(rng.randrange(4)):
+                harm(checkout.path, rng)
+
+
+def test_a_slot_is_removed_only_when_nobody_holds_it(tmp_path: Path, ids: dict[str, str]) -> None:
+    slots = Checkouts(Repository.open(tmp_path / "r"))
+    with slots.take() as checkout:
+        checkout.move_to(ids["a"])
+        assert slots.slots() == [(checkout.path, True)]
+        assert not slots.remove(checkout.path)
+    assert slots.slots() == [(checkout.path, False)]
+    assert slots.remove(checkout.path)
+    with slots.take() as again:
+        again.move_to(ids["a"])
+        assert (again.path / "x").read_text() == "1\n"
 
 
 def test_a_commit_that_is_not_there_is_said_so(tmp_path: Path, ids: dict[str, str]) -> None:
@@ -311,7 +303,7 @@ def test_a_process_killed_in_mid_checkout_leaves_a_slot_that_works(
     code = f"""
         from pathlib import Path
         from celedger.repo import Repository
-        from celedger.repo.slots import Checkouts
+        from celedger.repo.checkouts import Checkouts
         with Checkouts(Repository.open(Path({str(tmp_path / "r")!r}))).take() as checkout:
             while True:
                 print("moving", flush=True)
@@ -350,7 +342,6 @@ def test_shallow_clones_and_sha256_repositories_are_checked_out(tmp_path: Path, 
     with take(tmp_path) as checkout:
         checkout.move_to(ids["a"])
         assert (checkout.path / "x").read_text() == "1\n"
-        assert checkout.restore() is False  # nothing was sealed
 
 
 def test_filters_line_endings_and_remotes_are_as_the_user_has_them(
@@ -455,8 +446,6 @@ def test_works_from_a_linked_worktree_a_bare_repository_and_a_submodule(
             checkout.move_to(ids["a"])
             assert git(checkout.path, "rev-parse", "--show-toplevel") == str(checkout.path)
             assert (checkout.path / "x").read_text() == "1\n"
-            checkout.seal()
-            assert checkout.restore()
     parent = Repository.open(tmp_path / "super")
     with Checkouts(parent).take() as checkout:
         checkout.move_to(parent.resolve("HEAD").sha)

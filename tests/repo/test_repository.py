@@ -294,3 +294,15 @@ def test_five_thousand_commits_are_listed_with_their_parents(tmp_path: Path) -> 
     found = repository.history("HEAD~5000", "HEAD")
     assert len(found.commits) == 5000
     assert found.parents[:3] == ((), (0,), (1,))
+
+
+def test_files_are_matched_by_glob_at_a_commit(tmp_path: Path) -> None:
+    files = {"x.py": "1\n", "d/y.py": "2", "d/e/z": "3"}
+    ids = create(tmp_path / "r", [NewCommit("a", "a", files), NewCommit("b", "b", {"x.py": "2\n"})])
+    repository = Repository.open(tmp_path / "r")
+    assert set(repository.matching(ids["a"], ["*.py"])) == {"x.py"}
+    assert set(repository.matching(ids["a"], ["**/*.py"])) == {"x.py", "d/y.py"}
+    assert set(repository.matching(ids["a"], ["d", "no-such"])) == {"d/y.py", "d/e/z"}
+    assert repository.matching(ids["a"], []) == {}
+    assert repository.matching(ids["a"], ["x.py"]) != repository.matching(ids["b"], ["x.py"])
+    assert repository.blob(ids["a"], "x.py") == b"1\n"

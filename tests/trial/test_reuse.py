@@ -33,7 +33,7 @@ from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.runner import Bench
 from celedger.trial.starts import Starts
 from celedger.trial.surroundings import fingerprint
-from celedger.trial.venvs import Place, Venvs
+from celedger.trial.venvs import Installation, Venvs
 from celedger.trial.workplace import choose_tasks, set_bench
 from tests.conftest import SUITE, Project, git, make_project
 
@@ -462,7 +462,7 @@ def test_wheels_of_the_same_version_are_told_apart_by_what_is_in_them(project: P
         project.commit(name, {name: text})
     repository = Repository.open(project.root)
     task = Task("s", "t", (Command("train", ("x",)),), venv=("reqs/a*.txt",))
-    base = Place(Environment("e", {"python": "3.11"}), sys.executable)
+    base = Installation(Environment("e", {"python": "3.11"}), sys.executable)
     made = Venvs(
         repository,
         Cache(project.root / ".git" / "x"),
