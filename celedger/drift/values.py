@@ -8,7 +8,7 @@ its commit has, and is no further value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,11 +16,10 @@ import numpy as np
 from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
 from celedger.model import Kind, Mark, Metric
+from celedger.stats import noise
 from celedger.stats.grouped import Bools, Grouped, Ints, Layout
-from celedger.stats.noise import Noise, pool
+from celedger.stats.noise import Noise
 
-POOLED = 500
-"""Commits whose repeats make the noise: more change no digit that is shown."""
 MARGIN = 1.1
 """Commits read for each that is pooled: some have no value of a metric."""
 SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
@@ -167,32 +166,29 @@ class TaskValues:
 
 
 class PooledNoise:
-    """The noise of metrics as the newest POOLED commits show it, in the order given: oldest first,
+    """The noise of metrics as the newest commits show it, in the order given: oldest first,
     because neighbours there, and not in the order of measuring, may be compared."""
 
     def __init__(self, ledger: Reader, order: Mapping[str, int]) -> None:
         self._ledger, self._order = ledger, order
-        newest = sorted(order, key=order.__getitem__)[-round(POOLED * MARGIN) :]
+        newest = sorted(order, key=order.__getitem__)[-round(noise.POOLED * MARGIN) :]
         self._newest = {sha: order[sha] for sha in newest}
         self._first = first_trial(ledger, newest) if len(newest) < len(order) else 0
         self._tasks: dict[tuple[str, int], TaskValues] = {}
 
     def of(self, recipe: str, environment: str, metric: Metric) -> Noise:
         """Return the noise of all commits."""
-        return _pool_newest(self._values(recipe, environment, metric), "")
+        return noise.pool_newest(self._values(recipe, environment, metric).grouped)
 
     def beside(self, recipe: str, environment: str, metric: Metric, sha: str, trials: int) -> Noise:
-        """Return the noise that a commit with so many trials is tested against: its own step is no
-        part of it, its repeats are."""
+        """Return the noise that a commit with so many trials is tested against."""
         values = self._values(recipe, environment, metric)
-        others = _pool_newest(values, sha)
-        if trials > 1 and not others.between and not others.exact:
-            return replace(_pool_newest(values, ""), between=0.0)
-        return others
+        own = values.commits.index(sha) if sha in values.commits else -1
+        return noise.pool_beside(values.grouped, own, trials)
 
     def _values(self, recipe: str, environment: str, metric: Metric) -> CommitValues:
         recent = self._task(recipe, self._first).of(metric, environment)
-        if self._first and len(recent.commits) <= POOLED:  # older ones have values of it, too
+        if self._first and len(recent.commits) <= noise.POOLED:  # older ones have values of it, too
             return self._task(recipe, 0).of(metric, environment)
         return recent
 
@@ -202,12 +198,3 @@ class PooledNoise:
             order = self._newest if first else self._order
             task = self._tasks[recipe, first] = TaskValues(self._ledger, recipe, order, first)
         return task
-
-
-def _pool_newest(values: CommitValues, left_out: str) -> Noise:
-    """Return the noise of the newest commits but one."""
-    chosen = np.ones(len(values.commits), dtype=bool)
-    if left_out in values.commits:
-        chosen[values.commits.index(left_out)] = False
-    chosen[np.flatnonzero(chosen)[:-POOLED]] = False
-    return pool(values.grouped.groups_where(chosen))

@@ -8,11 +8,12 @@ import datetime
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from celedger.config import closest
 from celedger.suite import commands
-from celedger.suite.table import Table, closest
+from celedger.suite.table import Table
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
@@ -54,12 +55,12 @@ def points(body: Table) -> list[Point]:
     return found
 
 
-def named(body: Table) -> dict[str, set[str]]:
-    """Each alias, and the parameters it stands for."""
-    return {
-        key: {name for meaning in meanings.values() for name in meaning}
-        for key, meanings in _alias(body).items()
-    }
+def orphans(body: Table, params: Iterable[str], used: set[str]) -> list[str]:
+    """Return the parameters that no command uses, nor anything that they stand for."""
+    alias = _alias(body)
+    return [
+        key for key in params if not used.intersection({key}.union(*alias.get(key, {}).values()))
+    ]
 
 
 def _check_overlaps(body: Table, alias: Aliases, grid: Mapping[str, object]) -> None:

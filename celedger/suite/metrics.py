@@ -8,18 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TypeVar
 
+from celedger.config import closest
 from celedger.errors import SuiteError
 from celedger.model import Direction, Floor, Kind, Metric
 from celedger.suite import table
 from celedger.suite.table import Table
 
 Tables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
-Choice = TypeVar("Choice", bound=StrEnum)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
-_KEYS = ("unit", "direction", "kind", "floor", "summary")
 
 
 def tables(where: str, value: object) -> Tables:
@@ -28,7 +26,7 @@ def tables(where: str, value: object) -> Tables:
         raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
     found = {}
     for name, entry in value.items():
-        here = Table(f"{where} metric {name!r}", entry, _KEYS)
+        here = Table(f"{where} metric {name!r}", entry, _READERS)
         if not _NAME.fullmatch(name):
             here.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
         found[name] = here.values
@@ -45,16 +43,11 @@ def read(body: Table, shared: Tables) -> tuple[Metric, ...]:
 
 
 def _metric(where: str, name: str, values: Mapping[str, object]) -> Metric:
-    here = Table(f"{where} metric {name!r}", values, _KEYS)
+    here = Table(f"{where} metric {name!r}", values, _READERS)
     if "direction" not in here:
         here.fail("has no direction", 'direction = "lower", "higher" or "info"')
-    unit = here.read("unit", _unit, "")
-    direction = here.read("direction", _one_of(Direction), Direction.INFO)
-    kind = here.read("kind", _one_of(Kind), Kind.QUALITY)
-    floor = here.read("floor", _floor, Floor())
-    summary = here.read("summary", table.string, "last")
     try:
-        return Metric(name, unit, direction, kind, floor, summary)
+        return Metric(name, **{"kind": Kind.QUALITY, **here.read(_READERS)})
     except ValueError as error:
         here.fail(f"has no good {error}")
 
@@ -63,11 +56,11 @@ def _unit(value: object) -> str:
     return "" if value == "" else table.string(value)
 
 
-def _one_of(kind: type[Choice]) -> Callable[[object], Choice]:
-    def reader(value: object) -> Choice:
-        known = [str(each) for each in kind]
-        if not isinstance(value, str) or value not in known:
-            close = table.closest(value, known) if isinstance(value, str) else ", ".join(known)
+def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
+    def reader(value: object) -> StrEnum:
+        names = [str(each) for each in kind]
+        if not isinstance(value, str) or value not in names:
+            close = closest(value, names) if isinstance(value, str) else ", ".join(names)
             raise ValueError(f"is {table.shown(value)}; {close}")
         return kind(value)
 
@@ -82,3 +75,12 @@ def _floor(value: object) -> Floor:
         return Floor.parse(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(wanted) from error
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "unit": _unit,
+    "direction": _one_of(Direction),
+    "kind": _one_of(Kind),
+    "floor": _floor,
+    "summary": table.string,
+}

@@ -190,7 +190,7 @@ def test_a_second_answer_reads_no_value_again(
 def test_noise_leaves_out_the_step_of_the_commit_and_older_commits_than_it_needs(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celedger.drift.values.POOLED", 20)
+    monkeypatch.setattr("celedger.stats.noise.POOLED", 20)
     line = commits(ledger, 60)
     order = {c.sha: i for i, c in enumerate(line)}
     draw = random.Random(2)
