@@ -265,8 +265,8 @@ def _migrate(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
 
         # What is damaged must not get a checksum; nor does a version change by itself.
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        (done,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
-        if sound != "ok" or done >= VERSION:
+        (applied,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
+        if sound != "ok" or applied >= VERSION:
             raise damaged(path, [sound if sound != "ok" else "the version in its header"])
         draft = _draft(path)
         with contextlib.closing(_connect(draft, "mode=rwc")) as copy:
@@ -314,10 +314,10 @@ def install(draft: Path, path: Path) -> None:
     Stamp(path).renew()
 
 
-def _put(draft: Path, place: Path) -> None:
+def _put(draft: Path, path: Path) -> None:
     """Rename into place, so that it is there after a power cut too (SQLite synced the draft)."""
-    draft.replace(place)
-    descriptor = os.open(place.parent, os.O_RDONLY)
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 from celedger.errors import LedgerError
 from celedger.ledger.facts import Carrier, Document
-from celedger.ledger.steps import unpack
+from celedger.ledger.step_blobs import unpack
 from celedger.ledger.store import Store, decoded, from_null, marks_of
 from celedger.model import (
     BaselineRecord,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from celedger.errors import LedgerError
 from celedger.ledger.facts import Carrier, Document
-from celedger.ledger.steps import pack
+from celedger.ledger.step_blobs import pack
 from celedger.ledger.store import Store, columns_of, encoded, number
 from celedger.model import (
     BaselineRecord,

@@ -17,9 +17,9 @@ import celedger
 from celedger.config import Config, closest, read_toml
 from celedger.errors import SuiteError
 from celedger.model import Command, Task
-from celedger.suite import commands, grids, metrics, reports, table
+from celedger.suite import commands, grids, metrics, reports, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
-from celedger.suite.table import Table
+from celedger.suite.toml_table import Table
 
 Reader = Callable[[object], Any]
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -76,8 +76,8 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
             for folder in folders:
                 if named(folder) == name:
                     return folder
-    known = list(dict.fromkeys([*own, *others]))
-    raise SuiteError(f"there is no suite {name!r}", closest(name, known) if known else "")
+    names = list(dict.fromkeys([*own, *others]))
+    raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
 
 
 def _declared(folder: Path) -> object:
@@ -155,31 +155,31 @@ def _modules(value: object) -> tuple[str, ...]:
 def _seeds(value: object) -> tuple[int, ...]:
     """A list of seeds, or how many: 3 is 0, 1, 2."""
     if not isinstance(value, list):
-        return tuple(range(table.integer(1, _MOST_SEEDS)(value)))
+        return tuple(range(toml_table.integer(1, _MOST_SEEDS)(value)))
     if not value:
         raise ValueError("is empty")
-    seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
+    seed = toml_table.integer(0, 2**32 - 1)  # what numpy and torch both take
     return tuple(dict.fromkeys(map(seed, value)))
 
 
 _LIMITS: dict[str, Reader] = {  # of the suite, or of one task
-    "timeout": table.seconds,
-    "silence": table.seconds,
-    "memory": table.size,
-    "threads": table.integer(1, 1024),
+    "timeout": toml_table.seconds,
+    "silence": toml_table.seconds,
+    "memory": toml_table.size,
+    "threads": toml_table.integer(1, 1024),
     "seeds": _seeds,
 }
 _OF_SUITE = {
-    "python": table.string,
-    "pythonpath": table.inside,
+    "python": toml_table.string,
+    "pythonpath": toml_table.inside,
     "preload": _modules,
-    "inputs": table.inside,
-    "venv": table.inside,
-    "sandbox": table.truth,
+    "inputs": toml_table.inside,
+    "venv": toml_table.inside,
+    "sandbox": toml_table.truth,
     **_LIMITS,
 }
 _OF_TASK = {
-    "steps": table.truth,
+    "steps": toml_table.truth,
     "pattern": reports.patterns,
     "tensorboard": reports.event_folder,
     **_LIMITS,
@@ -237,7 +237,7 @@ def _tasks(
 
 
 def _commands(
-    body: Table, known: tuple[str, ...], folder: Path
+    body: Table, placeholders: tuple[str, ...], folder: Path
 ) -> tuple[set[str], tuple[Command, ...]]:
     """The placeholders used, and the commands."""
     if ("command" in body) == ("commands" in body):
@@ -253,7 +253,7 @@ def _commands(
             body.fail(f"{what}: the name has other characters than letters, digits, _ . -")
         try:
             words = commands.split(value)
-            used |= commands.check(words, known)
+            used |= commands.check(words, placeholders)
         except ValueError as error:
             body.fail(f"{what} {error}")
         for word in words:

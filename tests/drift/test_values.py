@@ -165,7 +165,7 @@ def test_the_cache_of_another_ledger_is_not_taken(ledger: Ledger, tmp_path: Path
 def test_a_second_answer_reads_no_value_again(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = commits(ledger, 300)
+    line = commits(ledger, 130)
     fill(ledger, line)
     with segment_cache(tmp_path / "drift") as cache:
         first = courses(ledger, line, cache=cache)
@@ -219,7 +219,7 @@ def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> Non
     ledger.reuse_trial(again, evidence, ())
     values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
     own = values.of(LOSS, NEW.fingerprint)
-    coverage = own.coverage()
+    coverage = values.coverage(own)
     assert own.commits == (line[0].sha,)
     assert coverage.reused == {line[2].sha: line[0].sha}
     assert coverage.valued == coverage.measured == {line[0].sha, line[2].sha}

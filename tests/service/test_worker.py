@@ -151,6 +151,7 @@ def test_merges_in_a_row_become_one_job_for_the_newest_and_no_second_worker(
     )
 
 
+@pytest.mark.matrix
 def test_the_worker_holds_nothing_of_the_shell_that_merged(
     gated: Project, bell: Bell, tmp_path: Path
 ) -> None:
@@ -388,6 +389,7 @@ def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_pa
     assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
 
 
+@pytest.mark.matrix
 def test_the_log_does_not_grow_without_bound(project: Project) -> None:
     project.history([1.0])
     crew = Crew(project)

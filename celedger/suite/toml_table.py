@@ -21,14 +21,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 class Table:
     """A table at a place such as `suites/core/suite.toml: task 'mlp'`. Raises SuiteError."""
 
-    def __init__(self, where: str, values: object, known: Collection[str]) -> None:
+    def __init__(self, where: str, values: object, keys: Collection[str]) -> None:
         self.where = where
         if not isinstance(values, dict):
             self.fail(f"is {_kind(values)}, not a table")
         self.values: Mapping[str, object] = values
         for key in values:
-            if key not in known:
-                self.fail(f"has an unknown key {key!r}", closest(key, known))
+            if key not in keys:
+                self.fail(f"has an unknown key {key!r}", closest(key, keys))
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
