@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from celedger.config import Config
 from celedger.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, NewJob, Task, Verdict, VerdictKind, Why
+from celedger.model import Job, JobState, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import lock
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from celedger.trial.runner import Bench
 
 KIND = "commit"
-LEASE = 120.0  # seconds; what a worker of another host must wait for, whose lock we cannot see
-BEAT = 15.0  # seconds between two renewals of the lease
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 _HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
 
@@ -92,7 +90,7 @@ class Worker:
                 return jobs or None
             with handle:
                 self._release_dead()
-                while (job := self.ledger.claim(self.owner, self.now(), LEASE)) is not None:
+                while (job := self.ledger.claim(self.owner)) is not None:
                     self._work(job)
                     jobs += 1
                     self.collect()
@@ -136,7 +134,7 @@ class Worker:
         self.ledger.record_commits([head])
         # SQLite's text is UTF-8; a folder with another name is worked on from the main one.
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
-        self.ledger.enqueue(NewJob(KIND, head.sha, suite, self.now(), key))
+        self.ledger.enqueue(KIND, head.sha, suite, self.now(), key)
 
     def _take_lock(self) -> lock.Lock | None:
         path = _lock_path(self.ledger.path)
@@ -149,30 +147,17 @@ class Worker:
         return None
 
     def _release_dead(self) -> None:
-        """We hold the lock, so a job still running on this host lost its worker; one of another
-        host has when its lease is over."""
-        this_host = f"{socket.gethostname()} "
+        """Hand back the jobs that still run: we hold the lock, so they lost their worker."""
         for job in self.ledger.jobs(state=JobState.RUNNING):
-            if job.owner.startswith(this_host) or job.lease_until <= self.now():
-                state, words = JobState.QUEUED, "its worker died"
-                if job.attempts >= MAX_ATTEMPTS:
-                    state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
-                    self.say(f"{job.commit[:10]}: {words}")
-                self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
+            state, words = JobState.QUEUED, "its worker died"
+            if job.attempts >= MAX_ATTEMPTS:
+                state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
+                self.say(f"{job.commit[:10]}: {words}")
+            self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
 
     def _work(self, job: Job) -> None:
-        beaten = self.now()
-
-        def beat() -> bool:
-            """Called many times a second while a trial runs; never asks it to stop."""
-            nonlocal beaten
-            if self.now() - beaten > BEAT:
-                beaten = self.now()
-                self.ledger.heartbeat(job.id, self.owner, beaten, LEASE)
-            return False
-
         try:
-            message, state = self._run(job, beat), JobState.DONE
+            message, state = self._run(job), JobState.DONE
         except NotAllowed as error:
             message, state = str(error), JobState.WAITING
         except LedgerGone:
@@ -198,17 +183,17 @@ class Worker:
                 return Repository.open(Path(job.key))
         return self.repository
 
-    def _run(self, job: Job, beat: Callable[[], bool]) -> str:
+    def _run(self, job: Job) -> str:
         repository = self._place(job)
         gate = Gate.of(repository, attended=False)
         gate.ask(job.key, ())  # it may not wait for the same any more
         try:
-            return self._train(job, repository, gate, beat)
+            return self._train(job, repository, gate)
         except NotAllowed as error:
             gate.ask(job.key, error.requests)
             raise
 
-    def _train(self, job: Job, repository: Repository, gate: Gate, beat: Callable[[], bool]) -> str:
+    def _train(self, job: Job, repository: Repository, gate: Gate) -> str:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
@@ -223,7 +208,6 @@ class Worker:
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen,
         ) as bench:  # fmt: skip
-            bench.stop = beat
             run_all(bench, lacking(bench, [commit], tasks))
             judged = settle(repository, bench, commit, tasks)
             bad = [v for v in judged.verdicts if v.kind.bad]
