@@ -5,9 +5,9 @@ word, or end in an internal error?
 
 A case is one copy of a small ledger with one damage: a bit flipped anywhere, a bit flipped in what
 describes a page, garbage, a page of zeros, a page from elsewhere in the file, a page as it was some
-commits ago, or the file cut short. Each verb is asked twice: with the sums of pages that celedger
-keeps, and without them, as if the file had been copied, so that its rows alone tell. Exits 1 where
-one answered differently with a good status, or fell over.
+commits ago, or the file cut short. Each verb is asked twice: with celedger's stamp of the file and
+without it, as if the file had been copied. Exits 1 where one answered differently with a good
+status, or fell over.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Ring:
             shutil.rmtree(self.root / folder)
             shutil.copytree(self.state / folder, self.root / folder)
         if not sums:
-            (self.root / ".celedger" / "ledger.db.pages").unlink(missing_ok=True)
+            (self.root / ".celedger" / "ledger.db.stamp").unlink(missing_ok=True)
         for suffix in ("-wal", "-shm"):
             Path(f"{self.ledger}{suffix}").unlink(missing_ok=True)
         self.ledger.write_bytes(data)

@@ -11,19 +11,19 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from celedger.errors import ConfigError
+from celedger.errors import ConfigError, UsageError
 from celedger.model import Bytes, parse_size
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
 SUITES = "suites"  # the folder of the suites, unless configured
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
-_YES = frozenset({"1", "true", "yes", "on"})
-_NO = frozenset({"0", "false", "no", "off"})
+_WORDS = {"1": True, "true": True, "yes": True, "on": True,
+          "0": False, "false": False, "no": False, "off": False}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,12 @@ def load(
     return Config(**{**settings, **own}, merged=merged, files=files)
 
 
+def closest(name: str, names: Collection[str]) -> str:
+    """Return a hint for a name that is none of those."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
 def own_file(env: Mapping[str, str]) -> Path | None:
     """The user's own configuration, there or not; None where the variables name no home."""
     if env.get("XDG_CONFIG_HOME"):
@@ -97,7 +103,7 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
     file = own_file(env)
     if file is None or not file.is_file():
         return []
-    table = _read(file)
+    table = read_toml(file)
     special = table.pop("repository", {})
     if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
         raise ConfigError(f"{file}: repository is not a table of tables", _SPECIAL)
@@ -105,44 +111,41 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
     for path, settings in special.items():
         if Path(path).expanduser() == repo_root:
             tables.append((f'{file}: [repository."{path}"]', settings))
-    found = []
     for where, settings in tables:
         _check_keys(where, settings, _OWN_RULES)
-        found += [(f"{where} {key}", key, value) for key, value in settings.items()]
-    return found
+    return [(f"{where} {key}", key, value) for where, own in tables for key, value in own.items()]
 
 
 def source(*folders: Path) -> Path | None:
-    """The file that configures celedger in the first of the folders that has one."""
-    return next((found[0] for found in map(_in_file, folders) if found), None)
+    """Return the file that configures celedger in the first of the folders that has one."""
+    return next((file for file, _ in filter(None, map(_in_file, folders))), None)
 
 
 def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     """The file that configures celedger here, and what it says; None where there is none."""
     own, shared = (folder / name for name in FILES)
-    if leads_out(path := own if own.is_file() else shared):
-        cause = f"{path} is a link that leads out of the repository"
+    file = own if own.is_file() else shared
+    if leads_out(file):
+        cause = f"{file} is a link that leads out of the repository"
         raise ConfigError(cause, "put a file celedger.toml there")
-    if own.is_file():
-        file, table = own, _read(own)
-    elif shared.is_file() and _mentioned(shared):
-        tool = _read(shared).get("tool", {})
+    if file is shared and not (shared.is_file() and _mentioned(shared)):
+        return None
+    table: object = read_toml(file)
+    if isinstance(table, dict) and file is shared:
+        tool = table.get("tool", {})
         if not isinstance(tool, dict) or "celedger" not in tool:
             return None
-        file, table = shared, tool["celedger"]
-    else:
-        return None
+        table = tool["celedger"]
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: celedger is not a table", "write [tool.celedger]")
     _check_keys(f"{file}:", table, _RULES)
     return file, table
 
 
-def _check_keys(where: str, table: Mapping[str, object], known: Mapping[str, object]) -> None:
+def _check_keys(where: str, table: Mapping[str, object], rules: Mapping[str, object]) -> None:
     for key in table:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        if key not in rules:
+            hint = closest(key, rules)
             if key in _OWN_RULES:
                 hint = "it belongs into your own configuration, ~/.config/celedger/config.toml"
             raise ConfigError(f"{where} unknown key {key!r}", hint)
@@ -191,15 +194,16 @@ def _mentioned(file: Path) -> bool:
         return True  # reading it properly says what is wrong
 
 
-def _read(file: Path) -> dict[str, object]:
+def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, object]:
+    """Return what a TOML file says. Raises an error of a kind where it cannot be read."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise kind(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+        raise kind(f"{file} is not UTF-8") from error
+    except (ValueError, RecursionError) as error:  # a bad date or a huge integer is a ValueError
+        raise kind(f"{file} is not TOML: {error}") from error
 
 
 # --- one rule a key: the checked value, or ValueError with what is wanted
@@ -214,25 +218,25 @@ def _path(value: object, base: Path) -> Path:
     return base / path
 
 
-def _name(value: object, base: Path) -> str:
+def _name(value: object, _: Path) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("the name of a suite")
     return value
 
 
-def _device(value: object, base: Path) -> str:
+def _device(value: object, _: Path) -> str:
     if not isinstance(value, str) or not _DEVICE.fullmatch(value):
         raise ValueError("auto, cpu or cuda:N")
     return value
 
 
-def _switch(value: object, base: Path) -> bool:
+def _switch(value: object, _: Path) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
-def _size(value: object, base: Path) -> Bytes:
+def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
         raise ValueError('a size such as "20GB"')
@@ -256,10 +260,7 @@ assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Confi
 
 
 def _from_text(key: str, text: str) -> object:
-    if _RULES[key] is not _switch:
-        return text
-    known = {**dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}
-    return known.get(text.lower(), text)
+    return _WORDS.get(text.lower(), text) if _RULES[key] is _switch else text
 
 
 def _checked(key: str, value: object, where: str, base: Path) -> object:

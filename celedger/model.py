@@ -469,21 +469,8 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NewJob:
-    """Work to queue. Queued jobs of one kind and `key` (a branch, say) become one: the newest.
-    An empty key never does."""
-
-    kind: str
-    commit: str
-    suite: str
-    created: float
-    key: str = ""
-    payload: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
-    """A job as the queue holds it. A running job whose lease has ended may be claimed anew."""
+    """A job as the queue holds it. Queued jobs of one kind and `key` become one: the newest."""
 
     id: int
     kind: str
@@ -491,10 +478,8 @@ class Job:
     suite: str
     created: float
     key: str
-    payload: Mapping[str, object]
     state: JobState
     owner: str = ""
-    lease_until: float = 0.0
     attempts: int = 0
     message: str = ""
     ended: float | None = None

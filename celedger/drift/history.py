@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.drift.values import CommitValues, Coverage, TaskValues
+from celedger.drift.values import Coverage, TaskValues
 from celedger.ledger.read import Reader
 from celedger.model import (
     BaselineAct,
@@ -112,7 +112,7 @@ def courses(
     for record in ledger.tasks():
         if suite in (None, record.suite) and task in (None, record.name):
             newest[record.suite, record.name] = record
-    order = {commit.sha: place for place, commit in enumerate(commits)}
+    order = {commit.sha: index for index, commit in enumerate(commits)}
     gaps = _Gaps(commits, order, Ancestry(commits if lineage is None else lineage))
     measured: dict[tuple[str, ...], tuple[Commit, ...]] = {}  # metrics of a task mostly share one
     series = []
@@ -126,8 +126,8 @@ def courses(
                     continue
                 if own.commits not in measured:
                     measured[own.commits] = tuple(commits[order[sha]] for sha in own.commits)
-                here, grouped = measured[own.commits], comparable(own.grouped)
-                series.append(_Series(record, each, environment, here, grouped, own))
+                here, coverage = measured[own.commits], values.coverage(own)
+                series.append(_Series(record, each, environment, here, own.grouped, coverage))
         values.keep()
     changes = changepoints.detect_many([each.values for each in series], cache)
     pins = [r for r in ledger.baselines() if r.act is BaselineAct.PIN]
@@ -136,27 +136,28 @@ def courses(
 
 @dataclass(frozen=True, eq=False)
 class _Series:
-    """What a course is found in. `values` are those that may be compared, by commit, of `every`."""
+    """What a course is found in: `every` value by commit, and which commits have some."""
 
     record: TaskRecord
     metric: Metric
     environment: str
     commits: tuple[Commit, ...]
-    values: Grouped
-    every: CommitValues
+    every: Grouped
+    coverage: Coverage
 
     @cached_property
-    def coverage(self) -> Coverage:
-        return self.every.coverage()
+    def values(self) -> Grouped:
+        """Return the values that may be compared."""
+        return comparable(self.every)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        return {commit.sha: place for place, commit in enumerate(self.commits)}
+        return {commit.sha: index for index, commit in enumerate(self.commits)}
 
     @cached_property
     def finite(self) -> list[int]:
         """The places of the commits with a finite value."""
-        return np.flatnonzero(self.every.grouped.finite().sizes).tolist()
+        return np.flatnonzero(self.every.finite().sizes).tolist()
 
 
 def _course(

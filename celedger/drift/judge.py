@@ -3,11 +3,10 @@ metric, asks the statistics, and turns their answers into verdicts. Runs nothing
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from celedger.drift.baseline import HISTORY, Baselines, noise_beside, usable
+from celedger.drift.baseline import HISTORY, Baselines, Rows, by_commit, noise_beside
 from celedger.errors import Status, command
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
@@ -19,7 +18,6 @@ from celedger.model import (
     Kind,
     Metric,
     OutcomeKind,
-    SummaryRow,
     Task,
     TrialRecord,
     Verdict,
@@ -29,7 +27,6 @@ from celedger.repo import Repository
 from celedger.stats import verdict as rules
 from celedger.stats.noise import Noise
 
-Rows = Sequence[SummaryRow]
 _CHANGED = (VerdictKind.REGRESSED, VerdictKind.IMPROVED)
 _TURNS = ", in turns"  # of the rule of a verdict on interleaved trials
 
@@ -49,15 +46,14 @@ class Judged:
 class _Case:
     """One question to the statistics: a metric against one of its baselines."""
 
-    task: Task
+    subject: Baselines
     metric: Metric
     head: Rows
     base: Rows
     question: rules.Question
-    environment: str
+    accepted: str  # who accepted this commit's change, and why
     turns: bool = False  # HEAD and its baseline were run in turns
     pinned: str = ""  # the commit of a pinned baseline; "" for the rolling one
-    accepted: str = ""  # who accepted this commit's change, and why
 
 
 def judge(
@@ -80,51 +76,26 @@ def judge(
     # Ancestors in the order of history, then what else was measured, by time.
     later = sorted(ledger.commits(), key=lambda c: (c.commit_time, c.author_time))
     line = dict.fromkeys([*reversed(ancestors), commit.sha, *(c.sha for c in later)])
-    order = {sha: place for place, sha in enumerate(line)}
+    order = {sha: number for number, sha in enumerate(line)}
     settled: list[Verdict] = []
     cases: list[_Case] = []
     for task in tasks:
         environment = environments[task.name].fingerprint
-        records = ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
-        broken = _broken(commit, task, environment, records)
-        if broken is not None:
-            settled.append(broken)
-            continue
-        baselines = Baselines(ledger, task, commit.sha, ancestors, environment)
-        if baselines.own.get("", VerdictKind.SAME) is not VerdictKind.SAME:
-            # The task as a whole had failed here, and now it runs.
-            settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, "it runs"))
-        since = (interleaved or {}).get(task.name) or _turns(ledger, commit, task, environment)
-        judged = len(settled) + len(cases)
-        before = ledger.judged_before(
-            commit.sha, suite=task.suite, task=task.name, recipe=task.recipe,
-            environment=environment,
-        )  # fmt: skip
-        for metric in task.metrics:
-            if metric.direction is Direction.INFO:
-                continue
-            earlier = before.get(metric.name, set())
-            found = _cases(
-                ledger, commit, task, metric, environment, baselines, since, order, earlier
-            )
-            if isinstance(found, Verdict):
-                settled.append(found)
+        subject = Baselines(ledger, task, commit.sha, ancestors, environment)
+        for answer in _of_task(subject, (interleaved or {}).get(task.name), order):
+            if isinstance(answer, Verdict):
+                settled.append(answer)
             else:
-                cases += found
-        reused = {r.derived: r.reused for r in records if r.derived}
-        if reused and len(settled) + len(cases) == judged:
-            # A task that is all clock and memory: nothing was measured, nothing can differ.
-            why = reused[min(reused)]
-            settled.append(_verdict(commit, task, "", environment, VerdictKind.SAME, why))
+                cases.append(answer)
     answers = rules.judge_many([case.question for case in cases], seed=int(commit.sha[:8], 16))
-    combined = _combined(commit, cases, answers)
+    combined = _combined(cases, answers)
     verdicts = (*settled, *(verdict for verdict, _ in combined))
     ledger.record_verdicts(verdicts)
     suspects: dict[str, bool] = {}
-    for case, answer in zip(cases, answers, strict=True):
-        speed = case.metric.kind is Kind.SPEED
-        if answer.suspect or (speed and answer.kind in _CHANGED and not case.turns):
-            suspects[case.task.name] = suspects.get(case.task.name, True) and speed
+    for case, judgement in zip(cases, answers, strict=True):
+        speed, task = case.metric.kind is Kind.SPEED, case.subject.task
+        if judgement.suspect or (speed and judgement.kind in _CHANGED and not case.turns):
+            suspects[task.name] = suspects.get(task.name, True) and speed
     return Judged(verdicts, suspects, {(v.task, v.metric): answer for v, answer in combined})
 
 
@@ -169,82 +140,106 @@ def status(
     return Status.GOOD
 
 
-def _cases(
-    ledger: Ledger,
-    commit: Commit,
-    task: Task,
+def _of_task(
+    subject: Baselines, since: float | None, order: Mapping[str, int]
+) -> list[Verdict | _Case]:
+    """Return what is known of a task without statistics, and the questions to them. HEAD and its
+    baseline were run in turns `since` that time."""
+    ledger, task = subject.ledger, subject.task
+    records = ledger.trials(
+        commit=subject.commit, recipe=task.recipe, environment=subject.environment
+    )
+    if (broken := _broken(subject, records)) is not None:
+        return [broken]
+    answers: list[Verdict | _Case] = []
+    before = ledger.judged_before(
+        subject.commit, suite=task.suite, task=task.name, recipe=task.recipe,
+        environment=subject.environment,
+    )  # fmt: skip
+    since = since or _turns(subject)
+    for metric in task.metrics:
+        if metric.direction is not Direction.INFO:
+            answers += _of_metric(subject, metric, since, order, before.get(metric.name, set()))
+    reused = {r.derived: r.reused for r in records if r.derived}
+    if reused and not answers:
+        # A task that is all clock and memory: nothing was measured, nothing can differ.
+        answers.append(_verdict(subject, "", VerdictKind.SAME, reused[min(reused)]))
+    if subject.was_bad:
+        answers.insert(0, _verdict(subject, "", VerdictKind.SAME, "it runs"))
+    return answers
+
+
+def _of_metric(
+    subject: Baselines,
     metric: Metric,
-    environment: str,
-    baselines: Baselines,
     since: float | None,
     order: Mapping[str, int],
     before: Collection[tuple[str, ...]],
-) -> list[_Case] | Verdict:
-    """The questions on one metric; or its verdict, where the environment is new. `before`: the
-    sets of trials that HEAD was judged from in earlier looks."""
-    rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
-    here = [r for r in rows if r.environment == environment and usable(r, metric)]
-    head = [r for r in here if r.commit == commit.sha]
+) -> list[Verdict] | list[_Case]:
+    """Return the questions on one metric; or its verdict, where none is needed. `before`: the sets
+    of trials that HEAD was judged from in earlier looks."""
+    rows, here = subject.rows(metric)
+    head = [r for r in here if r.commit == subject.commit]
     if not head:
-        spoilt = [r for r in rows if r.commit == commit.sha and r.environment == environment]
-        if not spoilt:
-            return []  # a metric of a device that is not there
-        why = "disturbed or throttled: measure it again with --force"
-        if all(r.summary != metric.summary for r in spoilt):
-            why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
-        return _verdict(commit, task, metric.name, environment, VerdictKind.UNDECIDED, why)
+        return _without_values(subject, metric, rows)
     head = [r for r in head if not r.derived] or head  # one that is re-used is no repeat
-    base = baselines.rolling(metric, here)
+    base = subject.rolling(metric, here)
     if base and all(r.derived for r in head):
         proven = {r.derived for r in head}
         base = [r for r in base if r.ulid not in proven]
         if not base:
             why = f"re-used from its baseline: {REUSED}"
-            same = VerdictKind.SAME
-            return _verdict(commit, task, metric.name, environment, same, why, head)
-    elsewhere = any(r.environment != environment for r in rows)
-    if not base and elsewhere and all(order[r.commit] >= order[commit.sha] for r in here):
+            return [_verdict(subject, metric.name, VerdictKind.SAME, why, head)]
+    elsewhere = any(r.environment != subject.environment for r in rows)
+    if not base and elsewhere and all(order[r.commit] >= order[subject.commit] for r in here):
         why = "measured before only in another environment; this starts a new baseline"
-        kind = VerdictKind.ENVIRONMENT_CHANGED
-        return _verdict(commit, task, metric.name, environment, kind, why, head)
+        return [_verdict(subject, metric.name, VerdictKind.ENVIRONMENT_CHANGED, why, head)]
     turns = False
     if since is not None and metric.kind is Kind.SPEED:
         recent = [[r for r in rows if r.started >= since] for rows in (base, head)]
         if all(recent):
             (base, head), turns = recent, True
-    word = baselines.accepted(metric)
-    accepted = f"accepted by {word.who}: {word.why}" if word else ""
-    known = noise_beside(here, commit.sha, order, len(head))
+    noise = noise_beside(here, subject.commit, order, len(head))
     look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
-    question = _question(metric, head, base, known, look)
-    found = [_Case(task, metric, head, base, question, environment, turns, "", accepted)]
-    pin = baselines.pinned(metric, here)
-    if pin is not None:
-        question = _question(metric, head, pin[1], known, look)
-        found.append(
-            _Case(task, metric, head, pin[1], question, environment, False, pin[0].commit, accepted)
-        )
-    return found
+    accepted = subject.accepted(metric)
+    question = _question(metric, head, base, noise, look)
+    cases = [_Case(subject, metric, head, base, question, accepted, turns)]
+    pin, base = subject.pinned(metric, here)
+    if base:
+        question = _question(metric, head, base, noise, look)
+        cases.append(_Case(subject, metric, head, base, question, accepted, pinned=pin))
+    return cases
+
+
+def _without_values(subject: Baselines, metric: Metric, rows: Rows) -> list[Verdict]:
+    """Return the verdict where no value of this commit may be judged; none for a metric of a device
+    that is not there."""
+    spoilt = [r for r in rows if (r.commit, r.environment) == (subject.commit, subject.environment)]
+    if not spoilt:
+        return []
+    why = "disturbed or throttled: measure it again with --force"
+    if all(r.summary != metric.summary for r in spoilt):
+        why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
+    return [_verdict(subject, metric.name, VerdictKind.UNDECIDED, why)]
 
 
 def _combined(
-    commit: Commit, cases: Sequence[_Case], answers: Sequence[rules.Judgement]
+    cases: Sequence[_Case], answers: Sequence[rules.Judgement]
 ) -> list[tuple[Verdict, rules.Judgement]]:
-    """One verdict a metric, with its judgement: the rolling baseline's, unless only the pinned
-    one shows that it got worse: then it drifted, slowly."""
+    """Return one verdict a metric, with its judgement: the rolling baseline's, unless only the
+    pinned one shows that it got worse: then it drifted, slowly."""
     verdicts: dict[tuple[str, str], tuple[Verdict, rules.Judgement]] = {}
     for case, answer in zip(cases, answers, strict=True):
-        key = (case.task.name, case.metric.name)
-        verdict = Verdict(
-            commit.sha, case.task.suite, case.task.name, case.metric.name, answer.kind,
+        task = case.subject.task
+        key = (task.name, case.metric.name)
+        verdict = replace(
+            _verdict(case.subject, case.metric.name, answer.kind, answer.note, case.head),
             level=answer.level, value=answer.value, effect=answer.effect,
             low=answer.low, high=answer.high, p_value=answer.p_value,
-            trials=tuple(r.ulid for r in case.head), baseline=tuple(r.ulid for r in case.base),
-            rule=answer.rule + _TURNS * case.turns, note=answer.note,
-            recipe=case.task.recipe, environment=case.environment,
+            baseline=tuple(r.ulid for r in case.base), rule=answer.rule + _TURNS * case.turns,
         )  # fmt: skip
         if verdict.kind in _CHANGED and case.metric.kind is Kind.SPEED and not case.turns:
-            check = command("check", commit.sha[:12], suite=case.task.suite, task=case.task.name)
+            check = command("check", case.subject.commit[:12], suite=task.suite, task=task.name)
             note = f"seems changed, but was not measured in turns with its baseline: {check}"
             verdict = replace(verdict, kind=VerdictKind.UNDECIDED, note=note)
         if case.pinned:
@@ -258,72 +253,64 @@ def _combined(
     return list(verdicts.values())
 
 
-def _turns(ledger: Ledger, commit: Commit, task: Task, environment: str) -> float | None:
-    """When this commit and its baseline were first run in turns, as earlier verdicts tell."""
+def _turns(subject: Baselines) -> float | None:
+    """Return when this commit and its baseline were first run in turns, by earlier verdicts."""
+    task = subject.task
     began = [
         min(map(ulids.time, verdict.trials))
-        for verdict in ledger.verdicts(commit=commit.sha, suite=task.suite, task=task.name)
+        for verdict in subject.ledger.verdicts(
+            commit=subject.commit, suite=task.suite, task=task.name
+        )
         if verdict.rule.endswith(_TURNS)
-        and (verdict.recipe, verdict.environment) == (task.recipe, environment)
+        and (verdict.recipe, verdict.environment) == (task.recipe, subject.environment)
     ]
     return min(began, default=None)
 
 
-def _question(metric: Metric, head: Rows, base: Rows, known: Noise, look: int) -> rules.Question:
-    groups: dict[str, list[SummaryRow]] = defaultdict(list)
-    for row in base:
-        groups[row.commit].append(row)
+def _question(metric: Metric, head: Rows, base: Rows, noise: Noise, look: int) -> rules.Question:
+    groups = by_commit(base).values()
     return rules.Question(
         values=[r.value for r in head],
-        baseline=[[r.value for r in group] for group in groups.values()],
+        baseline=[[r.value for r in group] for group in groups],
         sign=metric.direction.sign,
         floor=metric.floor,
-        noise=known if known.known else None,
+        noise=noise if noise.known else None,
         seeds=[r.seed for r in head],
-        baseline_seeds=[[r.seed for r in group] for group in groups.values()],
+        baseline_seeds=[[r.seed for r in group] for group in groups],
         look=look,
     )
 
 
-def _broken(
-    commit: Commit, task: Task, environment: str, records: Sequence[TrialRecord]
-) -> Verdict | None:
-    """The verdict where the newest trial of some seed did not run to its end."""
+def _broken(subject: Baselines, records: Sequence[TrialRecord]) -> Verdict | None:
+    """Return the verdict where the newest trial of some seed did not run to its end."""
     newest: dict[int, TrialRecord] = {}
     for record in sorted(records, key=lambda r: r.trial.started):
         final = record.outcome is not None and record.outcome.kind.final
         if final and not record.early_stopped:
             newest[record.trial.seed] = record
-    ulids = tuple(r.trial.ulid for r in newest.values())
-
-    def say(kind: VerdictKind, note: str) -> Verdict:
-        return replace(_verdict(commit, task, "", environment, kind, note), trials=ulids)
-
-    if not newest:
-        return say(VerdictKind.UNDECIDED, "no trial of this commit came to its end")
     outcomes = [r.outcome for r in newest.values() if r.outcome is not None]
     crashed = next((o for o in outcomes if o.kind.crashed), None)
+    untestable = next((o for o in outcomes if o.kind is OutcomeKind.UNTESTABLE), None)
     if crashed is not None:
         missing = crashed.kind is OutcomeKind.MISSING
         kind = VerdictKind.MISSING if missing else VerdictKind.FAILED
-        return say(kind, f"{crashed.kind}: {crashed.message}")
-    untestable = next((o for o in outcomes if o.kind is OutcomeKind.UNTESTABLE), None)
-    if untestable is not None:
-        return say(VerdictKind.UNDECIDED, f"untestable: {untestable.message}")
-    return None
+        note = f"{crashed.kind}: {crashed.message}"
+    elif untestable is not None:
+        kind, note = VerdictKind.UNDECIDED, f"untestable: {untestable.message}"
+    elif not newest:
+        kind, note = VerdictKind.UNDECIDED, "no trial of this commit came to its end"
+    else:
+        return None
+    trials = tuple(r.trial.ulid for r in newest.values())
+    return replace(_verdict(subject, "", kind, note), trials=trials)
 
 
 def _verdict(
-    commit: Commit,
-    task: Task,
-    metric: str,
-    environment: str,
-    kind: VerdictKind,
-    note: str,
-    trials: Rows = (),
+    subject: Baselines, metric: str, kind: VerdictKind, note: str, trials: Rows = ()
 ) -> Verdict:
-    """A verdict that needs no statistics."""
+    """Return a verdict that needs no statistics."""
+    task = subject.task
     return Verdict(
-        commit.sha, task.suite, task.name, metric, kind, note=note,
-        trials=tuple(r.ulid for r in trials), recipe=task.recipe, environment=environment,
+        subject.commit, task.suite, task.name, metric, kind, note=note,
+        trials=tuple(r.ulid for r in trials), recipe=task.recipe, environment=subject.environment,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.drift.baseline import HISTORY, Baselines, usable
+from celedger.drift.baseline import HISTORY, Baselines
 from celedger.drift.judge import Judged, judge
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
@@ -14,8 +14,6 @@ from celedger.trial.runner import Bench
 from celedger.trial.seeds import next_seed
 
 RERUNS = 6  # extra trials a task may take to settle a suspicion
-# HEAD, baseline, baseline, HEAD: a drift of the machine that is linear over the four cancels.
-_ABBA = (True, False, False, True)
 
 
 def settle(
@@ -44,9 +42,9 @@ def settle(
             base = _speed_baseline(repository, bench, commit, task)
             if judged.suspects[task.name] and base is not None:
                 interleaved.setdefault(task.name, bench.now())
-                for head in _ABBA:
-                    place = commit if head else base
-                    bench.run(place, task, next_seed(bench, place, task), reuse=False)
+                # A drift of the machine that is linear over the four cancels.
+                for each in (commit, base, base, commit):
+                    bench.run(each, task, next_seed(bench, each, task), reuse=False)
                 extra[task.name] += 2
             else:
                 bench.run(commit, task, next_seed(bench, commit, task))
@@ -56,16 +54,13 @@ def settle(
 def _speed_baseline(
     repository: Repository, bench: Bench, commit: Commit, task: Task
 ) -> Commit | None:
-    """The newest commit of the rolling baseline of the task's first speed metric."""
-    ancestors = [c for c in repository.log(commit.sha, limit=HISTORY) if c.sha != commit.sha]
-    places = {c.sha: c for c in ancestors}
+    """Return the newest commit of the rolling baseline of the task's first speed metric."""
+    ancestors = {c.sha: c for c in repository.log(commit.sha, limit=HISTORY) if c != commit}
     environment = bench.place(commit.sha, task).environment.fingerprint
-    baselines = Baselines(bench.ledger, task, commit.sha, list(places), environment)
+    baselines = Baselines(bench.ledger, task, commit.sha, list(ancestors), environment)
     for metric in task.metrics:
         if metric.kind is Kind.SPEED and metric.direction.sign:
-            rows = bench.ledger.summaries(task.name, metric.name, recipe=task.recipe)
-            here = [r for r in rows if r.environment == environment and usable(r, metric)]
-            base = baselines.rolling(metric, here)
+            base = baselines.rolling(metric, baselines.rows(metric)[1])
             if base:
-                return places[base[-1].commit]
+                return ancestors[base[-1].commit]
     return None

@@ -7,20 +7,18 @@ its commit has, and is no further value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
 from celedger.model import Kind, Mark, Metric
+from celedger.stats import noise
 from celedger.stats.grouped import Bools, Grouped, Ints, Layout
-from celedger.stats.noise import Noise, pool
+from celedger.stats.noise import Noise
 
-POOLED = 500
-"""Commits whose repeats make the noise: more change no digit that is shown."""
 MARGIN = 1.1
 """Commits read for each that is pooled: some have no value of a metric."""
 SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
@@ -46,27 +44,22 @@ class Coverage:
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitValues:
     """The values of one metric in one environment: a group for each of `commits`, hashes, oldest
-    first."""
+    first. `every` has all its trials, those of other commits and re-used ones included, and
+    `finite` says which of these have a finite value."""
 
     commits: tuple[str, ...]
     grouped: Grouped
-    coverage: Callable[[], Coverage]
-
-
-_NOTHING = CommitValues(
-    (), Grouped.of([], []), lambda: Coverage(frozenset(), frozenset(), frozenset(), {})
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """How the values of certain trials in one environment are grouped: `order` sorts them. `every`
-    are the places of all, those of other commits and re-used ones included."""
-
-    order: Ints
-    commits: tuple[str, ...]
-    layout: Layout
     every: Ints
+    finite: Bools
+
+
+_NO_TRIALS = np.empty(0, dtype=np.int64)
+_NOTHING = CommitValues((), Grouped.of([], []), _NO_TRIALS, _NO_TRIALS > 0)
+
+
+# How the values of certain trials in one environment are grouped: what sorts them, the commits, the
+# groups, and the indices of all of them, those of other commits and re-used ones included.
+_Arranged = tuple[Ints, tuple[str, ...], Layout, Ints]
 
 
 class TaskValues:
@@ -81,7 +74,7 @@ class TaskValues:
         self._place = np.array([order.get(sha, -1) for sha in trials.commits], dtype=np.int64)
         self._whole = trials.ok & ~trials.marked(Mark.EARLY_STOPPED)
         self._undisturbed = self._whole & ~trials.marked(*SPOILT)
-        self._arranged: dict[bytes, dict[str, _Rows]] = {}
+        self._arranged: dict[bytes, dict[str, _Arranged]] = {}
         self._coverages: dict[tuple[bytes, bytes], Coverage] = {}
 
     def by_environment(self, metric: Metric) -> dict[str, CommitValues]:
@@ -91,19 +84,25 @@ class TaskValues:
         usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
         rows, values = rows[usable], values[usable]
         key = rows.tobytes()
-        arranged = self._arranged.get(key)
-        if arranged is None:  # the metrics of a task have mostly values of the same trials
-            arranged = self._arranged[key] = self._arrange(rows)
-        by_environment = {}
-        for environment, own in arranged.items():
-            coverage = partial(self._cover, rows[own.every], np.isfinite(values[own.every]))
-            grouped = Grouped(values[own.order], own.layout)
-            by_environment[environment] = CommitValues(own.commits, grouped, coverage)
-        return by_environment
+        if key not in self._arranged:  # the metrics of a task have mostly values of the same trials
+            self._arranged[key] = self._arrange(rows)
+        return {
+            environment: CommitValues(
+                commits, Grouped(values[order], layout), rows[every], np.isfinite(values[every])
+            )
+            for environment, (order, commits, layout, every) in self._arranged[key].items()
+        }
 
     def of(self, metric: Metric, environment: str) -> CommitValues:
         """Return the values in one environment."""
         return self.by_environment(metric).get(environment, _NOTHING)
+
+    def coverage(self, values: CommitValues) -> Coverage:
+        """Return which commits and trials have these values."""
+        key = values.every.tobytes(), values.finite.tobytes()
+        if key not in self._coverages:  # the metrics of a task mostly share one
+            self._coverages[key] = self._covered(values.every, values.finite)
+        return self._coverages[key]
 
     def counts(self, environment: str) -> tuple[int, int, int]:
         """Return how many trials ran as a whole in an environment, at how many commits and with
@@ -117,7 +116,7 @@ class TaskValues:
         """Spare the next one who asks most of the reading."""
         self._trials.keep()
 
-    def _arrange(self, rows: Ints) -> dict[str, _Rows]:
+    def _arrange(self, rows: Ints) -> dict[str, _Arranged]:
         trials, arranged = self._trials, {}
         environments = trials.environment[rows]
         for code in dict.fromkeys(environments.tolist()):
@@ -130,15 +129,8 @@ class TaskValues:
             sizes = np.diff(starts, append=commit.size)
             commits = tuple(map(trials.commits.__getitem__, commit[starts].tolist()))
             layout = Layout(sizes, trials.seed[rows[order]])
-            arranged[trials.environments[code]] = _Rows(order, commits, layout, every)
+            arranged[trials.environments[code]] = order, commits, layout, every
         return arranged
-
-    def _cover(self, rows: Ints, finite: Bools) -> Coverage:
-        """Return the coverage by these trials of one environment."""
-        key = rows.tobytes(), finite.tobytes()
-        if key not in self._coverages:  # the metrics of a task mostly share one
-            self._coverages[key] = self._covered(rows, finite)
-        return self._coverages[key]
 
     def _covered(self, rows: Ints, finite: Bools) -> Coverage:
         trials = self._trials
@@ -149,13 +141,8 @@ class TaskValues:
         )
         sources = np.searchsorted(ids, evidence[again])
         names = trials.commits.__getitem__
-        reused = dict(
-            zip(
-                map(names, commit[again].tolist()),
-                map(names, commit[sources].tolist()),
-                strict=True,
-            )
-        )
+        pairs = zip(commit[again].tolist(), commit[sources].tolist(), strict=True)
+        reused = {names(repeated): names(source) for repeated, source in pairs}
         here = self._place[commit] >= 0
         measured = np.unique(commit[finite & ~derived]).tolist()
         return Coverage(
@@ -167,32 +154,29 @@ class TaskValues:
 
 
 class PooledNoise:
-    """The noise of metrics as the newest POOLED commits show it, in the order given: oldest first,
+    """The noise of metrics as the newest commits show it, in the order given: oldest first,
     because neighbours there, and not in the order of measuring, may be compared."""
 
     def __init__(self, ledger: Reader, order: Mapping[str, int]) -> None:
         self._ledger, self._order = ledger, order
-        newest = sorted(order, key=order.__getitem__)[-round(POOLED * MARGIN) :]
+        newest = sorted(order, key=order.__getitem__)[-round(noise.POOLED * MARGIN) :]
         self._newest = {sha: order[sha] for sha in newest}
         self._first = first_trial(ledger, newest) if len(newest) < len(order) else 0
         self._tasks: dict[tuple[str, int], TaskValues] = {}
 
     def of(self, recipe: str, environment: str, metric: Metric) -> Noise:
         """Return the noise of all commits."""
-        return _pool_newest(self._values(recipe, environment, metric), "")
+        return noise.pool_newest(self._values(recipe, environment, metric).grouped)
 
     def beside(self, recipe: str, environment: str, metric: Metric, sha: str, trials: int) -> Noise:
-        """Return the noise that a commit with so many trials is tested against: its own step is no
-        part of it, its repeats are."""
+        """Return the noise that a commit with so many trials is tested against."""
         values = self._values(recipe, environment, metric)
-        others = _pool_newest(values, sha)
-        if trials > 1 and not others.between and not others.exact:
-            return replace(_pool_newest(values, ""), between=0.0)
-        return others
+        own = values.commits.index(sha) if sha in values.commits else -1
+        return noise.pool_beside(values.grouped, own, trials)
 
     def _values(self, recipe: str, environment: str, metric: Metric) -> CommitValues:
         recent = self._task(recipe, self._first).of(metric, environment)
-        if self._first and len(recent.commits) <= POOLED:  # older ones have values of it, too
+        if self._first and len(recent.commits) <= noise.POOLED:  # older ones have values of it, too
             return self._task(recipe, 0).of(metric, environment)
         return recent
 
@@ -202,12 +186,3 @@ class PooledNoise:
             order = self._newest if first else self._order
             task = self._tasks[recipe, first] = TaskValues(self._ledger, recipe, order, first)
         return task
-
-
-def _pool_newest(values: CommitValues, left_out: str) -> Noise:
-    """Return the noise of the newest commits but one."""
-    chosen = np.ones(len(values.commits), dtype=bool)
-    if left_out in values.commits:
-        chosen[values.commits.index(left_out)] = False
-    chosen[np.flatnonzero(chosen)[:-POOLED]] = False
-    return pool(values.grouped.groups_where(chosen))

@@ -16,13 +16,12 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import sqlite3
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -36,6 +35,7 @@ _MAGIC = b"\x1f\x8b\x08\x04"  # gzip, deflate, with an extra field
 _GZIP = 16 + zlib.MAX_WBITS
 _HEAD = struct.Struct("<4sIBBH2sHI")
 _LONGEST = 200  # bytes of a folder's name
+Checksum = tuple[int, str, int, int]  # a row of `checksums`: id, table, row, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Watermark:
     `size` the bytes of documents with it, `trials` how many of them are trials. `diverged`: the
     archive has facts that the ledger lacks."""
 
-    checksum: tuple[int, str, int, int] | None = None
+    checksum: Checksum | None = None
     size: int = 0
     trials: int = 0
     diverged: bool = False
@@ -61,12 +61,15 @@ class Archive:
         self.folder = state / "ledgers" / name
         self.journals = self.folder / "journals"
         self._documents = self.folder / "facts.jsonl.gz"
-        self._former = self.folder / "former.jsonl.gz"  # while all is written anew
         self._watermark = self.folder / "watermark"
 
     @property
     def size(self) -> int:
-        return sum(file.stat().st_size for file in self._files())
+        """Return the bytes of its documents."""
+        try:
+            return self._documents.stat().st_size
+        except OSError:
+            return 0
 
     def holds(self) -> str:
         """Return what can be rebuilt from it, in words; "" for nothing."""
@@ -105,9 +108,7 @@ class Archive:
                     os.ftruncate(descriptor, mark.size)  # what a kill left is in the ledger
                 elif size < mark.size:
                     mark = Watermark(None, size, diverged=mark.diverged)
-                carrier = Carrier(connection)
-                while batch := _after(connection, mark.checksum):
-                    mark = self._add(descriptor, carrier, batch, mark, home)
+                self._write_watermark(self._extend(descriptor, connection, mark, home))
         except OSError as error:
             raise LedgerError(
                 f"{self.folder} cannot be written ({error.strerror}), and the ledger could not be "
@@ -117,47 +118,38 @@ class Archive:
 
     def documents(self, damaged: Callable[[], None] = lambda: None) -> Iterator[Document]:
         """Yield every document; `damaged` is called for each stretch that cannot be read."""
-        for path in self._files():
-            with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        if self.size:
+            with (
+                self._documents.open("rb") as file,
+                mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+            ):
                 yield from _documents(data, damaged)
 
-    def settle(self, connection: sqlite3.Connection, home: Path, *, rewrite: bool) -> None:
-        """Take note that the ledger in the folder `home` has all that the archive has, which is
-        written anew where that is wanted or was interrupted: a kill loses nothing."""
-        if rewrite or self._former.exists():
-            with self._locked() as descriptor:
-                if not self._former.exists():
-                    draft = self._former.with_suffix(".new")
-                    with self._documents.open("rb") as now, open(draft, "wb", opener=private) as f:
-                        shutil.copyfileobj(now, f)
-                        os.fsync(f.fileno())
-                    draft.replace(self._former)
-                self._watermark.unlink(missing_ok=True)
-                os.ftruncate(descriptor, 0)
-            self.catch_up(connection, home)
-            self._former.unlink()
-            return
+    def write_anew(self, connection: sqlite3.Connection, home: Path) -> None:
+        """Archive all facts of the ledger in the folder `home`, which has all that the archive
+        has, and nothing else. A kill leaves the former archive, or the new one."""
+        draft = self._documents.with_suffix(".new")
         with self._locked():
-            mark = self.watermark()
-            if mark.checksum is None or not _has(connection, mark.checksum):
-                trials = connection.execute("SELECT count(*) FROM outcomes").fetchone()[0]
-                mark = Watermark(_newest(connection), self.size, trials)
-            self._write_watermark(replace(mark, diverged=False))
+            self._watermark.unlink(missing_ok=True)  # else it would be one of another file
+            with open(draft, "wb", buffering=0, opener=private) as file:
+                mark = self._extend(file.fileno(), connection, Watermark(), home)
+            draft.replace(self._documents)
+            self._write_watermark(mark)
 
-    def _files(self) -> list[Path]:
-        """Return the files of documents that hold some."""
-        files: list[Path] = []
-        for path in (self._former, self._documents):
-            with suppress(OSError):
-                if path.stat().st_size:
-                    files.append(path)
-        return files
+    def _extend(
+        self, descriptor: int, connection: sqlite3.Connection, mark: Watermark, home: Path
+    ) -> Watermark:
+        """Append the facts that the ledger has beyond the watermark. Returns the new one."""
+        carrier = Carrier(connection)
+        while batch := _after(connection, mark.checksum):
+            mark = self._add(descriptor, carrier, batch, mark, home)
+        return mark
 
     def _add(
-        self, descriptor: int, carrier: Carrier, facts: list[tuple[int, str, int, int]],
+        self, descriptor: int, carrier: Carrier, facts: list[Checksum],
         mark: Watermark, home: Path,
     ) -> Watermark:  # fmt: skip
-        """Append a batch of facts, as many as memory is meant for, and move the watermark."""
+        """Append a batch of facts, as many as memory is meant for. Returns the new watermark."""
         lines: list[str] = []
         trials, length = mark.trials, 0
         for fact in facts:
@@ -176,9 +168,7 @@ class Archive:
         while written < len(data):
             written += os.write(descriptor, data[written:])
         os.fdatasync(descriptor)
-        mark = Watermark(fact, mark.size + len(data), trials, mark.diverged)
-        self._write_watermark(mark)
-        return mark
+        return Watermark(fact, mark.size + len(data), trials, mark.diverged)
 
     def _write_watermark(self, mark: Watermark) -> None:
         draft = self._watermark.with_suffix(".new")
@@ -240,26 +230,22 @@ def _member(data: bytes) -> bytes:
     return _HEAD.pack(_MAGIC, 0, 0, 255, 8, b"CE", 4, length) + body + tail
 
 
-def _newest(connection: sqlite3.Connection) -> tuple[int, str, int, int] | None:
-    row: tuple[int, str, int, int] | None = connection.execute(
-        "SELECT id, fact, row, value FROM checksums ORDER BY id DESC LIMIT 1"
-    ).fetchone()
-    return row
+def _newest(connection: sqlite3.Connection) -> Checksum | None:
+    return next(iter(_checksums(connection, "ORDER BY id DESC LIMIT 1")), None)
 
 
-def _has(connection: sqlite3.Connection, checksum: tuple[int, str, int, int]) -> bool:
-    row = connection.execute(
-        "SELECT id, fact, row, value FROM checksums WHERE id = ?", (checksum[0],)
-    ).fetchone()
-    return bool(row == checksum)
+def _has(connection: sqlite3.Connection, checksum: Checksum) -> bool:
+    return _checksums(connection, "WHERE id = ?", checksum[0]) == [checksum]
 
 
-def _after(
-    connection: sqlite3.Connection, checksum: tuple[int, str, int, int] | None
-) -> list[tuple[int, str, int, int]]:
+def _after(connection: sqlite3.Connection, checksum: Checksum | None) -> list[Checksum]:
+    last = checksum[0] if checksum else 0
+    return _checksums(connection, f"WHERE id > ? ORDER BY id LIMIT {_BATCH}", last)
+
+
+def _checksums(connection: sqlite3.Connection, which: str, *values: int) -> list[Checksum]:
     return connection.execute(
-        "SELECT id, fact, row, value FROM checksums WHERE id > ? ORDER BY id LIMIT ?",
-        (checksum[0] if checksum else 0, _BATCH),
+        f"SELECT id, fact, row, value FROM checksums {which}", values
     ).fetchall()
 
 

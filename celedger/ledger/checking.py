@@ -20,7 +20,7 @@ ERRORS = (sqlite3.Error, ValueError, OverflowError, MemoryError)
 
 def examine(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
     """Return what is damaged in a ledger, and which rows no celedger wrote."""
-    with _snapshot(connection):
+    with snapshot(connection):
         return list(damage(connection)), list(foreign(connection))
 
 
@@ -41,7 +41,7 @@ def readonly(path: Path) -> sqlite3.Connection:
 
 def damage(connection: sqlite3.Connection) -> Iterator[str]:
     """Yield what is damaged, the facts first: they have names that a person knows."""
-    with _snapshot(connection):
+    with snapshot(connection):
         for check in (_facts, _structure, _schema):
             try:
                 yield from map(plain, check(connection))
@@ -50,7 +50,7 @@ def damage(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 @contextmanager
-def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     """Read the ledger as it is now, whatever others add meanwhile."""
     begun = not connection.in_transaction
     if begun:

@@ -1,93 +1,66 @@
 """The queue: work that waits for the worker. The only rows of a ledger that change.
 
-Lives here: enqueue, claim under a lease, heartbeat, finish. It must not know what a job means,
-nor keep a clock: `now` is handed in, in seconds since the epoch.
+Lives here: enqueue, claim, finish. It must not know what a job means, nor keep a clock: times are
+handed in, in seconds since the epoch. Who claims jobs holds the lock of the one worker.
 """
 
 from __future__ import annotations
 
-import json
+from celedger.ledger.store import Store, encoded
+from celedger.model import Job, JobState
 
-from celedger.ledger.store import Store
-from celedger.model import Job, JobState, NewJob
-from celedger.text import escaped
-
-_COLUMNS = (
-    "id, kind, sha, suite, created, key, payload, state, owner, lease_until, attempts, message, "
-    "ended"
-)
+_COLUMNS = "id, kind, sha, suite, created, key, state, owner, attempts, message, ended"
 _OPEN = (JobState.QUEUED, JobState.WAITING)
 
 
 class Jobs(Store):
-    def enqueue(self, job: NewJob) -> Job:
-        """Queue it. Queued and waiting jobs of the same kind, suite and (non-empty) key are
-        superseded; the same commit queued twice is one job."""
+    def enqueue(self, kind: str, commit: str, suite: str, created: float, key: str = "") -> Job:
+        """Queue a job. Queued and waiting jobs of the same kind, suite and (non-empty) key (a
+        branch, say) are superseded; the same commit queued twice is one job."""
         with self.transaction() as connection:
-            if job.key:
-                same = (job.kind, job.suite, job.key)
-                queued = self._jobs(
-                    "WHERE state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?) "
-                    "ORDER BY id DESC",
-                    same,
-                )
-                if queued and queued[0].commit == job.commit:
+            if key:
+                same = "state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?)"
+                queue = (kind, suite, key)
+                queued = self._jobs(f"WHERE {same} ORDER BY id DESC", *queue)
+                if queued and queued[0].commit == commit:
                     return queued[0]
                 connection.execute(
-                    "UPDATE jobs SET state = 'superseded', ended = ?, message = ? "
-                    "WHERE state IN ('queued', 'waiting') AND (kind, suite, key) = (?, ?, ?)",
-                    (job.created, f"superseded by {job.commit}", *same),
+                    f"UPDATE jobs SET state = 'superseded', ended = ?, message = ? WHERE {same}",
+                    (created, f"superseded by {commit}", *queue),
                 )
             cursor = connection.execute(
                 "INSERT INTO jobs (kind, sha, suite, created, key, payload, state, owner, "
-                "lease_until, attempts, message) VALUES (?, ?, ?, ?, ?, ?, 'queued', '', 0, 0, '')",
-                (job.kind, job.commit, job.suite, job.created, job.key, json.dumps(
-                    dict(job.payload), sort_keys=True)),
-            )  # fmt: skip
-            return self._jobs("WHERE id = ?", (cursor.lastrowid,))[0]
-
-    def claim(self, owner: str, now: float, lease: float) -> Job | None:
-        """The oldest job that is queued, or whose owner let its lease of so many seconds run out
-        (a worker that was killed): it is `owner`'s until `now + lease`."""
-        with self.transaction() as connection:
-            waiting = self._jobs(
-                "WHERE state = 'queued' OR (state = 'running' AND lease_until <= ?) "
-                "ORDER BY id LIMIT 1",
-                (now,),
+                "lease_until, attempts, message) VALUES (?, ?, ?, ?, ?, '{}', 'queued', '', 0, 0, "
+                "'')",
+                (kind, commit, suite, created, key),
             )
-            if not waiting:
+            return self._jobs("WHERE id = ?", cursor.lastrowid)[0]
+
+    def claim(self, owner: str) -> Job | None:
+        """Return the oldest job that is queued: it is `owner`'s now."""
+        with self.transaction() as connection:
+            queued = self._jobs("WHERE state = 'queued' ORDER BY id LIMIT 1")
+            if not queued:
                 return None
             connection.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, lease_until = ?, "
-                "attempts = attempts + 1, message = '' WHERE id = ?",
-                (owner, now + lease, waiting[0].id),
+                "UPDATE jobs SET state = 'running', owner = ?, attempts = attempts + 1, "
+                "message = '' WHERE id = ?",
+                (owner, queued[0].id),
             )
-            return self._jobs("WHERE id = ?", (waiting[0].id,))[0]
-
-    def heartbeat(self, job: int, owner: str, now: float, lease: float) -> bool:
-        """Extend the lease. False when the job is no longer `owner`'s: stop working on it."""
-        with self.transaction() as connection:
-            return bool(
-                connection.execute(
-                    "UPDATE jobs SET lease_until = ? "
-                    "WHERE id = ? AND owner = ? AND state = 'running'",
-                    (now + lease, job, owner),
-                ).rowcount
-            )
+            return self._jobs("WHERE id = ?", queued[0].id)[0]
 
     def finish_job(
         self, job: int, owner: str, state: JobState, now: float, message: str = ""
     ) -> bool:
-        """How it ended; `queued` hands it back, `waiting` keeps it until `wake`. False when it was
-        no longer `owner`'s."""
+        """Record how a job ended; `queued` hands it back, `waiting` keeps it until `wake`. Returns
+        False when it was no longer `owner`'s."""
         with self.transaction() as connection:
-            return bool(
-                connection.execute(
-                    "UPDATE jobs SET state = ?, message = ?, ended = ?, lease_until = 0 "
-                    "WHERE id = ? AND owner = ? AND state = 'running'",
-                    (state.value, escaped(message), None if state in _OPEN else now, job, owner),
-                ).rowcount
+            ended = connection.execute(
+                "UPDATE jobs SET state = ?, message = ?, ended = ? "
+                "WHERE id = ? AND owner = ? AND state = 'running'",
+                (state.value, encoded(message), None if state in _OPEN else now, job, owner),
             )
+            return ended.rowcount > 0
 
     def wake(self) -> None:
         """Queue all waiting jobs again, as if nobody had tried them."""
@@ -98,17 +71,10 @@ class Jobs(Store):
             )
 
     def jobs(self, *, state: JobState | None = None) -> list[Job]:
-        """The oldest first."""
+        """Return the jobs, the oldest first."""
         if state is None:
-            return self._jobs("ORDER BY id", ())
-        return self._jobs("WHERE state = ? ORDER BY id", (state.value,))
+            return self._jobs("ORDER BY id")
+        return self._jobs("WHERE state = ? ORDER BY id", state.value)
 
-    def _jobs(self, where: str, values: tuple[object, ...]) -> list[Job]:
-        return [
-            Job(
-                key_id, kind, sha, suite, created, key, json.loads(payload), JobState(state), owner,
-                lease_until, attempts, message, ended,
-            )
-            for key_id, kind, sha, suite, created, key, payload, state, owner, lease_until,
-            attempts, message, ended in self._rows(f"SELECT {_COLUMNS} FROM jobs {where}", values)
-        ]  # fmt: skip
+    def _jobs(self, where: str, *values: object) -> list[Job]:
+        return self._nouns(Job, f"SELECT {_COLUMNS} FROM jobs {where}", values)

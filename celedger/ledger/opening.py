@@ -4,9 +4,8 @@ Lives here: the connection's settings, the lock under which a ledger is made or 
 kept before a migration, the check of what is opened, and one sentence for each thing that can be
 wrong with the file. It must not know what the tables hold.
 
-The file is opened through SQLite and by `pages.py` alone: closing any other descriptor of it would
-drop the POSIX locks that a connection of this process holds
-(https://sqlite.org/howtocorrupt.html).
+The file is opened through SQLite alone: closing another descriptor of it would drop the POSIX locks
+that a connection of this process holds (https://sqlite.org/howtocorrupt.html).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from celedger.errors import LedgerDamaged, LedgerError
 from celedger.ledger import checking
 from celedger.ledger.identity import APPLICATION_ID, VERSION
-from celedger.ledger.pages import Pages
+from celedger.ledger.stamp import Stamp
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
@@ -34,8 +33,8 @@ _NETWORK = {
 }  # fmt: skip
 
 
-def open_for_writing(path: Path, *, create: bool) -> tuple[sqlite3.Connection, Pages]:
-    """A connection to today's schema, made or migrated when it must be."""
+def open_for_writing(path: Path, *, create: bool) -> tuple[sqlite3.Connection, Stamp]:
+    """Return a connection to today's schema, made or migrated when it must be."""
     if create and not _size(path):
         if path.exists() and not path.is_file():
             raise _no_file(path)  # making one would put it in the place of a device
@@ -44,30 +43,19 @@ def open_for_writing(path: Path, *, create: bool) -> tuple[sqlite3.Connection, P
     for needed in (path, path.parent):  # SQLite keeps its -wal beside the ledger
         if not os.access(needed, os.W_OK):
             raise LedgerError(f"{needed} is read-only, and the ledger must be written to")
-    with _opened(path, "mode=rw") as (connection, pages):
-        version = _version(connection, path)  # first: a foreign file is not touched
-        if version == VERSION:
-            _check(connection, path, pages)
-        _configure(connection, path, pages)
-        if version < VERSION:
-            _migrate(connection, path, pages)
-    return connection, pages
+    return _opened(path, "mode=rw", write=True)
 
 
-def open_for_reading(path: Path) -> tuple[sqlite3.Connection, Pages]:
-    """A connection that cannot write; works on a read-only file or folder too."""
+def open_for_reading(path: Path) -> tuple[sqlite3.Connection, Stamp]:
+    """Return a connection that cannot write; works on a read-only file or folder too."""
     _must_be_a_file(path)
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         # Not "ro": so that the last to close tidies up.
-        with _opened(path, "mode=rw") as (connection, pages):
-            if _version(connection, path) < VERSION:
-                _migrate(connection, path, pages)
-            else:
-                _check(connection, path, pages)
-            connection.execute("PRAGMA query_only = ON")
-        return connection, pages
+        connection, stamp = _opened(path, "mode=rw")
+        connection.execute("PRAGMA query_only = ON")
+        return connection, stamp
     try:
-        return _readable(path, "mode=ro")
+        return _opened(path, "mode=ro")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorname.split("_")[1] not in ("CANTOPEN", "READONLY"):
             raise
@@ -78,49 +66,43 @@ def open_for_reading(path: Path) -> tuple[sqlite3.Connection, Pages]:
                 f"{path} was not closed properly and its folder is read-only",
                 "copy it with its -wal to a folder that can be written to",
             ) from error
-        return _readable(path, "mode=ro&immutable=1")
+        return _opened(path, "mode=ro&immutable=1")
 
 
-def _readable(path: Path, query: str) -> tuple[sqlite3.Connection, Pages]:
-    with _opened(path, query) as (connection, pages):
-        version = _version(connection, path)
-        if version < VERSION:
+def _opened(path: Path, query: str, *, write: bool = False) -> tuple[sqlite3.Connection, Stamp]:
+    """Return a connection to a ledger of today's schema that is as celedger wrote it."""
+    stamp = Stamp(path)
+    connection = _connect(path, query)
+    try:
+        version = _version(connection, path)  # first: a foreign file is not touched
+        if version == VERSION:
+            _check(connection, path, stamp)
+        elif query.startswith("mode=ro"):
             raise LedgerError(
                 f"{path} has an older schema ({version}; this celedger reads {VERSION}) and is "
                 "read-only, so it cannot be brought to today's",
                 "copy it to a folder that can be written to",
             )
-        _check(connection, path, pages)
-    return connection, pages
-
-
-@contextlib.contextmanager
-def _opened(path: Path, query: str) -> Iterator[tuple[sqlite3.Connection, Pages]]:
-    """Yield a connection and the pages of its file, which are closed when the body fails."""
-    pages = Pages(path)
-    try:
-        connection = _connect(path, query)
-        try:
-            yield connection, pages
-        except BaseException:
-            with pages.checkpoint():
-                connection.close()
-            raise
+        if write:
+            _configure(connection, path, stamp)
+        if version < VERSION:
+            _migrate(connection, path, stamp)
     except BaseException:
-        pages.close()
+        with stamp.checkpoint():
+            connection.close()
         raise
+    return connection, stamp
 
 
-def _check(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
+def _check(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
     """Raise LedgerDamaged for a file that is not as celedgers wrote it. Its rows are looked at
-    only where a page is not, which another program may have written."""
-    sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'points'"
-    row = connection.execute(sql).fetchone()
-    if pages.changed(spared=row[0] if row else 0):
+    only where another program may have written to it."""
+    current = stamp.current()
+    if not stamp.matches():
         wrong = list(islice(checking.damage(connection), 2))
         if wrong:
             raise damaged(path, wrong)
-        pages.renew()
+        stamp.renew(current)
 
 
 def damaged(path: Path, wrong: Iterable[str]) -> LedgerDamaged:
@@ -216,7 +198,7 @@ def _connect(path: Path, query: str) -> sqlite3.Connection:
     return connection
 
 
-def _configure(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
+def _configure(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     wanted = "delete" if on_network(path.resolve(), _mounts()) else "wal"
     if mode != wanted:
@@ -228,9 +210,9 @@ def _configure(connection: sqlite3.Connection, path: Path, pages: Pages) -> None
                     raise
                 # Somebody else has a ledger open that was copied here in the other mode: it works
                 # as it is, and the next one to open it alone switches it.
-        pages.renew()
+        stamp.renew()
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `Store` makes each, see pages.py
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `Store` makes each, see stamp.py
     connection.execute("PRAGMA journal_size_limit = 0")
 
 
@@ -271,12 +253,9 @@ def _make(path: Path) -> None:
             if not on_network(path.resolve(), _mounts()):
                 connection.execute("PRAGMA journal_mode = WAL")
         install(draft, path)
-        pages = Pages(path)
-        pages.renew()
-        pages.close()
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
     """Bring an older ledger to today's schema, keeping a copy of it as it was. A second attempt
     may replace the copy: rows are only ever added, so the newer one holds all of the older."""
     with alone(path):
@@ -286,8 +265,8 @@ def _migrate(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
 
         # What is damaged must not get a checksum; nor does a version change by itself.
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        (done,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
-        if sound != "ok" or done >= VERSION:
+        (applied,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
+        if sound != "ok" or applied >= VERSION:
             raise damaged(path, [sound if sound != "ok" else "the version in its header"])
         draft = _draft(path)
         with contextlib.closing(_connect(draft, "mode=rwc")) as copy:
@@ -295,7 +274,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, pages: Pages) -> None:
             copy.execute("PRAGMA journal_mode = DELETE")
         _put(draft, _beside(path, f".before-{VERSION}"))
         schema.migrate(connection)
-        pages.renew()
+        stamp.renew()
 
 
 @contextlib.contextmanager
@@ -332,12 +311,13 @@ def install(draft: Path, path: Path) -> None:
         if stale.exists():
             stale.replace(_beside(stale, ".orphan"))
     _put(draft, path)
+    Stamp(path).renew()
 
 
-def _put(draft: Path, place: Path) -> None:
+def _put(draft: Path, path: Path) -> None:
     """Rename into place, so that it is there after a power cut too (SQLite synced the draft)."""
-    draft.replace(place)
-    descriptor = os.open(place.parent, os.O_RDONLY)
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

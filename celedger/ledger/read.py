@@ -7,34 +7,34 @@ not know which commit came first; `repo/` does), or print.
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celedger.errors import LedgerError
 from celedger.ledger.facts import Carrier, Document
-from celedger.ledger.steps import StepReader
-from celedger.ledger.store import marks_of
+from celedger.ledger.step_blobs import unpack
+from celedger.ledger.store import Store, decoded, from_null, marks_of
 from celedger.model import (
-    BaselineAct,
     BaselineRecord,
     BisectRecord,
     Commit,
     Direction,
     Environment,
     Floor,
+    Footprint,
     Kind,
     Metric,
     Outcome,
     OutcomeKind,
+    ReusableTrial,
     SummaryRow,
     TaskRecord,
     Trial,
     TrialRecord,
     Verdict,
     VerdictKind,
-    Why,
 )
 
 _TRIALS = """
@@ -47,9 +47,16 @@ LEFT JOIN derived d ON d.trial = r.id
 LEFT JOIN trials v ON v.id = d.evidence
 LEFT JOIN commits w ON w.id = v.revision
 """
+_TRIAL = "r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host, r.device"
+# Others may re-use a trial that ended by itself and undisturbed: well, without a metric, or by an
+# exception (exit statuses of signals, and -9 itself, may be the machine's doing).
+_REUSABLE = """
+o.marks IN ('', 'early-stopped') AND (o.kind IN ('ok', 'missing')
+  OR (o.kind = 'failed' AND o.returncode BETWEEN 1 AND 127))
+"""
 
 
-class Reader(StepReader):
+class Reader(Store):
     def trials(
         self,
         *,
@@ -62,8 +69,8 @@ class Reader(StepReader):
         seed: int | None = None,
         open_only: bool = False,
     ) -> list[TrialRecord]:
-        """In the order in which they started. Hashes are full ones; `open_only` leaves those
-        without an outcome."""
+        """Return trials in the order in which they started. Hashes are full ones; `open_only`
+        leaves those without an outcome."""
         where, values = _where(
             {
                 "c.sha = ?": commit,
@@ -81,27 +88,23 @@ class Reader(StepReader):
         return self._trial_records(where, values)
 
     def started(self, *, suite: str, task: str) -> list[Trial]:
-        """All trials of a task, in the order in which they started, without what became of them."""
-        return [
-            Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
-            for ulid, sha, recipe, environment, seed, why, started, host, device in self._rows(
-                "SELECT r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host, "
-                "r.device FROM tasks t JOIN trials r ON r.task = t.id "
-                "JOIN commits c ON c.id = r.revision JOIN environments e ON e.id = r.environment "
-                "WHERE t.suite = ? AND t.name = ? ORDER BY r.id",
-                (suite, task),
-            )
-        ]
+        """Return all trials of a task, in the order in which they started."""
+        return self._nouns(
+            Trial,
+            f"SELECT {_TRIAL} FROM tasks t JOIN trials r ON r.task = t.id "
+            "JOIN commits c ON c.id = r.revision JOIN environments e ON e.id = r.environment "
+            "WHERE t.suite = ? AND t.name = ? ORDER BY r.id",
+            (suite, task),
+        )
 
     def trial(self, ulid: str) -> TrialRecord | None:
-        """By its ULID or the start of it; None when there is none, or more than one."""
+        """Return a trial by its ULID or the start of it; None when there is none, or several."""
         start = ulid.upper()
-        found = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
-        return found[0] if start and len(found) == 1 else None
+        records = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
+        return records[0] if start and len(records) == 1 else None
 
     def trial_documents(self, ulid: str) -> list[Document]:
         """Return a trial and all it refers to in portable form, for `Writer.add_documents`."""
-        self._must_be_sound(ulid)
         try:
             return Carrier(self._connection).trial(ulid)
         except LookupError as error:
@@ -110,22 +113,21 @@ class Reader(StepReader):
             raise self._explained(error) from error
 
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
-        """Metric -> its (epoch, value) in the order of epochs. Empty for an unknown trial; for a
-        derived one, what its evidence reported."""
-        self._must_be_sound(ulid)
+        """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;
+        for a derived one, what its evidence reported."""
         where, values = _where({"r.ulid = ?": ulid, "m.name = ?": metric})
-        found: dict[str, list[tuple[int, float]]] = {}
+        series: dict[str, list[tuple[int, float]]] = {}
         for name, epoch, value in self._rows(
             "SELECT m.name, p.epoch, p.value FROM trials r LEFT JOIN derived d ON d.trial = r.id "
             "JOIN points p ON p.trial = coalesce(d.evidence, r.id) "
             f"JOIN metrics m ON m.id = p.metric {where} ORDER BY p.epoch, p.metric",
             values,
         ):
-            found.setdefault(name, []).append((epoch, _number(value)))
-        return found
+            series.setdefault(name, []).append((epoch, from_null(value)))
+        return series
 
     def fingerprints(self, ulid: str) -> dict[int, str]:
-        """Epoch -> fingerprint of the model's parameters at its end."""
+        """Return the fingerprint of the model's parameters at the end of each epoch."""
         return dict(
             self._rows(
                 "SELECT f.epoch, f.value FROM trials r LEFT JOIN derived d ON d.trial = r.id "
@@ -134,6 +136,21 @@ class Reader(StepReader):
                 (ulid,),
             )
         )
+
+    def steps(self, ulid: str, metric: str | None = None) -> dict[str, dict[int, list[float]]]:
+        """Return each metric's values by epoch, one a step: nothing for a trial that reported no
+        series per step. Values that never came (a lost line between two others) are NaN."""
+        steps: dict[str, dict[int, list[float]]] = {}
+        for name, epoch, first, width, series in self._rows(
+            "SELECT m.name, s.epoch, s.first, s.width, s.series FROM steps s "
+            "JOIN trials r ON r.id = s.trial JOIN metrics m ON m.id = s.metric "
+            "WHERE r.ulid = ? AND (? IS NULL OR m.name = ?) ORDER BY s.epoch, s.metric, s.first",
+            (ulid, metric, metric),
+        ):
+            values = steps.setdefault(name, {}).setdefault(epoch, [])
+            values += [float("nan")] * (first - len(values))
+            values += unpack(width, series)
+        return steps
 
     def summaries(
         self,
@@ -144,7 +161,7 @@ class Reader(StepReader):
         recipe: str | None = None,
         environment: str | None = None,
     ) -> list[SummaryRow]:
-        """One metric of one task over all that ever ended, in the order in which it started.
+        """Return one metric of one task over all that ever ended, in the order in which it started.
         One index range; what repeats in every row is looked up aside, once."""
         tasks, of_task = _where({"name = ?": task, "suite = ?": suite, "recipe = ?": recipe})
         recipes = dict(self._rows(f"SELECT id, recipe FROM tasks {tasks}", of_task))
@@ -169,8 +186,7 @@ class Reader(StepReader):
         )
         return [
             SummaryRow(
-                sha, ulid, seed, environments[env], recipes[key],
-                math.nan if value is None else value, started,
+                sha, ulid, seed, environments[env], recipes[key], from_null(value), started,
                 marks_of(marks) if marks else (), _OUTCOMES[kind], rules.get(rule, "last"),
                 sources.get(trial, ""),
             )
@@ -178,15 +194,14 @@ class Reader(StepReader):
         ]  # fmt: skip
 
     def commits(self) -> list[Commit]:
-        """By commit time, which is not always the order of history."""
-        return self._commits("", ())
+        """Return the commits by commit time, which is not always the order of history."""
+        return self._commits("")
 
     def commit(self, sha: str) -> Commit | None:
-        found = self._commits("WHERE c.sha = ?", (sha,))
-        return found[0] if found else None
+        return next(iter(self._commits("WHERE c.sha = ?", sha)), None)
 
     def commits_with_trials(self) -> list[str]:
-        """Hashes by commit time."""
+        """Return their hashes by commit time."""
         rows = self._rows(
             "SELECT sha FROM commits WHERE id IN (SELECT revision FROM trials) "
             "ORDER BY commit_time, id"
@@ -194,42 +209,36 @@ class Reader(StepReader):
         return [sha for (sha,) in rows]
 
     def tasks(self) -> list[TaskRecord]:
-        """Every recipe ever recorded, the oldest first."""
-        return [
-            TaskRecord(suite, name, recipe, json.loads(definition))
-            for suite, name, recipe, definition in self._rows(
-                "SELECT suite, name, recipe, definition FROM tasks ORDER BY id"
-            )
-        ]
+        """Return every recipe ever recorded, the oldest first."""
+        return self._nouns(
+            TaskRecord, "SELECT suite, name, recipe, definition FROM tasks ORDER BY id"
+        )
 
     def metrics(self, recipe: str | None = None) -> list[Metric]:
-        """Each name once, by its latest definition; one that nobody declared is `info`. With a
-        recipe: what that task declares or has measured, as that task judges it."""
+        """Return each name once, by its latest definition; one that nobody declared is `info`. With
+        a recipe: what that task declares or has measured, as that task judges it."""
+        columns = "m.name, d.unit, d.direction, d.kind, d.summary, d.floor, d.floor_is_relative"
+        latest = "LEFT JOIN definitions d ON d.id = (SELECT max(id) FROM definitions WHERE metric ="
         if recipe is None:
-            rows = self._rows(
-                "SELECT m.name, d.* FROM metrics m LEFT JOIN definitions d ON d.id = "
-                "(SELECT max(id) FROM definitions WHERE metric = m.id) ORDER BY m.id"
-            )
+            rows = self._rows(f"SELECT {columns} FROM metrics m {latest} m.id) ORDER BY m.id")
         else:
             rows = self._rows(
-                "SELECT m.name, d.* FROM tasks t CROSS JOIN metrics m LEFT JOIN definitions d "
-                "ON d.id = (SELECT max(id) FROM definitions WHERE metric = m.id AND task = t.id) "
+                f"SELECT {columns} FROM tasks t CROSS JOIN metrics m "
+                f"{latest} m.id AND task = t.id) "
                 "WHERE t.recipe = ? AND (d.id IS NOT NULL OR EXISTS "
                 "(SELECT 1 FROM summaries s WHERE s.metric = m.id AND s.task = t.id)) "
                 "ORDER BY m.id",
                 (recipe,),
             )
         return [
-            Metric(name)
-            if identity is None
-            else Metric(
-                name, unit, Direction(direction), Kind(kind), Floor(floor, bool(relative)), summary
-            )
-            for name, identity, _, _, unit, direction, kind, floor, relative, summary, _ in rows
-        ]
+            Metric(name, unit, Direction(way), Kind(kind), Floor(floor, bool(relative)), summary)
+            if summary else Metric(name)
+            for name, unit, way, kind, summary, floor, relative in rows
+        ]  # fmt: skip
 
     def measured(self, recipe: str, environment: str) -> set[str]:
-        """The metrics, by name, of which a trial of this recipe had a value in this environment."""
+        """Return the names of the metrics of which a trial of this recipe had a value in this
+        environment."""
         rows = self._rows(
             "SELECT m.name FROM metrics m, tasks t WHERE t.recipe = ? AND EXISTS (SELECT 1 "
             "FROM summaries s JOIN trials r ON r.id = s.trial WHERE s.metric = m.id "
@@ -240,48 +249,36 @@ class Reader(StepReader):
         return {name for (name,) in rows}
 
     def environment(self, fingerprint: str) -> Environment | None:
-        found = self._environments("WHERE fingerprint = ?", (fingerprint,))
-        return found[0] if found else None
+        return next((e for e in self.environments() if e.fingerprint == fingerprint), None)
 
     def environments(self) -> list[Environment]:
-        """The oldest first."""
-        return self._environments("", ())
+        """Return the environments, the oldest first."""
+        return self._nouns(Environment, "SELECT fingerprint, details FROM environments ORDER BY id")
 
     def verdicts(
         self, *, commit: str | None = None, suite: str | None = None, task: str | None = None
     ) -> list[Verdict]:
-        """The latest of each commit, task and metric, in the order in which they were judged."""
+        """Return the latest of each commit, task and metric, in the order in which they were
+        judged."""
         where, values = _where({"c.sha = ?": commit, "v.suite = ?": suite, "v.task = ?": task})
-        rows = self._rows(
-            "SELECT c.sha, v.suite, v.task, v.metric, v.kind, v.level, v.value, v.effect, v.low, "
-            "v.high, v.p_value, own.ulids, base.ulids, v.rule, v.note, v.recipe, v.environment, "
-            "max(v.id) AS latest "
-            "FROM verdicts v JOIN commits c ON c.id = v.revision "
-            "JOIN trial_sets own ON own.id = v.trials "
-            f"JOIN trial_sets base ON base.id = v.baseline {where} "
-            "GROUP BY v.revision, v.suite, v.task, v.metric ORDER BY latest",
+        latest = f"SELECT max(v.id) {_VERDICTS} {where} GROUP BY v.revision, suite, task, metric"
+        return self._nouns(
+            Verdict,
+            "SELECT c.sha, suite, task, metric, kind, level, value, effect, low, high, p_value, "
+            "own.ulids, base.ulids, rule, note, recipe, environment "
+            f"{_VERDICTS} JOIN trial_sets own ON own.id = v.trials "
+            f"JOIN trial_sets base ON base.id = v.baseline WHERE v.id IN ({latest}) ORDER BY v.id",
             values,
         )
-        return [
-            Verdict(
-                sha, of_suite, of_task, metric, VerdictKind(kind), _number(level), _number(value),
-                _number(effect), _number(low), _number(high), _number(p_value),
-                tuple(json.loads(trials)), tuple(json.loads(baseline)), rule, note, recipe,
-                environment,
-            )
-            for sha, of_suite, of_task, metric, kind, level, value, effect, low, high, p_value,
-            trials, baseline, rule, note, recipe, environment, _ in rows
-        ]  # fmt: skip
 
     def verdict_kinds(
         self, *, suite: str, task: str, recipe: str, environment: str
     ) -> dict[tuple[str, str], VerdictKind]:
-        """What was concluded of each (commit, metric) with this recipe in this environment."""
+        """Return what was concluded of each (commit, metric) with this recipe in this
+        environment."""
         rows = self._rows(
-            "SELECT c.sha, v.metric, v.kind, max(v.id) "
-            "FROM verdicts v JOIN commits c ON c.id = v.revision "
-            "WHERE (v.suite, v.task, v.recipe, v.environment) = (?, ?, ?, ?) "
-            "GROUP BY v.revision, v.metric",
+            f"SELECT c.sha, metric, kind, max(v.id) {_VERDICTS} "
+            "WHERE (suite, task, recipe, environment) = (?, ?, ?, ?) GROUP BY v.revision, metric",
             (suite, task, recipe, environment),
         )
         return {(sha, metric): VerdictKind(kind) for sha, metric, kind, _ in rows}
@@ -289,49 +286,64 @@ class Reader(StepReader):
     def judged_before(
         self, commit: str, *, suite: str, task: str, recipe: str, environment: str
     ) -> dict[str, set[tuple[str, ...]]]:
-        """Metric -> the different sets of this commit's trials that it was ever judged from."""
-        found: dict[str, set[tuple[str, ...]]] = {}
+        """Return by metric the different sets of this commit's trials that it was ever judged
+        from."""
+        looks: dict[str, set[tuple[str, ...]]] = {}
         for metric, ulids in self._rows(
-            "SELECT DISTINCT v.metric, own.ulids FROM verdicts v "
-            "JOIN commits c ON c.id = v.revision JOIN trial_sets own ON own.id = v.trials WHERE "
-            "(c.sha, v.suite, v.task, v.recipe, v.environment) = (?, ?, ?, ?, ?)",
+            f"SELECT DISTINCT metric, own.ulids {_VERDICTS} "
+            "JOIN trial_sets own ON own.id = v.trials "
+            "WHERE (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?)",
             (commit, suite, task, recipe, environment),
         ):
-            found.setdefault(metric, set()).add(tuple(json.loads(ulids)))
-        return found
+            looks.setdefault(metric, set()).add(tuple(json.loads(ulids)))
+        return looks
 
     def baselines(self, *, suite: str | None = None) -> list[BaselineRecord]:
-        """What people pinned and accepted, the oldest first."""
+        """Return what people pinned and accepted, the oldest first."""
         where, values = _where({"b.suite = ?": suite})
-        return [
-            BaselineRecord(ulid, BaselineAct(act), *words)
-            for ulid, act, *words in self._rows(
-                "SELECT b.ulid, b.act, c.sha, b.suite, b.task, b.metric, b.who, b.why, b.at "
-                f"FROM baselines b JOIN commits c ON c.id = b.revision {where} ORDER BY b.id",
-                values,
-            )
-        ]
+        return self._nouns(
+            BaselineRecord,
+            "SELECT b.ulid, b.act, c.sha, b.suite, b.task, b.metric, b.who, b.why, b.at "
+            f"FROM baselines b JOIN commits c ON c.id = b.revision {where} ORDER BY b.id",
+            values,
+        )
 
     def bisects(self) -> list[BisectRecord]:
-        """The oldest first."""
-        return [
-            BisectRecord(
-                ulid, suite, task, metric, good, bad, tuple(json.loads(culprits)),
-                _number(probability), status, ended, json.loads(report),
-            )
-            for ulid, suite, task, metric, good, bad, culprits, probability, status, ended, report
-            in self._rows(
-                "SELECT ulid, suite, task, metric, good, bad, culprits, probability, status, ended,"
-                " report FROM bisects ORDER BY id"
-            )
-        ]  # fmt: skip
+        """Return the bisects, the oldest first."""
+        return self._nouns(
+            BisectRecord,
+            "SELECT ulid, suite, task, metric, good, bad, culprits, probability, status, ended, "
+            "report FROM bisects ORDER BY id",
+        )
 
-    def _trial_records(self, where: str, values: Iterable[object]) -> list[TrialRecord]:
-        values = tuple(values)
+    def reusable_trials(
+        self, *, recipe: str, environment: str, seed: int | None = None
+    ) -> list[ReusableTrial]:
+        """Return the trials that others may re-use, in the order in which they started."""
+        return self._nouns(
+            ReusableTrial,
+            "SELECT r.ulid, c.sha, c.tree, r.seed, x.footprint, x.content, o.marks = '', "
+            "o.kind != 'ok' FROM tasks t "
+            "JOIN trials r ON r.task = t.id JOIN environments e ON e.id = r.environment "
+            "JOIN closures x ON x.trial = r.id JOIN outcomes o ON o.trial = r.id "
+            "JOIN commits c ON c.id = r.revision "
+            "WHERE t.recipe = ? AND e.fingerprint = ? AND (? IS NULL OR r.seed = ?) "
+            f"AND x.footprint IS NOT NULL AND {_REUSABLE} "
+            "AND r.id NOT IN (SELECT trial FROM derived) ORDER BY r.id",
+            (recipe, environment, seed, seed),
+        )
+
+    def footprint(self, number: int) -> Footprint:
+        ((paths, inputs),) = self._rows(
+            "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)
+        )
+        opened, _, looked = zlib.decompress(paths).partition(b"\0\0")
+        return Footprint(_unpacked(opened), _unpacked(looked), tuple(json.loads(inputs)))
+
+    def _trial_records(self, where: str, values: tuple[object, ...]) -> list[TrialRecord]:
         rows = self._rows(
-            "SELECT r.id, r.ulid, c.sha, t.recipe, e.fingerprint, r.seed, r.why, r.started, r.host,"
-            " r.device, t.suite, t.name, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
-            "coalesce(v.ulid, ''), coalesce(w.sha, ''), "
+            f"SELECT r.id, {_TRIAL}, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
+            "t.suite, t.name, coalesce(v.ulid, ''), coalesce(w.sha, ''), "
             "EXISTS (SELECT 1 FROM closures x JOIN closures y ON y.trial = d.evidence "
             "WHERE x.trial = r.id AND x.content != y.content), "
             "coalesce(o.epochs, (SELECT count(DISTINCT epoch) FROM points WHERE trial = r.id)) "
@@ -348,59 +360,44 @@ class Reader(StepReader):
             "ORDER BY r.id, m.id",
             values,
         ):
-            summaries.setdefault(key, {})[name] = _number(value)
+            summaries.setdefault(key, {})[name] = from_null(value)
             rules.setdefault(key, {})[name] = rule or "last"
         return [
-            self._trial_record(row, summaries.get(row[0], {}), rules.get(row[0], {}))
-            for row in rows
+            _trial_record(row, summaries.get(row[0], {}), rules.get(row[0], {})) for row in rows
         ]
 
-    def _trial_record(
-        self, row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
-    ) -> TrialRecord:
-        (_, ulid, sha, recipe, environment, seed, why, started, host, device, suite, task,
-         kind, ended, message, returncode, log, marks,
-         derived, source, finer, epochs) = row  # fmt: skip
-        outcome = None
-        if kind is not None:
-            outcome = Outcome(_OUTCOMES[kind], ended, message, returncode, log, marks_of(marks))
-        trial = Trial(ulid, sha, recipe, environment, seed, Why(why), started, host, device)
-        return TrialRecord(
-            trial, suite, task, outcome, summaries, epochs, rules, derived, source, bool(finer)
-        )
-
-    def _commits(self, where: str, values: tuple[object, ...]) -> list[Commit]:
-        parents: dict[int, list[str]] = {}
-        for key, sha in self._rows(
-            f"SELECT c.id, p.sha FROM commits c JOIN parents p ON p.revision = c.id {where} "
-            "ORDER BY c.id, p.place",
+    def _commits(self, where: str, *values: object) -> list[Commit]:
+        return self._nouns(
+            Commit,
+            "SELECT sha, tree, (SELECT json_group_array(p.sha) FROM (SELECT sha FROM parents "
+            "WHERE revision = c.id ORDER BY place) p), author, author_time, commit_time, subject "
+            f"FROM commits c {where} ORDER BY commit_time, c.id",
             values,
-        ):
-            parents.setdefault(key, []).append(sha)
-        return [
-            Commit(sha, tree, tuple(parents.get(key, ())), *rest)
-            for key, sha, tree, *rest in self._rows(
-                "SELECT c.id, sha, tree, author, author_time, commit_time, subject FROM commits c "
-                f"{where} ORDER BY commit_time, c.id",
-                values,
-            )
-        ]
-
-    def _environments(self, where: str, values: tuple[object, ...]) -> list[Environment]:
-        rows = self._rows(
-            f"SELECT fingerprint, details FROM environments {where} ORDER BY id", values
         )
-        return [Environment(fingerprint, json.loads(details)) for fingerprint, details in rows]
 
 
+_VERDICTS = "FROM verdicts v JOIN commits c ON c.id = v.revision"
 _OUTCOMES = {kind.value: kind for kind in OutcomeKind}
 
 
+def _trial_record(
+    row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
+) -> TrialRecord:
+    """Return a trial from its row: key, `_TRIAL`, outcome, and the rest."""
+    suite, task, derived, source, finer, epochs = row[16:]
+    outcome = None if row[10] is None else decoded(Outcome, row[10:16])
+    return TrialRecord(
+        decoded(Trial, row[1:10]), suite, task, outcome, summaries, epochs, rules, derived, source,
+        bool(finer),
+    )  # fmt: skip
+
+
 def _where(conditions: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:
-    """The conditions whose value is not None, as SQL and its values."""
+    """Return the conditions whose value is not None, as SQL and its values."""
     asked = {sql: value for sql, value in conditions.items() if value is not None}
     return ("WHERE " + " AND ".join(asked) if asked else ""), tuple(asked.values())
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
+def _unpacked(paths: bytes) -> tuple[bytes, ...]:
+    """Return joined paths. A dot is the tree itself, which has no name."""
+    return tuple(b"" if path == b"." else path for path in paths.split(b"\0") if path)

@@ -45,7 +45,7 @@ def restore(path: Path, archive: Archive) -> Restored:
         if is_there(path):
             with Ledger.open(path, archive=archive) as ledger:
                 trials, left_out = ledger.add_documents(_logged(archive.documents(count), home))
-                archive.settle(ledger._connection, home, rewrite=lost > 0)
+                archive.write_anew(ledger._connection, home)
             return Restored(trials, None, lost + left_out)
     except LedgerDamaged:
         lost = 0
@@ -65,10 +65,8 @@ def restore(path: Path, archive: Archive) -> Restored:
                     "that is sound",
                     f"keep a copy, then rescue what can be read: sqlite3 {path} .recover",
                 )
-            archive.settle(ledger._connection, home, rewrite=lost + saved > 0)
+            archive.write_anew(ledger._connection, home)
         aside = _put_aside(path)
-        sums = f".celedger/{path.name}.pages"
-        (draft.parent / sums).replace(home / sums)
         opening.install(draft, path)
         shutil.rmtree(draft.parent, ignore_errors=True)
     return Restored(trials + saved, aside, lost + left_out)

@@ -35,14 +35,9 @@ def migrate(connection: sqlite3.Connection, migrations: Migrations = MIGRATIONS)
 
 
 def run(db: Database, script: str) -> None:
-    """Each statement of `script`: `executescript` would commit the migration's transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            db.conn.execute(statement)
-            statement = ""
-    assert not statement.strip(), f"unfinished statement: {statement}"
+    """Run each statement of `script`: `executescript` would commit the migration's transaction."""
+    for statement in script.split(";\n"):
+        db.conn.execute(statement)
 
 
 def append_only(db: Database, *tables: str) -> None:

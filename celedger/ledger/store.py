@@ -1,6 +1,7 @@
-"""What reading and writing share: the connection, its transactions, and its errors.
+"""What reading and writing share: the connection, its transactions, its errors, and how the nouns
+of `model.py` become columns and columns nouns.
 
-Lives here: one place that begins transactions (immediately, so that a writer waits instead of
+Lives here: one function that begins transactions (immediately, so that a writer waits instead of
 being told "locked"), one that gives a fact its checksum and hands it to the archive, and one that
 turns SQLite's errors into sentences. It must not know what a table means.
 """
@@ -8,38 +9,43 @@ turns SQLite's errors into sentences. It must not know what a table means.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, get_type_hints
 
 from celedger.errors import LedgerError, LedgerGone
 from celedger.ledger import checking, facts, opening
 from celedger.ledger.archive import Archive
-from celedger.ledger.pages import Pages
+from celedger.ledger.stamp import Stamp
 from celedger.model import Mark
+from celedger.text import escaped
 
 CHECKPOINT = 40 << 20  # bytes of -wal; SQLite's default of 4 MiB doubles the mean cost of an epoch
 # Facts that are nothing without another one, and are archived with it.
 _PRELIMINARY = frozenset({"commits", "metrics", "tasks", "definitions", "environments"})
+Noun = TypeVar("Noun")
 
 
 class Store:
     """An open ledger file. For one thread of one process."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, pages: Pages, archive: Archive | None
+        self, path: Path, connection: sqlite3.Connection, stamp: Stamp, archive: Archive | None
     ) -> None:
         self.path = path
         self.folder = path.parent
         self.archive = archive
         self._connection = connection
-        self._pages = pages
+        self._stamp = stamp
         self._metric_ids: dict[str, int] = {}
         self._trial_ids: dict[str, int] = {}
-        self._checksums: dict[tuple[str, int], int] | None = None  # as of when one was asked for
-        self._sound_trials: set[str] = set()
         self._failed_parts = 0
         self._completed = False  # facts that the archive must have now
         self._checkpoint_at = CHECKPOINT
@@ -53,9 +59,10 @@ class Store:
         readonly: bool = False,
         archive: Archive | None = None,
     ) -> Self:
-        """The ledger at `path`. `create` makes one where there is none (or an empty file). What is
-        completed goes to the `archive` as well. Raises LedgerError: absent, foreign, damaged, from
-        a newer celedger, not writable; LedgerGone where the archive shows that there was one."""
+        """Open the ledger at `path`. `create` makes one where there is none (or an empty file).
+        What is completed goes to the `archive` as well. Raises LedgerError: absent, foreign,
+        damaged, from a newer celedger, not writable; LedgerGone where the archive shows that there
+        was one."""
         path = Path(path).absolute()
         if archive is not None:
             must_be_there(path, archive)
@@ -73,8 +80,8 @@ class Store:
         return store
 
     def close(self) -> None:
-        """The last one to close folds the -wal into the file."""
-        if self._pages.vanished():
+        """Close the connection. The last one to close folds the -wal into the file."""
+        if self._stamp.vanished():
             import ctypes
 
             # SQLite would remove the -wal of what is at this path now: leave it open for ever.
@@ -85,11 +92,10 @@ class Store:
             wrote = self._connection.total_changes > 0
             in_wal_mode = self._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         # A full disk: the -wal stays and is read later.
-        with contextlib.suppress(sqlite3.Error), self._pages.checkpoint():
+        with contextlib.suppress(sqlite3.Error), self._stamp.checkpoint():
             self._connection.close()
         if wrote and not in_wal_mode:
-            self._pages.renew()
-        self._pages.close()
+            self._stamp.renew()
 
     def examine(self) -> tuple[list[str], list[str]]:
         """Return what is damaged, and which rows no celedger wrote: every page and row is read."""
@@ -110,9 +116,9 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is written inside. Within another one it is a part of that one,
-        and when a part fails the whole does, even if the part's error was caught: a savepoint for
-        each part was measured to cost a sixth of recording."""
+        """Write all or nothing of what is written inside. Within another one it is a part of that
+        one, and when a part fails the whole does, even if the part's error was caught: a savepoint
+        for each part was measured to cost a sixth of recording."""
         connection = self._connection
         try:
             nested = connection.in_transaction
@@ -127,7 +133,7 @@ class Store:
             failed_parts = self._failed_parts
             try:
                 yield connection
-                if self._failed_parts != failed_parts:
+                if self._failed_parts > failed_parts:
                     raise LedgerError(f"a part of what was to be written to {self.path} failed")
                 connection.execute("COMMIT")
             except BaseException:
@@ -159,7 +165,7 @@ class Store:
         except checking.ERRORS as error:
             raise self._explained(error) from error
         finally:
-            if self._pages.vanished():
+            if self._stamp.vanished():
                 raise self._gone()
 
     def _checkpoint(self) -> None:
@@ -172,30 +178,9 @@ class Store:
             self._checkpoint_at = CHECKPOINT
         elif size >= self._checkpoint_at:
             # On a full disk the -wal stays as it is.
-            with contextlib.suppress(sqlite3.Error), self._pages.checkpoint():
+            with contextlib.suppress(sqlite3.Error), self._stamp.checkpoint():
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             self._checkpoint_at = size + CHECKPOINT  # a reader may keep it from being complete
-
-    def _must_be_sound(self, ulid: str) -> None:
-        """Raise LedgerDamaged unless a trial is as it was written: for what is read of `points`,
-        which opening does not check."""
-        if ulid in self._sound_trials:
-            return
-        try:
-            for (key,) in self._rows(
-                "SELECT coalesce(d.evidence, r.id) FROM trials r JOIN outcomes o ON o.trial = r.id "
-                "LEFT JOIN derived d ON d.trial = r.id WHERE r.ulid = ?",
-                (ulid,),
-            ):
-                if self._checksums is None:
-                    self._checksums = checking.checksums(self._connection)
-                written = self._checksums.get(("trials", key))
-                if written not in (None, facts.checksum(self._connection, "trials", key)):
-                    wrong = checking.describe(self._connection, "trials", key)
-                    raise opening.damaged(self.path, [wrong])
-                self._sound_trials.add(ulid)
-        except checking.ERRORS as error:
-            raise self._explained(error) from error
 
     def _gone(self) -> LedgerGone:
         return LedgerGone(
@@ -206,13 +191,17 @@ class Store:
         )  # fmt: skip
 
     def _explained(self, error: Exception) -> LedgerError:
-        return self._gone() if self._pages.vanished() else opening.explain(error, self.path)
+        return self._gone() if self._stamp.vanished() else opening.explain(error, self.path)
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         try:
             return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise self._explained(error) from error
+
+    def _nouns(self, noun: type[Noun], sql: str, values: Sequence[object] = ()) -> list[Noun]:
+        """Return each row as a noun whose fields its columns are, in their order."""
+        return [decoded(noun, row) for row in self._rows(sql, values)]
 
 
 def must_be_there(path: Path, archive: Archive) -> None:
@@ -233,6 +222,60 @@ def is_there(path: Path) -> bool:
         return False
 
 
+# --- nouns as rows
+
+
+def columns_of(noun: Any) -> dict[str, Any]:
+    """Return the fields of a noun as the ledger stores them."""
+    return {field.name: encoded(getattr(noun, field.name)) for field in fields(noun)}
+
+
+def encoded(value: Any) -> Any:
+    """Return a value as SQLite stores it: NaN is NULL, a container is JSON, an enum its word."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (tuple, Mapping)):
+        plain = list(value) if isinstance(value, tuple) else dict(value)
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=str)
+    return number(value) if isinstance(value, float) else value
+
+
+def decoded(noun: Callable[..., Noun], row: Sequence[Any]) -> Noun:
+    """Return a noun from the columns that `columns_of` gave for its fields."""
+    readers = _readers(noun)
+    return noun(*[read(value) if read else value for read, value in zip(readers, row, strict=True)])
+
+
+@cache
+def _readers(noun: Callable[..., Any]) -> tuple[Callable[[Any], Any] | None, ...]:
+    """Return how the column of each field is read; None where it is the field's value."""
+    types = get_type_hints(noun)
+    return tuple(map(_reader, types.values()))
+
+
+def _reader(kind: Any) -> Callable[[Any], Any] | None:
+    is_own = isinstance(kind, type) and issubclass(kind, (StrEnum, bool))
+    return kind if is_own else _READERS.get(kind)
+
+
+def number(value: Any) -> float | None:
+    """Return a number as the ledger stores it: NaN is NULL; an integer beyond all floats is
+    infinity."""
+    if type(value) is not float:
+        try:
+            value = float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return value if value == value else None
+
+
+def from_null(value: float | None) -> float:
+    """Return a number that the ledger has: NULL is NaN."""
+    return math.nan if value is None else value
+
+
 def marks_of(words: str) -> tuple[Mark, ...]:
     """Return the marks that a ledger has in one column. Raises LedgerError for an unknown one."""
     try:
@@ -242,3 +285,28 @@ def marks_of(words: str) -> tuple[Mark, ...]:
             f"the ledger marks a trial in a way this celedger does not know ({error})",
             "upgrade: pip install --upgrade celedger",
         ) from error
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    float: from_null,
+    tuple[str, ...]: _words,
+    tuple[Mark, ...]: marks_of,
+    Mapping[str, object]: json.loads,
+}
+
+
+def _text(text: str) -> str:
+    """Return a text without what a reader's terminal would obey, and without lone surrogates (git's
+    way to hand over bytes that are no UTF-8): SQLite refuses them. A byte that came that way shows
+    as U+FFFD."""
+    text = escaped(text)
+    if text.isascii():
+        return text
+    # Surrogates that all stand for bytes (PEP 383).
+    are_bytes = all("\udc80" <= c <= "\udcff" for c in text if "\ud800" <= c <= "\udfff")
+    raw = text.encode("utf-8", "surrogateescape" if are_bytes else "replace")
+    return raw.decode("utf-8", "replace")

@@ -1,5 +1,5 @@
-"""Writing facts. Each call is one transaction, safe under many writers, and idempotent: said
-twice, a fact is recorded once.
+"""Writing facts. Each call is one transaction, safe under many writers, and idempotent: a fact that
+comes twice is recorded once.
 
 Lives here: every INSERT of a fact. It must not know why something ran, nor judge what it means.
 """
@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from celedger.errors import LedgerError
-from celedger.ledger import steps
 from celedger.ledger.facts import Carrier, Document
-from celedger.ledger.store import Store
+from celedger.ledger.step_blobs import pack
+from celedger.ledger.store import Store, columns_of, encoded, number
 from celedger.model import (
     BaselineRecord,
     BisectRecord,
     Commit,
     Environment,
     EpochReport,
+    Footprint,
     Metric,
     Outcome,
+    ReusableTrial,
     Task,
     Trial,
     Verdict,
 )
-from celedger.text import escaped
 
 _LARGEST = 2**63 - 1  # SQLite's integers
 
@@ -35,57 +36,44 @@ _LARGEST = 2**63 - 1  # SQLite's integers
 class Writer(Store):
     def record_commits(self, commits: Iterable[Commit]) -> None:
         with self.transaction() as connection:
-            for c in commits:
-                new = self._insert(
-                    "commits", sha=c.sha, tree=c.tree, author=_text(c.author),
-                    author_time=c.author_time, commit_time=c.commit_time, subject=_text(c.subject),
-                )  # fmt: skip
-                key = new or self._id("commits", "sha", c.sha)
+            for commit in commits:
+                row = columns_of(commit)
+                del row["parents"]
+                new = self._insert("commits", **row)
+                key = new or self._id("commits", "sha", commit.sha)
                 # A shallow clone does not know the parents of every commit: they may come later.
                 parents = connection.executemany(
                     "INSERT INTO parents VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    [(key, i, sha) for i, sha in enumerate(c.parents)],
+                    [(key, i, sha) for i, sha in enumerate(commit.parents)],
                 )
                 if new or parents.rowcount > 0:
                     self._seal("commits", key)
 
     def record_task(self, task: Task) -> None:
-        """The task by its recipe, and how each of its metrics is judged from now on."""
+        """Record the task by its recipe, and how each of its metrics is judged from now on."""
         with self.transaction():
+            definition = encoded(task.definition())
             self._record(
-                "tasks", recipe=task.recipe, suite=_text(task.suite), name=_text(task.name),
-                definition=_json(task.definition()),
+                "tasks", recipe=task.recipe, suite=encoded(task.suite), name=encoded(task.name),
+                definition=definition,
             )  # fmt: skip
-            task_id = self._id("tasks", "recipe", task.recipe)
+            key = self._id("tasks", "recipe", task.recipe)
             for metric in task.metrics:
-                self._define(task_id, metric)
+                self._define(key, metric)
 
     def record_environment(self, environment: Environment) -> None:
         with self.transaction():
-            self._record(
-                "environments", fingerprint=environment.fingerprint,
-                details=_json(dict(environment.details)),
-            )  # fmt: skip
+            self._record("environments", **columns_of(environment))
 
     def start_trial(self, trial: Trial) -> None:
         """Raises LedgerError when its commit, task or environment was not recorded before."""
-        with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO trials (ulid, revision, task, environment, seed, why, started, host, "
-                "device) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    trial.ulid,
-                    self._id("commits", "sha", trial.commit),
-                    self._id("tasks", "recipe", trial.recipe),
-                    self._id("environments", "fingerprint", trial.environment),
-                    trial.seed,
-                    trial.why.value,
-                    trial.started,
-                    _text(trial.host),
-                    _text(trial.device),
-                ),
-            )
-        if self._pages.vanished():
+        row = columns_of(trial)
+        with self.transaction():
+            row["revision"] = self._id("commits", "sha", row.pop("commit"))
+            row["task"] = self._id("tasks", "recipe", row.pop("recipe"))
+            row["environment"] = self._id("environments", "fingerprint", row["environment"])
+            self._insert("trials", **row)
+        if self._stamp.vanished():
             raise self._gone()
 
     def append(
@@ -95,151 +83,165 @@ class Writer(Store):
         values: Mapping[str, float],
         fingerprint: str | None = None,
     ) -> tuple[str, ...]:
-        """One epoch of one trial; on the disk when this returns. The first value of a metric in an
-        epoch is kept; returned are the names that were reported before with another value."""
+        """Record one epoch of one trial; it is on the disk when this returns. The first value of a
+        metric in an epoch stays. Returns the names that were reported before with another value."""
         return self.append_epochs(ulid, (EpochReport(epoch, values, fingerprint),))
 
     def append_epochs(self, ulid: str, reports: Iterable[EpochReport]) -> tuple[str, ...]:
-        """Several epochs in one transaction, as `append` does one: for taking in a journal. What
-        is said of a trial that has ended comes too late, and is not taken."""
-        points: list[tuple[int, int, int, float | None]] = []
-        fingerprints: list[tuple[int, int, str]] = []
+        """Record several epochs in one transaction, as `append` does one. What comes after the
+        trial's outcome comes too late, and is left out."""
         with self.transaction() as connection:
-            trial, known = self._trial_id(ulid), self._metric_ids
-            reports = list(reports)
-            if connection.execute("SELECT 1 FROM outcomes WHERE trial = ?", (trial,)).fetchone():
+            trial, reports = self._trial_id(ulid), list(reports)
+            if self._rows("SELECT 1 FROM outcomes WHERE trial = ?", (trial,)):
                 return ()
             for report in reports:
-                epoch = report.epoch
-                if not 0 <= epoch <= _LARGEST:
-                    raise LedgerError(f"trial {ulid} reported epoch {epoch}, which is no epoch")
-                points += [
-                    (
-                        trial,
-                        epoch,
-                        known.get(name) or self._metric_id(name),
-                        value if value.__class__ is float and value == value else _real(value),
+                if not 0 <= report.epoch <= _LARGEST:
+                    raise LedgerError(
+                        f"trial {ulid} reported epoch {report.epoch}, which is no epoch"
                     )
-                    for name, value in report.values.items()
-                ]
-                if report.fingerprint is not None:
-                    fingerprints.append((trial, epoch, _text(report.fingerprint)))
-            reports = [report for report in reports if report.steps]
-            if reports:
-                names = {name: self._metric_id(name) for r in reports for name in r.steps}
-                connection.executemany(
-                    "INSERT INTO steps (trial, epoch, metric, first, width, series) "
-                    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    steps.rows(trial, reports, names),
-                )
+            connection.executemany(
+                "INSERT INTO steps (trial, epoch, metric, first, width, series) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                [
+                    (trial, r.epoch, self._metric_id(name), part.first, *pack(part.values))
+                    for r in reports
+                    for name, part in r.steps.items()
+                ],
+            )
+            points = [
+                (trial, r.epoch, self._metric_id(name), number(value))
+                for r in reports
+                for name, value in r.values.items()
+            ]
+            fingerprints = [
+                (trial, r.epoch, encoded(r.fingerprint))
+                for r in reports
+                if r.fingerprint is not None
+            ]
             before = connection.total_changes
             connection.executemany(
                 "INSERT INTO points VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", points
             )
-            if fingerprints:
-                connection.executemany(
-                    "INSERT INTO fingerprints VALUES (?, ?, ?) ON CONFLICT DO NOTHING", fingerprints
-                )
+            connection.executemany(
+                "INSERT INTO fingerprints VALUES (?, ?, ?) ON CONFLICT DO NOTHING", fingerprints
+            )
             if connection.total_changes - before == len(points) + len(fingerprints):
                 return ()
             return self._reported_otherwise(points, fingerprints)
 
+    def _reported_otherwise(
+        self,
+        points: list[tuple[int, int, int, float | None]],
+        fingerprints: list[tuple[int, int, str]],
+    ) -> tuple[str, ...]:
+        """Return the names of what the ledger has otherwise."""
+        names = set()
+        for *key, value in points:
+            ((name, first),) = self._rows(
+                "SELECT m.name, p.value FROM points p JOIN metrics m ON m.id = p.metric "
+                "WHERE (p.trial, p.epoch, p.metric) = (?, ?, ?)",
+                key,
+            )
+            if first != value:
+                names.add(name)
+        for *key, fingerprint in fingerprints:
+            sql = "SELECT value FROM fingerprints WHERE (trial, epoch) = (?, ?)"
+            if self._rows(sql, key) != [(fingerprint,)]:
+                names.add("fingerprint")
+        return tuple(sorted(names))
+
     def finish_trial(self, ulid: str, outcome: Outcome, summaries: Mapping[str, float]) -> bool:
-        """How it ended, and its metrics' summaries. False, and nothing is written, when it had
-        ended already."""
+        """Record how a trial ended, and its metrics' summaries. Returns False, and writes nothing,
+        when it had ended already."""
         with self.transaction() as connection:
             trial = self._trial_id(ulid)
-            ended = connection.execute(
-                "INSERT INTO outcomes (trial, kind, ended, message, returncode, log, marks, epochs)"
-                " SELECT ?, ?, ?, ?, ?, ?, ?, count(DISTINCT epoch) FROM points WHERE trial = ?"
-                " ON CONFLICT DO NOTHING",
-                (
-                    trial,
-                    outcome.kind.value,
-                    outcome.ended,
-                    _text(outcome.message),
-                    outcome.returncode,
-                    _text(outcome.log),
-                    " ".join(mark.value for mark in outcome.marks),
-                    trial,
-                ),
+            ((epochs,),) = self._rows(
+                "SELECT count(DISTINCT epoch) FROM points WHERE trial = ?", (trial,)
             )
-            if not ended.rowcount:
+            row = columns_of(outcome) | {"marks": " ".join(outcome.marks)}
+            if self._insert("outcomes", trial=trial, epochs=epochs, **row) is None:
                 return False
             connection.executemany(
                 "INSERT INTO summaries (metric, task, trial, value, definition) "
                 "SELECT ?1, r.task, r.id, ?2, (SELECT max(d.id) FROM definitions d "
                 "WHERE d.task = r.task AND d.metric = ?1) FROM trials r WHERE r.id = ?3",
-                [(self._metric_id(name), _real(v), trial) for name, v in summaries.items()],
+                [(self._metric_id(name), number(v), trial) for name, v in summaries.items()],
             )
             self._seal("trials", trial)
             return True
 
     def record_verdicts(self, verdicts: Iterable[Verdict]) -> None:
-        """A verdict that says what the latest on its commit, task and metric said adds nothing."""
-        with self.transaction() as connection:
-            for v in verdicts:
-                subject = {
-                    "revision": self._id("commits", "sha", v.commit),
-                    "suite": _text(v.suite),
-                    "task": _text(v.task),
-                    "metric": _text(v.metric),
-                }
-                judgement = {
-                    "kind": v.kind.value,
-                    "level": _real(v.level),
-                    "value": _real(v.value),
-                    "effect": _real(v.effect),
-                    "low": _real(v.low),
-                    "high": _real(v.high),
-                    "p_value": _real(v.p_value),
-                    "trials": self._trial_set(v.trials),
-                    "baseline": self._trial_set(v.baseline),
-                    "rule": _text(v.rule),
-                    "note": _text(v.note),
-                    "recipe": v.recipe,
-                    "environment": v.environment,
-                }
-                latest = connection.execute(
-                    f"SELECT {', '.join(judgement)} FROM verdicts "
-                    "WHERE (revision, suite, task, metric) = (?, ?, ?, ?) "
-                    "ORDER BY id DESC LIMIT 1",
-                    tuple(subject.values()),
-                ).fetchone()
-                if latest != tuple(judgement.values()):
-                    self._record("verdicts", **subject, **judgement)
+        """Record verdicts. One that says what the latest on its commit, task and metric said adds
+        nothing."""
+        with self.transaction():
+            for verdict in verdicts:
+                row = columns_of(verdict)
+                row["trials"] = self._trial_set(verdict.trials)
+                row["baseline"] = self._trial_set(verdict.baseline)
+                revision = self._id("commits", "sha", row.pop("commit"))
+                subject = {"revision": revision, **{k: row.pop(k) for k in _JUDGED}}
+                self._record_change("verdicts", subject, row)
 
     def record_bisect(self, bisect: BisectRecord) -> None:
         with self.transaction():
-            self._record(
-                "bisects",
-                ulid=bisect.ulid,
-                suite=_text(bisect.suite),
-                task=_text(bisect.task),
-                metric=_text(bisect.metric),
-                good=bisect.good,
-                bad=bisect.bad,
-                culprits=_json(list(bisect.culprits)),
-                probability=_real(bisect.probability),
-                status=_text(bisect.status),
-                ended=bisect.ended,
-                report=_json(dict(bisect.report)),
-            )
+            self._record("bisects", **columns_of(bisect))
 
     def record_baseline(self, baseline: BaselineRecord) -> None:
         with self.transaction():
+            row = columns_of(baseline)
+            row["revision"] = self._id("commits", "sha", row.pop("commit"))
+            self._record("baselines", **row)
+
+    # --- trials that others may re-use, and those that did
+
+    def record_footprint(self, ulid: str, footprint: Footprint, surroundings: str) -> None:
+        """Record what a trial read. `surroundings` is what beside the tree decides what a training
+        reads."""
+        paths = b"\0\0".join(map(_packed, (footprint.opened, footprint.looked)))
+        inputs = json.dumps(footprint.inputs)
+        digest = hashlib.sha256(paths + b"\n\0" + inputs.encode()).hexdigest()
+        with self.transaction():
             self._record(
-                "baselines",
-                ulid=baseline.ulid,
-                act=baseline.act.value,
-                revision=self._id("commits", "sha", baseline.commit),
-                suite=_text(baseline.suite),
-                task=_text(baseline.task),
-                metric=_text(baseline.metric),
-                who=_text(baseline.who),
-                why=_text(baseline.why),
-                at=baseline.at,
+                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
             )
+            key = self._id("footprints", "digest", digest)
+            self._record_closure(ulid, footprint=key, content=surroundings, unknown="")
+
+    def record_unknown_footprint(self, ulid: str, why: str) -> None:
+        """Record that nobody can re-use a trial."""
+        unknown = why.encode("utf-8", "replace").decode()
+        with self.transaction():
+            self._record_closure(ulid, content="", unknown=unknown)
+
+    def _record_closure(self, ulid: str, **row: object) -> None:
+        self._record("closures", trial=self._trial_id(ulid), **row)
+
+    def reuse_trial(self, trial: Trial, evidence: ReusableTrial, without: Iterable[str]) -> None:
+        """Record a trial that need not run: it ends as its evidence did, with the summaries of all
+        metrics but those `without`. Raises LedgerError for an evidence that did not run itself."""
+        with self.transaction() as connection:
+            self.start_trial(trial)
+            new, old = self._trial_id(trial.ulid), self._trial_id(evidence.ulid)
+            connection.execute(
+                "INSERT INTO derived SELECT ?, ? WHERE NOT EXISTS "
+                "(SELECT 1 FROM derived WHERE trial = ?)",
+                (new, old, old),
+            )
+            connection.execute(
+                "INSERT INTO outcomes SELECT ?, kind, ?, message, returncode, log, marks, epochs "
+                "FROM outcomes WHERE trial = ?",
+                (new, trial.started, old),
+            )
+            connection.execute(
+                "INSERT INTO summaries SELECT metric, task, ?, value, definition FROM summaries "
+                "WHERE trial = ? AND metric NOT IN "
+                "(SELECT id FROM metrics WHERE name IN (SELECT value FROM json_each(?))) "
+                "AND task = (SELECT task FROM trials WHERE id = ?)",
+                (new, old, json.dumps(list(without)), old),
+            )
+            self._seal("trials", new)
+
+    # --- facts of another ledger
 
     def add_documents(self, documents: Iterable[Document]) -> tuple[int, int]:
         """Add the facts that the ledger lacks, in one transaction. Returns how many trials are
@@ -261,6 +263,8 @@ class Writer(Store):
                     return added, len(missing)
                 waiting, before = missing, len(missing)
 
+    # --- rows
+
     def _insert(self, table: str, **row: object) -> int | None:
         """Insert a row unless one of its name is there. Returns the key of a new one."""
         added = self._connection.execute(
@@ -277,102 +281,58 @@ class Writer(Store):
             self._seal(table, key)
         return key
 
-    def _id(self, table: str, column: str, value: str) -> int:
-        """The key of a row that must be there."""
+    def _record_change(
+        self, table: str, subject: Mapping[str, object], row: Mapping[str, object]
+    ) -> None:
+        """Insert a row on a subject unless the latest one on it is equal."""
+        latest = self._rows(
+            f"SELECT {', '.join(row)} FROM {table} "
+            f"WHERE ({', '.join(subject)}) = ({', '.join('?' * len(subject))}) "
+            "ORDER BY id DESC LIMIT 1",
+            tuple(subject.values()),
+        )
+        if latest != [tuple(row.values())]:
+            self._record(table, **subject, **row)
+
+    def _define(self, task: int, metric: Metric) -> None:
+        """Record how a metric is judged in a task."""
+        row = columns_of(metric)
+        subject = {"metric": self._metric_id(row.pop("name")), "task": task}
+        row["floor"] = metric.floor.amount
+        row["floor_is_relative"] = int(metric.floor.relative)
+        self._record_change("definitions", subject, row)
+
+    def _trial_set(self, ulids: Sequence[str]) -> int:
+        """Return the key of these trials' row, made where it is not there."""
+        text = encoded(tuple(ulids))
+        digest = hashlib.sha256(text.encode()).digest()
+        key = self._record("trial_sets", digest=digest, ulids=text)
+        return key if key is not None else self._id("trial_sets", "digest", digest)
+
+    def _id(self, table: str, column: str, value: object) -> int:
+        """Return the key of a row that must be there."""
         rows = self._rows(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
         if not rows:
             raise LedgerError(f"{self.path} has no {value} among its {table}: record it first")
         return int(rows[0][0])
 
     def _trial_id(self, ulid: str) -> int:
-        known = self._trial_ids.get(ulid)
-        if known is None:
-            known = self._trial_ids[ulid] = self._id("trials", "ulid", ulid)
-        return known
+        if ulid not in self._trial_ids:
+            self._trial_ids[ulid] = self._id("trials", "ulid", ulid)
+        return self._trial_ids[ulid]
 
     def _metric_id(self, name: str) -> int:
-        """A name nobody declared becomes a metric that is only shown, never judged."""
-        known = self._metric_ids.get(name)
-        if known is None:
-            clean = _text(name)
+        """Return the key of a metric. One that nobody declared is only shown, never judged."""
+        if name not in self._metric_ids:
+            clean = encoded(name)
             self._record("metrics", name=clean)
-            known = self._metric_ids[name] = self._id("metrics", "name", clean)
-        return known
-
-    def _define(self, task_id: int, metric: Metric) -> None:
-        metric_id = self._metric_id(metric.name)
-        definition = {
-            "unit": _text(metric.unit),
-            "direction": metric.direction.value,
-            "kind": metric.kind.value,
-            "floor": metric.floor.amount,
-            "floor_is_relative": int(metric.floor.relative),
-            "summary": metric.summary,
-        }
-        latest = self._rows(
-            f"SELECT {', '.join(definition)} FROM definitions "
-            "WHERE (metric, task) = (?, ?) ORDER BY id DESC LIMIT 1",
-            (metric_id, task_id),
-        )
-        if latest != [tuple(definition.values())]:
-            self._record("definitions", metric=metric_id, task=task_id, **definition)
-
-    def _trial_set(self, ulids: Sequence[str]) -> int:
-        """The row of these trials, made where it is not there."""
-        text = _json(list(ulids))
-        digest = hashlib.sha256(text.encode()).digest()
-        rows = self._rows("SELECT id FROM trial_sets WHERE digest = ?", (digest,))
-        key = rows[0][0] if rows else self._record("trial_sets", digest=digest, ulids=text)
-        assert key is not None
-        return int(key)
-
-    def _reported_otherwise(
-        self,
-        points: list[tuple[int, int, int, float | None]],
-        fingerprints: list[tuple[int, int, str]],
-    ) -> tuple[str, ...]:
-        names = {
-            name
-            for trial, epoch, metric, value in points
-            for name, first in self._rows(
-                "SELECT m.name, p.value FROM points p JOIN metrics m ON m.id = p.metric "
-                "WHERE (p.trial, p.epoch, p.metric) = (?, ?, ?)",
-                (trial, epoch, metric),
-            )
-            if first != value
-        }
-        for trial, epoch, value in fingerprints:
-            sql = "SELECT value FROM fingerprints WHERE (trial, epoch) = (?, ?)"
-            if self._rows(sql, (trial, epoch)) != [(value,)]:
-                names.add("fingerprint")
-        return tuple(sorted(names))
+            self._metric_ids[name] = self._id("metrics", "name", clean)
+        return self._metric_ids[name]
 
 
-def _real(value: float) -> float | None:
-    """As the ledger holds it: NaN is NULL; an integer beyond all floats is infinity."""
-    if type(value) is not float:
-        try:
-            value = float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    return value if value == value else None
+_JUDGED = ("suite", "task", "metric")  # of a commit: what a verdict is on
 
 
-def _text(text: str) -> str:
-    """Without what a reader's terminal would obey, and without lone surrogates (git's way to hand
-    over bytes that are no UTF-8): SQLite refuses them. A byte that came that way shows as
-    U+FFFD."""
-    text = escaped(text)
-    if text.isascii():
-        return text
-    raw = text.encode("utf-8", "surrogateescape" if _has_bytes(text) else "replace")
-    return raw.decode("utf-8", "replace")
-
-
-def _has_bytes(text: str) -> bool:
-    """Whether its surrogates, if any, all stand for bytes (PEP 383)."""
-    return all("\udc80" <= c <= "\udcff" for c in text if "\ud800" <= c <= "\udfff")
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+def _packed(paths: Iterable[bytes]) -> bytes:
+    """Join paths. The tree itself, which has no name, is a dot."""
+    return b"\0".join(path or b"." for path in paths)

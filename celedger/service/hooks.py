@@ -28,7 +28,7 @@ SIGNATURE = "# celedger-hook "
 _FROM_GITS, _FROM_OURS = "../celedger", ".."
 
 
-class State(StrEnum):
+class HookState(StrEnum):
     ABSENT = "not installed"
     CURRENT = "installed"
     OUTDATED = "installed, by another version or interpreter"
@@ -41,7 +41,7 @@ class State(StrEnum):
 class HookStatus:
     name: str
     path: Path
-    state: State
+    state: HookState
     chains: bool  # a foreign hook runs first
 
 
@@ -77,13 +77,13 @@ def status(repository: Repository, python: str) -> list[HookStatus]:
     with _readable_errors(configured or repository.hooks_dir()):
         if configured is None:
             return [_status(repository.hooks_dir(), name, python) for name in NAMES]
-        found = []
+        statuses = []
         for name in NAMES:
             ours = repository.state_dir / "hooks" / name
             calls = ours.is_file() and f"celedger/hooks/{name}" in (_read(configured / name) or "")
-            state = State.CALLED if calls else State.UNCALLED
-            found.append(HookStatus(name, configured / name, state, False))
-        return found
+            state = HookState.CALLED if calls else HookState.UNCALLED
+            statuses.append(HookStatus(name, configured / name, state, False))
+        return statuses
 
 
 def _status(folder: Path, name: str, python: str) -> HookStatus:
@@ -91,9 +91,9 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     ours = _ours(folder, name)
     if ours is not None:
         current = _read(ours) == script(python)
-        state = State.CURRENT if current else State.OUTDATED
+        state = HookState.CURRENT if current else HookState.OUTDATED
     else:
-        state = State.ABSENT if _read(path) is None else State.FOREIGN
+        state = HookState.ABSENT if _read(path) is None else HookState.FOREIGN
     return HookStatus(name, path, state, ours == path and os.path.lexists(legacy))
 
 

@@ -55,49 +55,40 @@ def survey(
     running: Collection[str] = (),
     older_than: Seconds | None = None,
 ) -> list[Part]:
-    """What there is. `home` is the ledger's folder, `running` the ulids of trials that are not
-    over; logs and outputs older than `older_than` may go (None: none may)."""
-    parts = [Part(name, _cached(Cache(repository.state_dir / name))) for name in CACHES]
-    slots = Checkouts(repository).slots()
-    parts.append(
-        Part(
-            "checkouts",
-            tuple(
-                Item(path.name, size_of(path), "in use" if busy else "",
-                     partial(Checkouts(repository).remove, path))
-                for path, busy in slots
-            ),
-        )
-    )  # fmt: skip
+    """Return what there is. `home` is the ledger's folder, `running` the ulids of trials that are
+    not over; logs and outputs older than `older_than` may go (None: none may)."""
+    checkouts = Checkouts(repository)
+    slots = checkouts.slots()
     busy = bool(running) or any(used for _, used in slots)
-    copies = [*_below(repository.state_dir / "suites"), *_below(repository.state_dir / "child")]
-    parts.append(
-        Part(
-            "copies of suites",
-            tuple(
-                Item(path.name, size_of(path), _copy_stays(path, now, busy=busy),
-                     partial(_delete, path))
-                for path in copies
-            ),
-        )
-    )  # fmt: skip
-    parts += [
-        Part(
-            title,
-            tuple(
-                Item(path.name, size_of(path), _evidence(path, now, running, older_than),
-                     partial(_delete, path))
-                for path in _below(home / ".celedger" / name)
-            ),
-        )
-        for name, title in (("logs", "logs"), ("out", "output folders"))
+    state, own = repository.state_dir, home / ".celedger"
+
+    def of_copy(path: Path) -> str:
+        unused = now - path.stat().st_mtime > STALE
+        return "a trial runs" if busy else "" if unused else "used within a day"
+
+    def of_evidence(path: Path) -> str:
+        if path.name.removesuffix(".log") in running:
+            return "its trial runs"
+        if older_than is None:
+            return "evidence"
+        return "" if now - path.stat().st_mtime > older_than else "not old enough"
+
+    return [
+        *(Part(name, _cached(Cache(state / name))) for name in CACHES),
+        Part("checkouts", tuple(
+            Item(path.name, size_of(path), "in use" if used else "",
+                 partial(checkouts.remove, path))
+            for path, used in slots
+        )),
+        Part("copies of suites", _below(of_copy, state / "suites", state / "child")),
+        Part("logs", _below(of_evidence, own / "logs")),
+        Part("output folders", _below(of_evidence, own / "out")),
     ]  # fmt: skip
-    return parts
 
 
 def prune(part: Part) -> tuple[int, Bytes]:
-    """Remove what may go; how many went, and their bytes. What somebody has begun to use since
-    stays."""
+    """Remove what may go; return how many went, and their bytes. What somebody has begun to use
+    since stays."""
     gone = [item for item in part.spare if item.remove()]
     return len(gone), sum(item.size for item in gone)
 
@@ -110,25 +101,10 @@ def _cached(cache: Cache) -> tuple[Item, ...]:
     )  # fmt: skip
 
 
-def _copy_stays(path: Path, now: float, *, busy: bool) -> str:
-    if busy:
-        return "a trial runs"
-    return "" if now - path.stat().st_mtime > STALE else "used within a day"
-
-
-def _evidence(path: Path, now: float, running: Collection[str], older_than: Seconds | None) -> str:
-    if path.name.removesuffix(".log") in running:
-        return "its trial runs"
-    if older_than is None:
-        return "evidence"
-    return "" if now - path.stat().st_mtime > older_than else "not old enough"
-
-
-def _below(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError:
-        return []
+def _below(keep: Callable[[Path], str], *folders: Path) -> tuple[Item, ...]:
+    """Return what lies in folders, but for dotfiles."""
+    paths = [path for folder in folders for path in sorted(folder.glob("[!.]*"))]
+    return tuple(Item(p.name, size_of(p), keep(p), partial(_delete, p)) for p in paths)
 
 
 def _delete(path: Path) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from celedger.config import Config
 from celedger.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, NewJob, Task, Verdict, VerdictKind, Why
+from celedger.model import Job, JobState, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import lock
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from celedger.trial.runner import Bench
 
 KIND = "commit"
-LEASE = 120.0  # seconds; what a worker of another host must wait for, whose lock we cannot see
-BEAT = 15.0  # seconds between two renewals of the lease
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 _HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
 
@@ -83,33 +81,33 @@ class Worker:
     def drain(self) -> int | None:
         """Run every job there is and return their number; None when another worker is at it,
         which will run them. A job that is not allowed waits, until then or for another try."""
-        done = 0
+        jobs = 0
         self.ledger.wake()
         while True:
             self.collect()
             handle = self._take_lock()
             if handle is None:
-                return done or None
+                return jobs or None
             with handle:
                 self._release_dead()
-                while (job := self.ledger.claim(self.owner, self.now(), LEASE)) is not None:
+                while (job := self.ledger.claim(self.owner)) is not None:
                     self._work(job)
-                    done += 1
+                    jobs += 1
                     self.collect()
             if not self.ledger.jobs(state=JobState.QUEUED):
-                return done
+                return jobs
 
     def collect(self) -> int:
         """Turn the hooks' notes into jobs: whatever each work tree's HEAD is by now. A note
         goes when its job is in the ledger."""
-        taken = 0
+        entered = 0
         for note in sorted(queue_folder(self.repository).glob("*.moved")):
             try:
                 worktree = os.fsdecode(note.read_bytes())
                 if not worktree and self.now() - note.stat().st_mtime < _HALF_WRITTEN:
                     continue  # its hook is about to write it, and to start a worker
                 self._enqueue(Path(worktree) if worktree else self.repository.worktree)
-                taken += 1
+                entered += 1
             except FileNotFoundError:
                 continue  # another worker was faster
             except LedgerError:
@@ -120,14 +118,14 @@ class Worker:
             except CeledgerError as error:
                 self.say(f"a merge in {worktree!r} is passed over: {error}")
             note.unlink(missing_ok=True)
-        return taken
+        return entered
 
     def _enqueue(self, worktree: Path) -> None:
-        place = Repository.open(worktree)
-        head = place.resolve("HEAD")
+        repository = Repository.open(worktree)
+        head = repository.resolve("HEAD")
         try:
-            settings = self.configure(place)
-            check_settings(Gate.of(place, attended=False), settings)
+            settings = self.configure(repository)
+            check_settings(Gate.of(repository, attended=False), settings)
             suite = settings.hook_suite or settings.suite or ""
         except NotAllowed:
             raise
@@ -135,8 +133,8 @@ class Worker:
             suite = ""  # the job will fail with the sentence, where a person looks for it
         self.ledger.record_commits([head])
         # SQLite's text is UTF-8; a folder with another name is worked on from the main one.
-        key = os.fsencode(place.worktree).decode("utf-8", "replace")
-        self.ledger.enqueue(NewJob(KIND, head.sha, suite, self.now(), key))
+        key = os.fsencode(repository.worktree).decode("utf-8", "replace")
+        self.ledger.enqueue(KIND, head.sha, suite, self.now(), key)
 
     def _take_lock(self) -> lock.Lock | None:
         path = _lock_path(self.ledger.path)
@@ -149,30 +147,17 @@ class Worker:
         return None
 
     def _release_dead(self) -> None:
-        """We hold the lock, so a job still running on this host lost its worker; one of another
-        host has when its lease is over."""
-        here = f"{socket.gethostname()} "
+        """Hand back the jobs that still run: we hold the lock, so they lost their worker."""
         for job in self.ledger.jobs(state=JobState.RUNNING):
-            if job.owner.startswith(here) or job.lease_until <= self.now():
-                state, words = JobState.QUEUED, "its worker died"
-                if job.attempts >= MAX_ATTEMPTS:
-                    state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
-                    self.say(f"{job.commit[:10]}: {words}")
-                self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
+            state, words = JobState.QUEUED, "its worker died"
+            if job.attempts >= MAX_ATTEMPTS:
+                state, words = JobState.FAILED, f"given up: {words} {job.attempts} times"
+                self.say(f"{job.commit[:10]}: {words}")
+            self.ledger.finish_job(job.id, job.owner, state, self.now(), words)
 
     def _work(self, job: Job) -> None:
-        beaten = self.now()
-
-        def beat() -> bool:
-            """Called many times a second while a trial runs; never asks it to stop."""
-            nonlocal beaten
-            if self.now() - beaten > BEAT:
-                beaten = self.now()
-                self.ledger.heartbeat(job.id, self.owner, beaten, LEASE)
-            return False
-
         try:
-            message, state = self._run(job, beat), JobState.DONE
+            message, state = self._run(job), JobState.DONE
         except NotAllowed as error:
             message, state = str(error), JobState.WAITING
         except LedgerGone:
@@ -198,34 +183,33 @@ class Worker:
                 return Repository.open(Path(job.key))
         return self.repository
 
-    def _run(self, job: Job, beat: Callable[[], bool]) -> str:
-        place = self._place(job)
-        gate = Gate.of(place, attended=False)
+    def _run(self, job: Job) -> str:
+        repository = self._place(job)
+        gate = Gate.of(repository, attended=False)
         gate.ask(job.key, ())  # it may not wait for the same any more
         try:
-            return self._train(job, place, gate, beat)
+            return self._train(job, repository, gate)
         except NotAllowed as error:
             gate.ask(job.key, error.requests)
             raise
 
-    def _train(self, job: Job, place: Repository, gate: Gate, beat: Callable[[], bool]) -> str:
+    def _train(self, job: Job, repository: Repository, gate: Gate) -> str:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
         from celedger.drift.settle import settle
         from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
 
-        settings = self.configure(place)
-        commit = place.commit(job.commit)
-        suite = suites.load(suites.find(job.suite or None, settings, place.root))
+        settings = self.configure(repository)
+        commit = repository.commit(job.commit)
+        suite = suites.load(suites.find(job.suite or None, settings, repository.root))
         tasks = choose_tasks(suite, ())
         with set_bench(
-            place, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
+            repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen,
         ) as bench:  # fmt: skip
-            bench.stop = beat
             run_all(bench, lacking(bench, [commit], tasks))
-            judged = settle(place, bench, commit, tasks)
+            judged = settle(repository, bench, commit, tasks)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]
@@ -235,20 +219,20 @@ class Worker:
             words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]
             if settings.bisect_on_regression:
                 by_name = {task.name: task for task in tasks}
-                words += [_bisect(place, bench, by_name[v.task], v) for v in one_a_task(bad)]
+                words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
             return "; ".join(words)
 
 
-def _bisect(place: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
+def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
     """Search the commit that made this task bad, from the last good one; the answer in a line."""
     from celedger import bisection
     from celedger.drift.baseline import last_good
 
-    good = last_good(place, bench.ledger, verdict)
+    good = last_good(repository, bench.ledger, verdict)
     if good is None:
         return f"{task.name}: no good commit is known to bisect from"
     try:
-        history = place.history(good.sha, verdict.commit)
+        history = repository.history(good.sha, verdict.commit)
         report = bisection.bisect(bench, history, good, [task], verdict.metric or None)
     except NotAllowed:
         raise

@@ -39,6 +39,8 @@ RUNS_FOR_NOISE = 8
 values in a row every change counts as exact (drift.md, step 0)."""
 COARSE = 6
 """Significant digits that a share of a few hundred samples may have."""
+POOLED = 500
+"""Commits whose repeats make the noise of a history: more change no digit that is shown."""
 MAX_TRIALS = 1_000_000
 """More are never counted: the answer to who asks is "no number of trials"."""
 
@@ -95,6 +97,22 @@ def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
         return Noise(math.nan, 0.0, False, n)
     between, dof = _between(known.groups_where(keep), within, dof)
     return Noise(within, dof, False, n, between, outliers)
+
+
+def pool_newest(known: Grouped, left_out: int = -1) -> Noise:
+    """Return the noise of the newest POOLED commits, without the one of a number."""
+    chosen = np.arange(len(known)) != left_out
+    chosen[np.flatnonzero(chosen)[:-POOLED]] = False
+    return pool(known.groups_where(chosen))
+
+
+def pool_beside(known: Grouped, own: int, trials: int) -> Noise:
+    """Return the noise that a commit with so many trials is tested against, `own` being its number
+    (-1: it has no value): its own step is no part of it, its repeats are."""
+    others = pool_newest(known, own)
+    if trials > 1 and not others.between and not others.exact:
+        return replace(pool_newest(known), between=0.0)
+    return others
 
 
 def deterministic(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> bool:

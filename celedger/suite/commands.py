@@ -38,7 +38,7 @@ def split(value: object) -> tuple[str, ...]:
     return tuple(words)
 
 
-def check(words: Collection[str], known: Collection[str]) -> set[str]:
+def check(words: Collection[str], names: Collection[str]) -> set[str]:
     """The placeholders used. Raises ValueError for an unknown one or a lone brace."""
     used = set()
     for word in words:
@@ -48,9 +48,9 @@ def check(words: Collection[str], known: Collection[str]) -> set[str]:
                 raise ValueError(f"has a lone brace in {word!r}; write {{{{ or }}}} for a brace")
             if name is None:
                 continue
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {{{close[0]}}}?" if close else f"known: {_listed(known)}"
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {{{close[0]}}}?" if close else f"known: {_listed(names)}"
                 raise ValueError(f"has an unknown placeholder {token[0]!r}; {hint}")
             used.add(name)
     return used

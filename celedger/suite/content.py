@@ -34,8 +34,8 @@ def files(folder: Path) -> list[tuple[str, Path]]:
     """All files below a folder that trainings may read, by relative name, sorted: not dotfiles nor
     byte-code. Links are followed. Raises SuiteError for what is neither file nor folder."""
     check_links(folder, folder / FILE)
-    found = _below(folder, "", (folder.resolve(),))
-    return sorted((name, path) for name, path in found if name not in _UNSEEN)
+    every = _below(folder, "", (folder.resolve(),))
+    return sorted((name, path) for name, path in every if name not in _UNSEEN)
 
 
 def check_links(*paths: Path) -> None:
@@ -65,15 +65,15 @@ def _below(folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple
 def digests(folder: Path) -> dict[str, str]:
     """Return what a training may read, by relative name: `x` for an executable file, else `-`, and
     the SHA-256 of its content (64 hex digits)."""
-    found = {}
+    by_name = {}
     try:
         for name, path in files(folder):
             with path.open("rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
-            found[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
+            by_name[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
     except OSError as error:
         raise SuiteError(f"{folder} cannot be read: {error.strerror}") from error
-    return found
+    return by_name
 
 
 def content_hash(folder: Path) -> str:
@@ -82,7 +82,7 @@ def content_hash(folder: Path) -> str:
 
 
 def hash_of(digests: Mapping[str, str]) -> str:
-    """Return the content hash of a folder in which these were found."""
+    """Return the content hash of a folder that holds these."""
     total = hashlib.sha256()
     for name, digest in digests.items():
         content = digest[:1].encode() + bytes.fromhex(digest[1:])

@@ -8,11 +8,12 @@ import datetime
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from celedger.config import closest
 from celedger.suite import commands
-from celedger.suite.table import Table, closest
+from celedger.suite.toml_table import Table
 
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_TASKS = 1000  # of one grid: more is a mistake in the file, or a week of training
@@ -40,7 +41,7 @@ def points(body: Table) -> list[Point]:
         if key not in params and key not in grid:
             body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
     _check_overlaps(body, alias, grid)
-    found = []
+    combinations = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         chosen = {**params, **point}
@@ -50,16 +51,16 @@ def points(body: Table) -> list[Point]:
                 body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
             chosen |= meanings[word]
         text = ",".join(f"{k}={_in_name(v)}" for k, v in point.items())
-        found.append(Point(f"[{text}]" if text else "", chosen))
-    return found
+        combinations.append(Point(f"[{text}]" if text else "", chosen))
+    return combinations
 
 
-def named(body: Table) -> dict[str, set[str]]:
-    """Each alias, and the parameters it stands for."""
-    return {
-        key: {name for meaning in meanings.values() for name in meaning}
-        for key, meanings in _alias(body).items()
-    }
+def orphans(body: Table, params: Iterable[str], used: set[str]) -> list[str]:
+    """Return the parameters that no command uses, nor anything that they stand for."""
+    alias = _alias(body)
+    return [
+        key for key in params if not used.intersection({key}.union(*alias.get(key, {}).values()))
+    ]
 
 
 def _check_overlaps(body: Table, alias: Aliases, grid: Mapping[str, object]) -> None:
@@ -76,20 +77,20 @@ def _check_overlaps(body: Table, alias: Aliases, grid: Mapping[str, object]) -> 
 
 
 def _alias(body: Table) -> Aliases:
-    found: dict[str, dict[str, dict[str, object]]] = {}
+    alias: dict[str, dict[str, dict[str, object]]] = {}
     for key, meanings in _params(body, "alias").items():
         if not isinstance(meanings, dict) or not meanings:
             body.fail(f"alias {key!r} is not a table of values")
-        found[key] = {}
+        alias[key] = {}
         for value, sets in meanings.items():
             if not isinstance(sets, dict) or not sets:
                 body.fail(f"alias {key!r}, value {value!r}, is not a table of parameters")
             _check_names(body, f"alias {key!r}", sets)
-            found[key][value] = {name: _param(body, name, item) for name, item in sets.items()}
-        sizes = {frozenset(sets) for sets in found[key].values()}
+            alias[key][value] = {name: _param(body, name, item) for name, item in sets.items()}
+        sizes = {frozenset(sets) for sets in alias[key].values()}
         if len(sizes) > 1:
             body.fail(f"alias {key!r} does not set the same parameters with each of its values")
-    return found
+    return alias
 
 
 def _params(body: Table, key: str) -> Mapping[str, object]:

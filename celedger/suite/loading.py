@@ -7,40 +7,23 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import celedger
-from celedger.config import Config
+from celedger.config import Config, closest, read_toml
 from celedger.errors import SuiteError
 from celedger.model import Command, Task
-from celedger.suite import commands, grids, metrics, reports, table
+from celedger.suite import commands, grids, metrics, reports, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
-from celedger.suite.table import Table
+from celedger.suite.toml_table import Table
 
+Reader = Callable[[object], Any]
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_SEEDS = 10_000
-_LIMITS = ("timeout", "silence", "memory", "threads", "seeds")  # of the suite, or of one task
-_SUITE_KEYS = (
-    "name",
-    "python",
-    "pythonpath",
-    "preload",
-    "build",
-    "inputs",
-    "venv",
-    "sandbox",
-    *_LIMITS,
-)
-_TASK_KEYS = (
-    "name", "command", "commands", "params", "grid", "alias", "metrics", "steps", "pattern",
-    "tensorboard", *_LIMITS,
-)  # fmt: skip
-
-_seed = table.integer(0, 2**32 - 1)  # what numpy and torch both take
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +76,8 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
             for folder in folders:
                 if named(folder) == name:
                     return folder
-    known = list(dict.fromkeys([*own, *others]))
-    raise SuiteError(f"there is no suite {name!r}", table.closest(name, known) if known else "")
+    names = list(dict.fromkeys([*own, *others]))
+    raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
 
 
 def _declared(folder: Path) -> object:
@@ -120,28 +103,13 @@ def load(folder: Path) -> Suite:
     file = folder / FILE
     check_links(folder, file)
     top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
-    head = Table(f"{file}: [suite]", top.raw("suite", {}), _SUITE_KEYS)
+    head = Table(f"{file}: [suite]", top.raw("suite", {}), ("name", "build", *_OF_SUITE))
     name = _name(head, head.raw("name", folder.resolve().name))
     warnings = []
     files = digests(folder)
     if name != folder.resolve().name and "name" in head:
         warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
-    pattern = _limited(
-        head,
-        Task(
-            suite=name,
-            name="",
-            commands=(),
-            files=hash_of(files),
-            python=head.read("python", table.string, "python"),
-            pythonpath=head.read("pythonpath", table.inside, (".",)),
-            preload=head.read("preload", _modules, ()),
-            build=_build(head),
-            inputs=head.read("inputs", table.inside, ()),
-            venv=head.read("venv", table.inside, ()),
-            sandbox=head.read("sandbox", table.truth, False),
-        ),
-    )
+    pattern = Task(name, "", (), files=hash_of(files), build=_build(head), **head.read(_OF_SUITE))
     shared = metrics.tables(f"{file}:", top.raw("metrics", {}))
     entries = top.raw("task", [])
     if isinstance(entries, dict):
@@ -150,7 +118,7 @@ def load(folder: Path) -> Suite:
         top.fail("has no task", "add a [[task]] with a name and a command")
     tasks: dict[str, Task] = {}
     for number, entry in enumerate(entries, 1):
-        body = Table(f"{file}: task {_label(entry, number)}", entry, _TASK_KEYS)
+        body = Table(f"{file}: task {_label(entry, number)}", entry, (*_TASK_KEYS, *_OF_TASK))
         for task in _tasks(body, pattern, shared, folder, warnings):
             if task.name in tasks:
                 body.fail(f"is there twice: {task.name}")
@@ -159,17 +127,9 @@ def load(folder: Path) -> Suite:
 
 
 def _parsed(file: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        cause = f"{file.parent} is no suite: it has no {FILE}"
-        raise SuiteError(cause, "`celedger init`") from error
-    except OSError as error:
-        raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SuiteError(f"{file} is not UTF-8") from error
-    except (ValueError, RecursionError) as error:  # a bad date or a huge integer is a ValueError
-        raise SuiteError(f"{file} is not TOML: {error}") from error
+    if not file.exists():
+        raise SuiteError(f"{file.parent} is no suite: it has no {FILE}", "`celedger init`")
+    return read_toml(file, SuiteError)
 
 
 def _label(entry: object, number: int) -> str:
@@ -181,18 +141,6 @@ def _name(where: Table, value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         where.fail(f"has no good name: {value!r}", "letters, digits, and any of _ . -")
     return value
-
-
-def _limited(where: Table, task: Task) -> Task:
-    """The task with the time-outs, sizes and seeds given here."""
-    return replace(
-        task,
-        timeout=where.read("timeout", table.seconds, task.timeout),
-        silence=where.read("silence", table.seconds, task.silence),
-        memory=where.read("memory", table.size, task.memory),
-        threads=where.read("threads", table.integer(1, 1024), task.threads),
-        seeds=where.read("seeds", _seeds, task.seeds),
-    )
 
 
 def _modules(value: object) -> tuple[str, ...]:
@@ -207,10 +155,36 @@ def _modules(value: object) -> tuple[str, ...]:
 def _seeds(value: object) -> tuple[int, ...]:
     """A list of seeds, or how many: 3 is 0, 1, 2."""
     if not isinstance(value, list):
-        return tuple(range(table.integer(1, _MOST_SEEDS)(value)))
+        return tuple(range(toml_table.integer(1, _MOST_SEEDS)(value)))
     if not value:
         raise ValueError("is empty")
-    return tuple(dict.fromkeys(_seed(seed) for seed in value))
+    seed = toml_table.integer(0, 2**32 - 1)  # what numpy and torch both take
+    return tuple(dict.fromkeys(map(seed, value)))
+
+
+_LIMITS: dict[str, Reader] = {  # of the suite, or of one task
+    "timeout": toml_table.seconds,
+    "silence": toml_table.seconds,
+    "memory": toml_table.size,
+    "threads": toml_table.integer(1, 1024),
+    "seeds": _seeds,
+}
+_OF_SUITE = {
+    "python": toml_table.string,
+    "pythonpath": toml_table.inside,
+    "preload": _modules,
+    "inputs": toml_table.inside,
+    "venv": toml_table.inside,
+    "sandbox": toml_table.truth,
+    **_LIMITS,
+}
+_OF_TASK = {
+    "steps": toml_table.truth,
+    "pattern": reports.patterns,
+    "tensorboard": reports.event_folder,
+    **_LIMITS,
+}
+_TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics")
 
 
 def _build(head: Table) -> tuple[tuple[str, ...], ...]:
@@ -238,20 +212,13 @@ def _tasks(
         body.fail("has no name")
     name = _name(body, body.raw("name"))
     points = grids.points(body)
-    known = dict.fromkeys(key for point in points for key in point.params)
-    used, lines = _commands(body, (*commands.PLACEHOLDERS, *known), folder)
-    task = replace(
-        _limited(body, replace(pattern, name=name, commands=lines)),
-        metrics=metrics.read(body, shared),
-        steps=body.read("steps", table.truth, False),
-        pattern=body.read("pattern", reports.patterns, ()),
-        tensorboard=body.read("tensorboard", reports.event_folder, ""),
-    )
-    named = grids.named(body)
+    params = dict.fromkeys(key for point in points for key in point.params)
+    used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
+    task = replace(pattern, commands=lines, metrics=metrics.read(body, shared))
+    task = replace(task, **body.read(_OF_TASK))
     warnings += [
         f"task {name}: no command uses the parameter {key}"
-        for key in known
-        if key not in used and not used.intersection(named.get(key, ()))
+        for key in grids.orphans(body, params, used)
     ]
     if len(task.seeds) > 1 and "seed" not in used:
         warnings.append(
@@ -262,21 +229,15 @@ def _tasks(
         word = commands.shell_word(command.template)
         if word:
             warnings.append(f"task {name}: {word} is an argument like any other; no shell runs")
-    return _distinct(
-        replace(task, name=name + point.label, params=point.params) for point in points
-    )
-
-
-def _distinct(tasks: Iterable[Task]) -> list[Task]:
-    """Without those that would run what another one runs, to the letter."""
-    found: dict[tuple[tuple[str, ...], ...], Task] = {}
-    for task in tasks:
-        found.setdefault(commands.with_params(task), task)
-    return list(found.values())
+    distinct: dict[tuple[tuple[str, ...], ...], Task] = {}  # by what runs, to the letter
+    for point in points:
+        one = replace(task, name=name + point.label, params=point.params)
+        distinct.setdefault(commands.with_params(one), one)
+    return list(distinct.values())
 
 
 def _commands(
-    body: Table, known: tuple[str, ...], folder: Path
+    body: Table, placeholders: tuple[str, ...], folder: Path
 ) -> tuple[set[str], tuple[Command, ...]]:
     """The placeholders used, and the commands."""
     if ("command" in body) == ("commands" in body):
@@ -292,15 +253,13 @@ def _commands(
             body.fail(f"{what}: the name has other characters than letters, digits, _ . -")
         try:
             words = commands.split(value)
-            used |= commands.check(words, known)
+            used |= commands.check(words, placeholders)
         except ValueError as error:
             body.fail(f"{what} {error}")
         for word in words:
             script = word.removeprefix("{suite}/")
             if script != word and "{" not in script and not (folder / script).exists():
                 beside = sorted(path.name for path in folder.iterdir())
-                body.fail(
-                    f"{what} names {word!r}, which is not there", table.closest(script, beside)
-                )
+                body.fail(f"{what} names {word!r}, which is not there", closest(script, beside))
         lines.append(Command(name, words))
     return used, tuple(lines)

@@ -8,31 +8,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TypeVar
 
+from celedger.config import closest
 from celedger.errors import SuiteError
 from celedger.model import Direction, Floor, Kind, Metric
-from celedger.suite import table
-from celedger.suite.table import Table
+from celedger.suite import toml_table
+from celedger.suite.toml_table import Table
 
 Tables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
-Choice = TypeVar("Choice", bound=StrEnum)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
-_KEYS = ("unit", "direction", "kind", "floor", "summary")
 
 
 def tables(where: str, value: object) -> Tables:
     """The `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
     if not isinstance(value, dict):
         raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
-    found = {}
+    by_name = {}
     for name, entry in value.items():
-        here = Table(f"{where} metric {name!r}", entry, _KEYS)
+        body = Table(f"{where} metric {name!r}", entry, _READERS)
         if not _NAME.fullmatch(name):
-            here.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
-        found[name] = here.values
-    return found
+            body.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
+        by_name[name] = body.values
+    return by_name
 
 
 def read(body: Table, shared: Tables) -> tuple[Metric, ...]:
@@ -45,40 +43,44 @@ def read(body: Table, shared: Tables) -> tuple[Metric, ...]:
 
 
 def _metric(where: str, name: str, values: Mapping[str, object]) -> Metric:
-    here = Table(f"{where} metric {name!r}", values, _KEYS)
-    if "direction" not in here:
-        here.fail("has no direction", 'direction = "lower", "higher" or "info"')
-    unit = here.read("unit", _unit, "")
-    direction = here.read("direction", _one_of(Direction), Direction.INFO)
-    kind = here.read("kind", _one_of(Kind), Kind.QUALITY)
-    floor = here.read("floor", _floor, Floor())
-    summary = here.read("summary", table.string, "last")
+    body = Table(f"{where} metric {name!r}", values, _READERS)
+    if "direction" not in body:
+        body.fail("has no direction", 'direction = "lower", "higher" or "info"')
     try:
-        return Metric(name, unit, direction, kind, floor, summary)
+        return Metric(name, **{"kind": Kind.QUALITY, **body.read(_READERS)})
     except ValueError as error:
-        here.fail(f"has no good {error}")
+        body.fail(f"has no good {error}")
 
 
 def _unit(value: object) -> str:
-    return "" if value == "" else table.string(value)
+    return "" if value == "" else toml_table.string(value)
 
 
-def _one_of(kind: type[Choice]) -> Callable[[object], Choice]:
-    def reader(value: object) -> Choice:
-        known = [str(each) for each in kind]
-        if not isinstance(value, str) or value not in known:
-            close = table.closest(value, known) if isinstance(value, str) else ", ".join(known)
-            raise ValueError(f"is {table.shown(value)}; {close}")
+def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
+    def reader(value: object) -> StrEnum:
+        names = [str(each) for each in kind]
+        if not isinstance(value, str) or value not in names:
+            close = closest(value, names) if isinstance(value, str) else ", ".join(names)
+            raise ValueError(f"is {toml_table.shown(value)}; {close}")
         return kind(value)
 
     return reader
 
 
 def _floor(value: object) -> Floor:
-    wanted = f'is {table.shown(value)}, not a number >= 0 or a percentage such as "0.5%"'
+    wanted = f'is {toml_table.shown(value)}, not a number >= 0 or a percentage such as "0.5%"'
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise ValueError(wanted)
     try:
         return Floor.parse(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(wanted) from error
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "unit": _unit,
+    "direction": _one_of(Direction),
+    "kind": _one_of(Kind),
+    "floor": _floor,
+    "summary": toml_table.string,
+}

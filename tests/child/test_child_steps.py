@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from celedger.child import MOST_STEPS, log
 from celedger.ledger import Ledger, ulid
-from celedger.ledger.steps import pack, unpack
+from celedger.ledger.step_blobs import pack, unpack
 from celedger.model import Commit, Environment, StepValues, Task, Trial, Why
 from celedger.trial.journal import Journal
 from celedger.trial.protocol import Parser

@@ -137,6 +137,7 @@ def test_a_folder_with_something_else_and_a_lack_of_torch_are_refused(tmp_path, 
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs celedger[torch]")
+@pytest.mark.matrix
 def test_tasks_run_and_each_crash_breaks_only_its_own(tmp_path):
     """All forked from one process: importing torch takes longer than these trainings."""
     crashes = [edit for edit in edits() if edit.kind == "crash"]

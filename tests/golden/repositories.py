@@ -25,7 +25,6 @@ from celedger.model import (
     Footprint,
     JobState,
     Mark,
-    NewJob,
     Outcome,
     OutcomeKind,
     StepValues,
@@ -443,11 +442,11 @@ def jobs(root: Path) -> None:
 
         def enqueue(number: int, branch: str = "main") -> None:
             commit = writer.commits[f"c{number}"].sha
-            ledger.enqueue(NewJob("commit", commit, "bits", at + number, branch))
+            ledger.enqueue("commit", commit, "bits", at + number, branch)
 
         for number in range(5):
             enqueue(number)
-            job = ledger.claim("box:1", at + number, 60.0)
+            job = ledger.claim("box:1")
             assert job is not None
             state, message = (
                 (JobState.DONE, "count loss: same"),
@@ -456,7 +455,7 @@ def jobs(root: Path) -> None:
             ledger.finish_job(job.id, "box:1", state, at + 100 * number, message)
         enqueue(5)
         enqueue(6)  # supersedes it
-        ledger.claim("box:1", at + 1000, 60.0)  # and was killed
+        ledger.claim("box:1")  # and was killed
         enqueue(7, "other")
     _write(root / ".git" / "celedger" / "queue" / "1.moved", "")
 

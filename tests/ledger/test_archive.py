@@ -323,8 +323,8 @@ def test_two_ledgers_of_one_repository_have_archives_of_their_own(tmp_path: Path
 def test_what_the_archive_holds_is_its_owners_alone(filled: Path, backup: Archive) -> None:
     lose(filled)
     restore(filled, backup)
-    sums = filled.parent / ".celedger" / "ledger.db.pages"
-    for path in (backup.folder.parent, backup.folder, sums, *backup.folder.rglob("*")):
+    stamp = filled.parent / ".celedger" / "ledger.db.stamp"
+    for path in (backup.folder.parent, backup.folder, stamp, *backup.folder.rglob("*")):
         assert path.stat().st_mode & 0o77 == 0, path
 
 

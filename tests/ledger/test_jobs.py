@@ -3,62 +3,62 @@
 from __future__ import annotations
 
 from celedger.ledger import Ledger
-from celedger.model import JobState, NewJob
+from celedger.model import JobState
 
 
-def job(commit: str, key: str = "main", created: float = 1.0, kind: str = "check") -> NewJob:
-    return NewJob(kind, commit * 40, "core", created, key, {"old": "z"})
+def job(
+    commit: str, key: str = "main", created: float = 1.0, kind: str = "check"
+) -> tuple[str, str, str, float, str]:
+    return kind, commit * 40, "core", created, key
 
 
 def test_several_merges_in_a_row_become_one_job_for_the_newest(ledger: Ledger) -> None:
-    first = ledger.enqueue(job("a"))
-    ledger.enqueue(job("b", created=2.0))
-    last = ledger.enqueue(job("c", created=3.0))
-    assert ledger.enqueue(job("c", created=4.0)) == last  # the same merge, told twice
+    first = ledger.enqueue(*job("a"))
+    ledger.enqueue(*job("b", created=2.0))
+    last = ledger.enqueue(*job("c", created=3.0))
+    assert ledger.enqueue(*job("c", created=4.0)) == last  # the same merge, told twice
     assert [j.state for j in ledger.jobs()] == [JobState.SUPERSEDED, JobState.SUPERSEDED,
                                                JobState.QUEUED]  # fmt: skip
     assert ledger.jobs()[0].ended == 2.0
-    claimed = ledger.claim("worker", now=5.0, lease=30.0)
+    claimed = ledger.claim("worker")
     assert claimed is not None
     assert claimed.id == last.id != first.id
     assert claimed.commit == "c" * 40
-    assert claimed.payload == {"old": "z"}
-    assert (claimed.attempts, claimed.lease_until, claimed.owner) == (1, 35.0, "worker")
+    assert (claimed.attempts, claimed.owner) == (1, "worker")
 
 
 def test_jobs_of_another_kind_or_key_or_without_one_stay(ledger: Ledger) -> None:
-    ledger.enqueue(job("a", "main"))
-    ledger.enqueue(job("b", "other"))
-    ledger.enqueue(job("c", "main", kind="bisect"))
-    ledger.enqueue(job("d", ""))
-    ledger.enqueue(job("d", ""))
+    ledger.enqueue(*job("a", "main"))
+    ledger.enqueue(*job("b", "other"))
+    ledger.enqueue(*job("c", "main", kind="bisect"))
+    ledger.enqueue(*job("d", ""))
+    ledger.enqueue(*job("d", ""))
     assert [j.state for j in ledger.jobs()] == [JobState.QUEUED] * 5
 
 
 def test_a_job_that_runs_is_not_superseded(ledger: Ledger) -> None:
-    ledger.enqueue(job("a"))
-    running = ledger.claim("worker", 1.0, 10.0)
+    ledger.enqueue(*job("a"))
+    running = ledger.claim("worker")
     assert running is not None
-    ledger.enqueue(job("b"))
+    ledger.enqueue(*job("b"))
     assert [j.state for j in ledger.jobs()] == [JobState.RUNNING, JobState.QUEUED]
 
 
 def test_the_oldest_job_is_claimed_once(ledger: Ledger) -> None:
     for commit in "ab":
-        ledger.enqueue(job(commit, ""))
-    claimed = [ledger.claim("worker", 1.0, 10.0) for _ in range(3)]
+        ledger.enqueue(*job(commit, ""))
+    claimed = [ledger.claim("worker") for _ in range(3)]
     assert [c and c.commit[0] for c in claimed] == ["a", "b", None]
 
 
 def test_a_dead_workers_job_is_claimed_anew_and_its_late_word_is_refused(ledger: Ledger) -> None:
-    held = ledger.enqueue(job("a"))
-    assert ledger.claim("dead", 0.0, 10.0)
-    assert ledger.heartbeat(held.id, "dead", 5.0, 10.0)
-    assert ledger.claim("next", 14.0, 10.0) is None  # its lease runs until 15
-    again = ledger.claim("next", 15.0, 10.0)
+    held = ledger.enqueue(*job("a"))
+    assert ledger.claim("dead")
+    assert ledger.claim("next") is None
+    assert ledger.finish_job(held.id, "dead", JobState.QUEUED, 5.0, "its worker died")
+    again = ledger.claim("next")
     assert again is not None
     assert (again.id, again.attempts, again.owner) == (held.id, 2, "next")
-    assert not ledger.heartbeat(held.id, "dead", 16.0, 10.0)
     assert not ledger.finish_job(held.id, "dead", JobState.DONE, 16.0)
     assert ledger.finish_job(held.id, "next", JobState.DONE, 17.0, "no drift")
     assert not ledger.finish_job(held.id, "next", JobState.FAILED, 18.0)
@@ -67,9 +67,9 @@ def test_a_dead_workers_job_is_claimed_anew_and_its_late_word_is_refused(ledger:
 
 
 def test_a_job_handed_back_waits_again(ledger: Ledger) -> None:
-    held = ledger.enqueue(job("a"))
-    ledger.claim("worker", 0.0, 10.0)
+    held = ledger.enqueue(*job("a"))
+    ledger.claim("worker")
     assert ledger.finish_job(held.id, "worker", JobState.QUEUED, 1.0, "interrupted")
-    again = ledger.claim("other", 2.0, 10.0)
+    again = ledger.claim("other")
     assert again is not None
     assert (again.id, again.attempts, again.ended) == (held.id, 2, None)

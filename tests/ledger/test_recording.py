@@ -58,6 +58,7 @@ def as_float(value: float) -> float:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(reports=st.lists(REPORTS, max_size=8), one_by_one=st.booleans())
+@pytest.mark.matrix
 def test_the_first_value_of_each_epoch_comes_back_and_others_are_named(
     ledger: Ledger, facts: Facts, reports: list[EpochReport], one_by_one: bool
 ) -> None:

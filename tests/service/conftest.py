@@ -18,7 +18,7 @@ from scripted import scripted
 from celedger import config
 from celedger.config import Config
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, NewJob
+from celedger.model import Job, JobState
 from celedger.repo import Repository
 from celedger.service.worker import Worker
 
@@ -126,7 +126,7 @@ class Crew:
 
     def enqueue(self, commit: str, key: str = "", suite: str = "") -> Job:
         self.ledger.record_commits([self.repository.commit(commit)])
-        return self.ledger.enqueue(NewJob("commit", commit, suite, time.time(), key))
+        return self.ledger.enqueue("commit", commit, suite, time.time(), key)
 
     def states(self) -> list[tuple[JobState, str]]:
         return [(j.state, j.message) for j in self.ledger.jobs()]

@@ -204,7 +204,16 @@ WAITING: dict[str, Callable[[World], dict[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", WAITING.values(), ids=WAITING)
+QUICK = ("another task", "a build", "requirements")  # one of what is started, made, installed
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(attack, id=name, marks=[] if name in QUICK else pytest.mark.matrix)
+        for name, attack in WAITING.items()
+    ],
+)
 def test_what_a_merge_brought_waits_until_a_person_allows_it(
     attack: Callable[[World], dict[str, str]], world: World
 ) -> None:
@@ -242,6 +251,7 @@ def test_the_code_under_test_and_what_an_allowed_build_reads_of_it_may_change(
     assert world.pwned.exists()
 
 
+@pytest.mark.matrix
 def test_files_that_git_and_python_obey_elsewhere_start_nothing(world: World) -> None:
     """A merge cannot bring the configuration that drivers, hooks and submodules need; and modules
     of the repository are for trainings, not for celedger and its questions to the interpreter."""
@@ -465,6 +475,7 @@ def test_requirements_that_are_a_link_are_not_read(world: World) -> None:
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_what_a_build_made_is_not_brought_back_through_a_link(world: World) -> None:
     begin(world, {
         "suites/tiny/suite.toml": suite('build = ["sh build.sh"]\ninputs = ["build.sh"]'),

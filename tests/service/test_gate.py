@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[str, str, tuple[str, str]]] = {
     "a training with more seeds": ("seeds = 1", "suite.toml", ("= 1", "= 3")),
     "a training out of the sandbox": ("sandbox = true", "suite.toml", ("true", "false")),
 }
-QUICK = {"a question to an interpreter", "an environment", "a build", "a training"}
+QUICK = {"a build", "a training"}
 
 
 def matrix_of(kind: str) -> list[pytest.MarkDecorator]:
@@ -334,6 +334,7 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
     assert "missing" in _jobs(hooked)[0].message
 
 
+@pytest.mark.matrix
 def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_from_any(
     hooked: Project, bell: Bell, tmp_path: Path
 ) -> None:

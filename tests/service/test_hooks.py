@@ -18,7 +18,7 @@ from conftest import PEOPLE, Project, celedger, git, make_project
 from celedger.errors import MachineError, RepositoryError
 from celedger.repo import Repository
 from celedger.service import hooks
-from celedger.service.hooks import State
+from celedger.service.hooks import HookState
 
 from .conftest import Bell, branch_ahead
 
@@ -36,7 +36,7 @@ def notes(root: Path) -> list[str]:
     return [p.read_text() for p in (root / ".git" / "celedger" / "queue").glob("*.moved")]
 
 
-def states(project: Project, python: str) -> list[State]:
+def states(project: Project, python: str) -> list[HookState]:
     return [hook.state for hook in hooks.status(Repository.open(project.root), python)]
 
 
@@ -72,11 +72,11 @@ def test_another_interpreter_makes_a_hook_outdated_and_install_renews_it(
     project: Project, python: str
 ) -> None:
     repository = Repository.open(project.root)
-    assert states(project, python) == [State.ABSENT] * 2
+    assert states(project, python) == [HookState.ABSENT] * 2
     hooks.install(repository, "/old/python")
-    assert states(project, python) == [State.OUTDATED] * 2
+    assert states(project, python) == [HookState.OUTDATED] * 2
     hooks.install(repository, python)
-    assert states(project, python) == [State.CURRENT] * 2
+    assert states(project, python) == [HookState.CURRENT] * 2
 
 
 def test_a_foreign_hook_runs_first_with_its_arguments_and_stdin_and_keeps_its_status(
@@ -137,9 +137,9 @@ def test_a_hook_manager_that_came_later_keeps_ours_alive(
     (folder / "post-merge").rename(folder / "post-merge.legacy")
     manager = foreign(folder, '"$0.legacy" "$@"')
     text = manager.read_bytes()
-    assert states(project, python)[0] is State.OUTDATED
+    assert states(project, python)[0] is HookState.OUTDATED
     hooks.install(repository, python)
-    assert states(project, python)[0] is State.CURRENT
+    assert states(project, python)[0] is HookState.CURRENT
     git(project.root, "merge", "-q", "next")
     assert bell.wait() == STARTED
     hooks.uninstall(repository)
@@ -180,12 +180,12 @@ def test_with_hooks_path_the_printed_line_does_the_work(
     assert str(theirs) in done.out
     assert not theirs.exists()
     assert not (project.root / ".git" / "hooks" / "post-merge").exists()
-    assert states(project, python) == [State.UNCALLED] * 2
+    assert states(project, python) == [HookState.UNCALLED] * 2
     # Whoever follows the advice, word by word, with an interpreter that tells us of it.
     hooks.install(Repository.open(project.root), python)
     for name, line in zip(hooks.NAMES, [t for t in done.out.splitlines() if t[:1] == " "]):  # noqa: B905
         foreign(theirs, line, name)
-    assert states(project, python) == [State.CALLED] * 2
+    assert states(project, python) == [HookState.CALLED] * 2
     git(project.root, "merge", "-q", "next")
     assert bell.wait() == STARTED
     assert notes(project.root) == [str(project.root)]
@@ -195,7 +195,7 @@ def test_with_hooks_path_the_printed_line_does_the_work(
     ran = subprocess.run([theirs / "post-merge", "0"], cwd=other.root, capture_output=True)
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
     hooks.uninstall(Repository.open(project.root))
-    assert states(project, python) == [State.UNCALLED] * 2
+    assert states(project, python) == [HookState.UNCALLED] * 2
 
 
 def test_a_hooks_path_that_is_gits_own_folder_is_no_other_place(
@@ -203,7 +203,7 @@ def test_a_hooks_path_that_is_gits_own_folder_is_no_other_place(
 ) -> None:
     git(project.root, "config", "core.hooksPath", ".git/hooks")
     hooks.install(Repository.open(project.root), python)
-    assert states(project, python) == [State.CURRENT] * 2
+    assert states(project, python) == [HookState.CURRENT] * 2
     assert (project.root / ".git" / "hooks" / "post-merge").exists()
 
 
@@ -376,6 +376,7 @@ def test_a_piped_pull_does_not_wait(
     assert bell.wait() == "over"
 
 
+@pytest.mark.matrix
 def test_the_folder_where_git_runs_it_holds_nothing_that_python_takes_for_its_own(
     project: Project, interpreter: str, bell: Bell
 ) -> None:

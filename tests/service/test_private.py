@@ -38,6 +38,7 @@ def others(path: Path) -> int:
     return 0 if path.is_symlink() else stat.S_IMODE(path.lstat().st_mode) & 0o077
 
 
+@pytest.mark.matrix
 def test_files_of_celedger_are_their_owners_alone(
     mask: int, tmp_path: Path, interpreter: str, bell: Bell
 ) -> None:
@@ -68,6 +69,7 @@ def test_files_of_celedger_are_their_owners_alone(
     assert f"{mask:d}" in project.run("show", "--json").out
 
 
+@pytest.mark.matrix
 def test_what_an_earlier_celedger_made_is_narrowed_but_for_what_was_shared_on_purpose(
     project: Project,
 ) -> None:

@@ -304,6 +304,7 @@ def toml(value: object) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(FILES)
+@pytest.mark.matrix
 def test_any_file_is_a_suite_or_a_suite_error(content: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         text = "".join(f"{key} = {toml(value)}\n" for key, value in content.items())

@@ -5,17 +5,14 @@ Knows where it is, so that each error names the file and the place. Knows no mea
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn
 
+from celedger.config import closest
 from celedger.errors import SuiteError
 from celedger.model import parse_size
-
-Value = TypeVar("Value")
-_MISSING = object()
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -24,14 +21,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 class Table:
     """A table at a place such as `suites/core/suite.toml: task 'mlp'`. Raises SuiteError."""
 
-    def __init__(self, where: str, values: object, known: Collection[str]) -> None:
+    def __init__(self, where: str, values: object, keys: Collection[str]) -> None:
         self.where = where
         if not isinstance(values, dict):
             self.fail(f"is {_kind(values)}, not a table")
         self.values: Mapping[str, object] = values
         for key in values:
-            if key not in known:
-                self.fail(f"has an unknown key {key!r}", closest(key, known))
+            if key not in keys:
+                self.fail(f"has an unknown key {key!r}", closest(key, keys))
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
@@ -42,21 +39,17 @@ class Table:
     def raw(self, key: str, default: object = None) -> object:
         return self.values.get(key, default)
 
-    def read(self, key: str, reader: Callable[[object], Value], default: Value) -> Value:
-        """The value under a key as its reader gives it. A reader raises ValueError saying what
-        is wrong, as the end of a sentence that begins with the key."""
-        value = self.values.get(key, _MISSING)
-        if value is _MISSING:
-            return default
-        try:
-            return reader(value)
-        except ValueError as error:
-            self.fail(f"{key} {error}")
-
-
-def closest(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    def read(self, readers: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
+        """Return the values that are there, each as the reader of its key gives it. A reader raises
+        ValueError saying what is wrong, as the end of a sentence that begins with the key."""
+        values = {}
+        for key, reader in readers.items():
+            if key in self.values:
+                try:
+                    values[key] = reader(self.values[key])
+                except ValueError as error:
+                    self.fail(f"{key} {error}")
+        return values
 
 
 def _kind(value: object) -> str:
