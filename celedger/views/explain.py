@@ -11,7 +11,7 @@ from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Growth
 from celedger.diagnose.finding import ExplainFinding, figure, share
 from celedger.diagnose.trace import Frame
-from celedger.diagnose.watchpoints import WatchpointFinding as Fired
+from celedger.diagnose.watch import WatchpointFinding as Fired
 from celedger.views import export
 from celedger.views.format import clip, count, plain
 from celedger.views.watch import module as watch_module

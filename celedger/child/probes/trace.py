@@ -123,7 +123,7 @@ class Probe(observe.Probe):
     def _meet(self, root: nn.Module) -> None:
         """The modules of a root, and its parameters and buffers as they are when it is first used.
         A root is what was called by none."""
-        if root in self._roots:
+        if self._roots.get(root):
             return
         self._roots[root] = True
         for module in root.modules():
@@ -283,7 +283,7 @@ class Probe(observe.Probe):
         for _, tensor in tensors(args):
             if tensor.requires_grad or tensor.is_meta or not whole(tensor):
                 continue
-            self._batch.append(self.store.numbers(tensor))
+            self._batch.append(self.store.mark(tensor))
             if tensor.is_sparse or not tensor.dim():
                 continue
             if 0 < len(tensor) <= _ROWS - self._rows:
@@ -298,7 +298,7 @@ class Probe(observe.Probe):
         self._evaluating = self._looking = False
         with self._quietly():
             for loss in losses:
-                self._losses.append([self.store.numbers(loss), describe.mean(loss)])
+                self._losses.append([self.store.mark(loss), describe.mean(loss)])
             if self._recording():
                 held = sum(
                     weight.grad is not None and bool(weight.grad.count_nonzero())
@@ -327,7 +327,7 @@ class Probe(observe.Probe):
         named = self.names.parameters(optimiser)
         if step in self.full:
             self._after_step(optimiser, named)
-        marks = "".join(self.store.numbers(weight) for _, weight in named)
+        marks = "".join(self.store.mark(weight) for _, weight in named)
         self.write(
             "pulse", batch=data_hash("".join(self._batch).encode()), loss=self._losses,
             params=data_hash(marks.encode()), random=describe.generators(), skipped=skipped,
