@@ -97,7 +97,6 @@ class Pulse(NamedTuple):
     losses: tuple[tuple[str, float], ...]  # hash and value, one a backward pass
     params: str
     random: Mapping[str, str]
-    norm: float  # L2, of all parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +165,7 @@ def read(folder: Path) -> Trace:
                 end = raw
             case "pulse":
                 losses = tuple((mark, number(value)) for mark, value in raw["loss"])
-                norm = number(raw["size"])
-                pulses.append(Pulse(raw["t"], losses, raw["params"], raw["random"], norm))
+                pulses.append(Pulse(raw["t"], losses, raw["params"], raw["random"]))
             case _:
                 events.append(_event(len(events), raw, values))
     return Trace(
