@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from celedger.diagnose.watched import loss_scale, read
-from celedger.diagnose.watchpoints import judge
+from celedger.diagnose.watch import judge
+from celedger.diagnose.watched import read
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "tests" / "cli" / "half.py"
@@ -45,9 +45,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         print(f"float16: {train('float16', 1, 0, Path(folder)):.4f}")
         (training,) = read(Path(folder))
-    for finding in judge(training):
+    judged = judge(training, {})
+    for finding in judged.findings:
         print(f"  {finding.watchpoint.name}: {finding.first.tensor} {finding.first.note}")
-    scale = loss_scale(training).best
+    scale = judged.scale.recommended
     assert scale is not None
     found = [train("float16", scale, seed) for seed in range(SEEDS)]
     print(f"float16, loss scale {scale:.0f}: {statistics.mean(found):.4f}, "

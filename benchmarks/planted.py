@@ -30,8 +30,7 @@ from planted_edits import FAULTS, REFACTORS, Edit
 
 from celedger import config
 from celedger import suite as suites
-from celedger.diagnose.desk import Desk, Explanation, Side
-from celedger.diagnose.explain import explain, rounding_ratio
+from celedger.diagnose.explain import Desk, Explanation, Side, explain, rounding_ratio
 from celedger.diagnose.trace import processes, read
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger

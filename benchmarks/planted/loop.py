@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 
-import digits
 import torch
 import torch.nn.functional as F  # noqa: N812
+from shared import digits
 from torch import nn
 
 from celedger.child import log
@@ -20,7 +20,7 @@ p = parser.parse_args()
 torch.manual_seed(p.seed)
 torch.set_num_threads(1)
 
-images, labels, val_images, val_labels = digits.load(torch.device("cpu"))
+images, labels, val_images, val_labels = digits.load()
 images, labels = images[:960], labels[:960]
 
 

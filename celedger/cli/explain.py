@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from celedger.bisection import Report
     from celedger.cli.session import Looking, Session
-    from celedger.diagnose.desk import ExplainLimits, Explanation, Side
+    from celedger.diagnose.explain import ExplainLimits, Explanation, Side
     from celedger.model import Task
     from celedger.suite import Suite
     from celedger.views.export import Json
@@ -64,7 +64,7 @@ def explain(
     ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it cannot be
     told.
     """
-    from celedger.diagnose.desk import ExplainLimits
+    from celedger.diagnose.explain import ExplainLimits
     from celedger.views import export
     from celedger.views.explain import explanation_text, explanations_json
     from celedger.views.picture import check_suffix
@@ -105,9 +105,8 @@ def _explain_all(
     watch: bool,
 ) -> tuple[list[Explanation], int]:
     """What was found for each task, and how many could not be judged."""
-    from celedger.diagnose.desk import Desk
+    from celedger.diagnose.explain import Desk, with_watchpoints
     from celedger.diagnose.explain import explain as ask
-    from celedger.diagnose.explain import with_watchpoints
 
     found, refused = [], 0
     for task in looking.tasks:
@@ -127,7 +126,7 @@ def sides(
     looking: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
 ) -> tuple[Side, Side]:
     """What is compared. Raises UsageError where that makes no sense."""
-    from celedger.diagnose.desk import Side, variant
+    from celedger.diagnose.explain import Side, variant
 
     repository = looking.repository
     if ".." in revision:
@@ -173,7 +172,7 @@ def _culprits(
     cannot be explained is said on stderr: the bisect's answer stands without it."""
     import tempfile
 
-    from celedger.diagnose.desk import Desk, Side
+    from celedger.diagnose.explain import Desk, Side
     from celedger.diagnose.explain import explain as ask
     from celedger.trial.workplace import choose_tasks, set_bench
 

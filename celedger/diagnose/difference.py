@@ -16,16 +16,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from celedger.diagnose.distance import EPSILON
-from celedger.diagnose.trace import Event, Module, Pulse, Trace, number, same_tensors
+from celedger.diagnose.distance import EPSILON, relative_error
+from celedger.diagnose.trace import Event, Module, Pulse, Trace, number, owner_of
 
 _FORWARD = ("enter", "leave")
-_AFTER = ("hyper", "pgrad", "state", "param", "buffer")
-_PAIRED = ("init", *_FORWARD, "loss", "grad", *_AFTER, "report")
+_PAIRED = (
+    "init", *_FORWARD, "loss", "grad", "hyper", "pgrad", "state", "param", "buffer", "report",
+)  # fmt: skip
+# The kinds of events by which a difference shows an effect in the same step; a kind that is not
+# here is an effect itself.
+_EFFECTS: Mapping[str, tuple[str, ...]] = {
+    "init": (), "enter": ("loss", "pgrad", "buffer"), "leave": ("loss", "pgrad", "buffer"),
+    "grad": ("pgrad",), "hyper": ("param",), "pgrad": ("param", "state"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,54 +42,39 @@ class Alignment:
     added: tuple[str, ...]  # modules of b alone
     removed: tuple[str, ...]  # modules of a alone
 
-    @property
-    def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Old and new paths."""
-        return tuple((old, new) for new, old in self.modules.items() if old != new)
-
 
 def align(a: Trace, b: Trace) -> Alignment:
-    modules = _modules(a.modules, b.modules)
-    tensors: dict[str, str] = {}
-    mine = _tensors(a)
-    theirs = _tensors(b)
-    taken: set[str] = set()
-    for path in theirs:
-        if path in mine:
-            tensors[path] = path
-            taken.add(path)
-    for new, old in modules.items():
-        here = [p for p in theirs if p not in tensors and _owner(p, b.modules) == new]
-        there = [p for p in mine if p not in taken and _owner(p, a.modules) == old]
-        for one, other in _by_order([theirs[p] for p in here], [mine[p] for p in there]):
+    modules = _align_modules(a.modules, b.modules)
+    left, right = _shapes(a), _shapes(b)
+    tensors = {path: path for path in right if path in left}
+    for owner in dict.fromkeys(owner_of(path) for path in right if path not in left):
+        here = [p for p in right if p not in tensors and owner_of(p) == owner]
+        there = [p for p in left if p not in right and owner_of(p) == modules.get(owner)]
+        for one, other in _by_order([right[p] for p in here], [left[p] for p in there]):
             tensors[here[one]] = there[other]
-            taken.add(there[other])
-    return Alignment(
-        modules, tensors,
-        tuple(path for path in b.modules if path not in modules),
-        tuple(path for path in a.modules if path not in set(modules.values())),
-    )  # fmt: skip
+    added = tuple(path for path in b.modules if path not in modules)
+    removed = tuple(path for path in a.modules if path not in set(modules.values()))
+    return Alignment(modules, tensors, added, removed)
 
 
-def _modules(a: Mapping[str, Module], b: Mapping[str, Module]) -> dict[str, str]:
-    found = {path: path for path in b if path in a and _like(a[path], b[path])}
+def _align_modules(a: Mapping[str, Module], b: Mapping[str, Module]) -> dict[str, str]:
+    aligned = {path: path for path in b if path in a and _similar(a[path], b[path])}
     # Under a module whose path is gone, children keep their names: encoder.* and trunk.*.
     for strict in (True, False):
-        used = set(found.values())
-        left = [path for path in a if path not in used]
-        right = [path for path in b if path not in found]
+        left = [path for path in a if path not in set(aligned.values())]
+        right = [path for path in b if path not in aligned]
         pairs = _by_order(
             [_signature(b, path, strict=strict) for path in right],
             [_signature(a, path, strict=strict) for path in left],
         )
-        found.update({right[one]: left[other] for one, other in pairs})
-    used = set(found.values())
+        aligned.update({right[one]: left[other] for one, other in pairs})
     # What is left at the same path has become something else: that is a finding, no absence.
-    found.update({path: path for path in b if path not in found and path in a and path not in used})
-    return {path: found[path] for path in b if path in found}
+    left = [path for path in a if path not in set(aligned.values())]
+    aligned |= {path: path for path in left if path in b and path not in aligned}
+    return {path: aligned[path] for path in b if path in aligned}
 
 
-def _like(one: Module, other: Module) -> bool:
+def _similar(one: Module, other: Module) -> bool:
     """The same shapes, and where they are torch's the same class: users rename theirs."""
     kinds = one.kind == other.kind or not (one.of_torch or other.of_torch)
     return kinds and list(one.shapes.values()) == list(other.shapes.values())
@@ -100,28 +90,17 @@ def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> obj
 
 
 def _by_order(right: Sequence[object], left: Sequence[object]) -> list[tuple[int, int]]:
-    """Pairs of equal things in the longest common order."""
+    """Pair equal things in the longest common order."""
     blocks = difflib.SequenceMatcher(None, right, left, autojunk=False).get_matching_blocks()
     return [(one + i, other + i) for one, other, count in blocks for i in range(count)]
 
 
-def _tensors(trace: Trace) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+def _shapes(trace: Trace) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
     for event in trace.of("init", "param", "buffer"):
         if event.path is not None and event.tensors:
-            found.setdefault(event.path, event.tensors[0].shape)
-    return found
-
-
-def _owner(path: str, modules: Mapping[str, Module]) -> str:
-    """The module that holds a parameter or buffer."""
-    while path:
-        prefix, dot, _ = path.rpartition(".")
-        owner = prefix if dot else path.partition(":")[0] + ":" if ":" in path else ""
-        if owner in modules or not owner:
-            return owner
-        path = owner
-    return ""
+            shapes.setdefault(event.path, event.tensors[0].shape)
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +121,20 @@ class Pair:
         return self.one.step
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(NamedTuple):
     """The first difference, and what has vanished before it."""
 
     pair: Pair
     kind: str  # of the event; "missing" for a gradient that does not arrive
-    vanished: tuple[Pair, ...]
+    vanished: Sequence[Pair]
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """How the two trainings part: a relative difference by step. `diverged` is the first step at
     which the loss of b is not finite and that of a is; None where there is none."""
 
     steps: tuple[int, ...]
     loss: tuple[float, ...]  # |b - a| / |a|, of the mean over the step's passes
-    weights: tuple[float, ...]  # of their L2 norm
     diverged: int | None = None
 
 
@@ -168,9 +144,10 @@ class TraceComparison:
     def __init__(self, a: Trace, b: Trace, metrics: Collection[str] | None = None) -> None:
         self.a, self.b, self.metrics = a, b, metrics
         self.alignment: Alignment = align(a, b)
+        self.paths_in_b = {old: new for new, old in self.alignment.modules.items()}
 
     def path(self, event: Event) -> str | None:
-        """The path of an event of b as a knows it; with a plus what a does not have."""
+        """Return the path of an event of b as a knows it; with a plus what a does not have."""
         path = event.path
         if path is None or event.kind == "hyper":
             return path
@@ -178,71 +155,87 @@ class TraceComparison:
             return self.alignment.tensors.get(path, f"+{path}")
         return self.alignment.modules.get(path, f"+{path}")
 
+    def path_in_b(self, path: str | None) -> str | None:
+        """Return the path in b of a module of a; as it is where b has none."""
+        return self.paths_in_b.get(path or "", path) if path is not None else None
+
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """In the order of a's time; what only b has stands behind what it followed there."""
+        """In the order of a's time; what only b has stands behind."""
         left = dict(_keyed(self.a, lambda e: e.path))
         right = dict(_keyed(self.b, self.path))
         pairs = [Pair(event, right.get(key)) for key, event in left.items()]
-        return tuple(pairs) + tuple(
-            Pair(None, event) for key, event in right.items() if key not in left
-        )
+        return (*pairs, *(Pair(None, event) for key, event in right.items() if key not in left))
+
+    def pairs_of(self, *kinds: str, step: int | None = None) -> Iterator[tuple[Event, Event]]:
+        """Yield the pairs of some kinds that both sides have."""
+        for pair in self.pairs:
+            if pair.a and pair.b and pair.one.kind in kinds and step in (None, pair.step):
+                yield pair.a, pair.b
 
     def differs(self, pair: Pair) -> bool:
         a, b = pair.a, pair.b
         if a is None or b is None:
             return False
         if a.kind == "report":
-            return _reported(a, self.metrics) != _reported(b, self.metrics)
+            return bool(self.reported(a, b))
         if a.kind == "hyper":
-            return self.hyper(self.a)[a.step].get(a.path) != self.hyper(self.b, aligned=True)[
-                b.step].get(b.path)  # fmt: skip
+            before, after = self.settings
+            return before[a.step].get(a.path) != after[b.step].get(b.path)
         if a.kind == "state" and a.raw.get("v") != b.raw.get("v"):
             return True
-        return not same_tensors(a.tensors, b.tensors)
+        return len(a.tensors) != len(b.tensors) or any(
+            not x.same(y) for x, y in zip(a.tensors, b.tensors, strict=True)
+        )
 
-    def hyper(self, trace: Trace, *, aligned: bool = False) -> Mapping[int, Mapping[Any, Any]]:
-        """By step at which any changed, by optimiser, the settings of each parameter."""
-        known = self._hypers.get(id(trace))
-        if known is None:
-            known = {}
-            now: dict[Any, Any] = {}
-            for event in trace.of("hyper"):
-                of = {
-                    (self.alignment.tensors.get(name, name) if aligned else name): group
-                    for names, group in zip(event.raw["of"], event.raw["v"], strict=True)
-                    for name in names
-                }
-                now = {**now, event.path: {"class": event.raw["c"], "of": of}}
-                known[event.step] = now
-            self._hypers[id(trace)] = known
-        return known
+    def differing(self, *kinds: str, step: int | None = None) -> list[Pair]:
+        return [
+            pair for pair in self.pairs
+            if pair.one.kind in kinds and step in (None, pair.step) and self.differs(pair)
+        ]  # fmt: skip
+
+    def reported(self, a: Event, b: Event) -> list[tuple[str, Any, Any]]:
+        """Return the reported values that differ and count: name, old, new."""
+        return [
+            (name, old, new) for name, old, new in changed(a.raw["v"], b.raw["v"])
+            if (self.metrics is None or name in self.metrics) and str(old) != str(new)
+        ]  # fmt: skip
 
     @cached_property
-    def _hypers(self) -> dict[int, dict[int, dict[Any, Any]]]:
-        return {}
+    def settings(self) -> tuple[Mapping[int, Mapping[Any, Any]], Mapping[int, Mapping[Any, Any]]]:
+        """By step at which any changed, by optimiser, the settings of each parameter (as a names
+        it); of a and of b."""
+
+        def read(trace: Trace, names: Mapping[str, str]) -> dict[int, dict[Any, Any]]:
+            steps: dict[int, dict[Any, Any]] = {}
+            now: dict[Any, Any] = {}
+            for event in trace.of("hyper"):
+                groups = zip(event.raw["of"], event.raw["v"], strict=True)
+                of = {names.get(n, n): group for members, group in groups for n in members}
+                now = {**now, event.path: {"class": event.raw["c"], "of": of}}
+                steps[event.step] = now
+            return steps
+
+        return read(self.a, {}), read(self.b, self.alignment.tensors)
 
     # --- what is there to explain
 
     @cached_property
     def parted(self) -> int | None:
-        """The first step whose loss, batch or weights differ, as the pulse of every step has it;
-        None where the trainings agree as long as both last."""
-        names_agree = not self._weights_renamed
+        """The first step whose loss or weights differ, as the pulse of every step has it; None
+        where the trainings agree as long as both last."""
         for x, y in zip(self.a.pulses, self.b.pulses, strict=False):
-            weights = names_agree and x.params != y.params
+            weights = x.params != y.params and not self._renamed
             if weights or [mark for mark, _ in x.losses] != [mark for mark, _ in y.losses]:
                 return x.step
         return None
 
     @cached_property
-    def _weights_renamed(self) -> bool:
-        """Whether the hash over all weights says nothing, since their order has changed."""
-        first = [p for p in self.pairs if p.one.kind == "param" and p.a and p.b and p.step == 0]
-        if not first or not self.a.pulses or not self.b.pulses:
-            return False
-        same = not any(self.differs(pair) for pair in first)
-        return same and self.a.pulses[0].params != self.b.pulses[0].params
+    def _renamed(self) -> bool:
+        """True where the hash over all weights says nothing, since their order has changed."""
+        first = list(self.pairs_of("param", step=0))
+        same = first and not self.differing("param", step=0)
+        return bool(same) and self.a.pulses[0].params != self.b.pulses[0].params
 
     @property
     def equal(self) -> bool:
@@ -250,105 +243,66 @@ class TraceComparison:
         return (
             self.parted is None
             and len(self.a.pulses) == len(self.b.pulses)
-            and not any(
-                self.differs(pair) for pair in self.pairs if pair.one.kind in ("report", "param")
-            )
+            and not self.differing("report", "param")
         )
 
     def front(self) -> Front | None:
-        """The first difference with an effect, None where there is none in the full steps."""
+        """Return the first difference with an effect, None where there is none in full steps."""
         vanished: list[Pair] = []
-        pairs = sorted(
-            (pair for pair in self.pairs if self.differs(pair) or self._lost(pair)),
-            key=self._time,
-        )
-        for pair in pairs:
-            if self._reaches(pair, pairs):
-                kind = "missing" if self._lost(pair) else pair.one.kind
-                return Front(pair, kind, tuple(vanished))
+        pairs = [pair for pair in self.pairs if self.differs(pair) or self._lost(pair)]
+        for pair in sorted(pairs, key=_time):
+            if self._has_effect(pair, pairs):
+                return Front(pair, "missing" if self._lost(pair) else pair.one.kind, vanished)
             vanished.append(pair)
         return None
 
-    def _time(self, pair: Pair) -> tuple[int, int]:
-        """By step, then by a's order; a gradient that never arrived counts when it should have."""
-        event = pair.a or pair.b
-        assert event is not None
-        return (event.step, event.order)
-
     def _lost(self, pair: Pair) -> bool:
-        """A gradient that only one side has, of a module that both call."""
+        """Return True for a gradient that only one side has, of a module that both call."""
         if (pair.a is None) == (pair.b is None) or pair.one.kind != "grad":
             return False
-        there = self.b if pair.b is None else self.a
-        path = pair.one.path
+        trace, path = self.a, self.alignment.modules.get(pair.one.path or "")
         if pair.b is None:
-            names = {old: new for new, old in self.alignment.modules.items()}
-            path = names.get(path or "")
-        else:
-            path = self.alignment.modules.get(path or "")
+            trace, path = self.b, self.paths_in_b.get(pair.one.path or "")
         return path is not None and any(
             event.path == path and event.step == pair.step and not event.evaluation
-            for event in there.of("leave")
+            for event in trace.of("leave")
         )
 
-    def _reaches(self, pair: Pair, differing: Sequence[Pair]) -> bool:
+    def _has_effect(self, pair: Pair, differing: Sequence[Pair]) -> bool:
         event = pair.one
-        later = self._later(event.kind, bool(event.evaluation))
-        if later is None:
+        if event.kind in _FORWARD and event.evaluation:
+            return bool(self.differing("report"))
+        if event.kind not in _EFFECTS:
             return True
-        shown = [p for p in differing if p.one.kind in later and p.step == event.step]
+        effects = [
+            p for p in differing if p.one.kind in _EFFECTS[event.kind] and p.step == event.step
+        ]
         if event.kind in _FORWARD:  # values never take a gradient away
-            shown = [p for p in shown if p.a and p.b and p.a.tensors and p.b.tensors]
-        return bool(shown) or (
-            event.kind in ("init", "hyper", *_FORWARD) and self._shows_later(event)
-        )
-
-    def _shows_later(self, event: Event) -> bool:
-        if event.evaluation:
-            return any(self.differs(p) for p in self.pairs if p.one.kind == "report")
-        if event.kind in _FORWARD:
+            effects = [p for p in effects if p.a and p.b and p.a.tensors and p.b.tensors]
             # Training without `backward` in sight, or a loss of which nothing is known.
-            return event.step not in {p.step for p in self.pairs if p.one.kind == "loss"}
-        return not self.equal
+            unseen = not any(p.one.kind == "loss" and p.step == event.step for p in self.pairs)
+            return bool(effects) or unseen
+        return bool(effects) or (event.kind in ("init", "hyper") and not self.equal)
 
-    @staticmethod
-    def _later(kind: str, evaluation: bool) -> tuple[str, ...] | None:
-        """The kinds of events by which a difference shows an effect in the same step; None
-        where it is one itself."""
-        if evaluation and kind in _FORWARD:
-            return ("report",)
-        return {
-            "init": (), "enter": ("loss", "pgrad", "buffer"), "leave": ("loss", "pgrad", "buffer"),
-            "grad": ("pgrad",), "hyper": ("param",),
-            "pgrad": ("param", "state"),
-        }.get(kind)  # fmt: skip
-
-    def calls(self, path: str | None, number: int, like: Event) -> tuple[list[Event], list[Event]]:
-        """The calls of torch's functions in one call of a module (by its path in a; None: outside
-        all modules) on both sides, in its step."""
-        names = {old: new for new, old in self.alignment.modules.items()}
-        there = names.get(path, path) if path is not None else None
+    def calls(self, path: str | None, number: int, at: Event) -> tuple[list[Event], list[Event]]:
+        """Return the calls of torch's functions in one call of a module (by its path in a; None:
+        outside all modules) on both sides, in a step."""
 
         def here(trace: Trace, wanted: str | None) -> list[Event]:
             return [
                 event for event in trace.of("call")
-                if event.path == wanted and event.step == like.step
-                and event.evaluation == like.evaluation
+                if event.path == wanted and event.step == at.step
+                and event.evaluation == at.evaluation
                 and (wanted is None or event.number == number)
             ]  # fmt: skip
 
-        return here(self.a, path), here(self.b, there)
+        return here(self.a, path), here(self.b, self.path_in_b(path))
 
     def growth(self) -> Growth:
-        steps, losses, weights = [], [], []
-        diverged = None
-        for x, y in zip(self.a.pulses, self.b.pulses, strict=False):
-            if diverged is None and y.losses and _finite(x) and not _finite(y):
-                diverged = x.step
-            steps.append(x.step)
-            losses.append(_relative(_mean(x), _mean(y)))
-            weights.append(_relative(x.norm, y.norm))
-        return Growth(tuple(steps), tuple(losses), tuple(weights), diverged)
+        pulses = list(zip(self.a.pulses, self.b.pulses, strict=False))
+        diverged = (x.step for x, y in pulses if y.losses and _finite(x) and not _finite(y))
+        losses = tuple(_relative(_mean(x), _mean(y)) for x, y in pulses)
+        return Growth(tuple(x.step for x, _ in pulses), losses, next(diverged, None))
 
 
 def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[Hashable, Event]]:
@@ -359,12 +313,19 @@ def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[
         yield (*key, seen[key]), event
 
 
-def _reported(event: Event, metrics: Collection[str] | None) -> dict[str, str]:
-    return {
-        name: str(value)
-        for name, value in event.raw["v"].items()
-        if metrics is None or name in metrics
-    }
+def _time(pair: Pair) -> tuple[int, int]:
+    """By step, then by a's order; a gradient that never arrived counts when it should have."""
+    event = pair.a or pair.one
+    return event.step, event.order
+
+
+def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return what differs: name, old, new; None for one that is not there."""
+    return [
+        (name, a.get(name), b.get(name))
+        for name in dict.fromkeys([*a, *b])
+        if a.get(name) != b.get(name)
+    ]
 
 
 def _finite(pulse: Pulse) -> bool:
@@ -383,8 +344,7 @@ def _relative(x: float, y: float) -> float:
     return abs(y - x) / abs(x) if x else float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """Relative error ‖b - a‖ / ‖a‖ of what a module returned and of the gradient that came back
     to it; 0 where they are equal, NaN where there is none. `rounding` is the unit of its type."""
 
@@ -397,44 +357,21 @@ class Layer:
 
 
 def depth(c: TraceComparison) -> tuple[Layer, ...]:
-    """The layers of the first full step in which anything differs."""
-    steps = [p.step for p in c.pairs if p.one.kind in ("leave", "grad") and c.differs(p)]
-    if not steps:
-        return ()
-    step = min(steps)
+    """Return the layers of the first full step in which anything differs."""
+    step = min((pair.step for pair in c.differing("leave", "grad")), default=-1)
     back: dict[tuple[str | None, int], float] = {}
-    for pair in c.pairs:
-        if pair.one.kind == "grad" and pair.step == step and pair.a is not None:
-            back.setdefault((pair.a.path, pair.a.number), relative_error(pair))
+    for a, b in c.pairs_of("grad", step=step):
+        back.setdefault((a.path, a.number), relative_error(a.tensors, b.tensors))
     layers = []
     for pair in c.pairs:
         event = pair.a
-        if event is None or pair.one.kind != "leave" or pair.step != step or event.evaluation:
+        if event is None or (event.kind, event.step, event.evaluation) != ("leave", step, 0):
             continue
         module = c.a.modules.get(event.path or "")
-        eps = EPSILON.get(event.tensors[0].dtype, 0.0) if event.tensors else 0.0
         layers.append(Layer(
-            event.path or "", module.short if module else "", step, relative_error(pair),
-            back.get((event.path, event.number), math.nan), eps,
+            event.path or "", module.short if module else "", step,
+            relative_error(event.tensors, pair.b.tensors) if pair.b else math.nan,
+            back.get((event.path, event.number), math.nan),
+            EPSILON.get(event.tensors[0].dtype, 0.0) if event.tensors else 0.0,
         ))  # fmt: skip
     return tuple(layers)
-
-
-def relative_error(pair: Pair) -> float:
-    """Of the tensors of both, taken together."""
-    if pair.a is None or pair.b is None:
-        return math.nan
-    above = below = 0.0
-    for x, y in zip(pair.a.tensors, pair.b.tensors, strict=False):
-        if x.same(y):
-            below += float(np.nansum(x.values**2))
-            continue
-        if len(x.values) != len(y.values) or x.size != y.size:
-            return math.nan
-        with np.errstate(invalid="ignore", over="ignore"):
-            gap = y.values - x.values
-        if not np.isfinite(gap).all():
-            return math.inf
-        above += float(gap @ gap)
-        below += float(x.values @ x.values)
-    return math.sqrt(above / below) if below else (math.inf if above else 0.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,69 +19,89 @@ EPSILON = {
 # A sum of n terms in another order differs by up to n units of its last place, in the root mean
 # square by about √n (Higham, "Accuracy and Stability", 2nd ed., §4.2): 64 units is n = 4096.
 ROUNDING_UNITS = 64.0
+# Of a thousand comparisons of equal distributions one exceeds 4.5 standard errors twice in 150
+# runs.
+_SURPRISE = 4.5
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
     """Of b from a, over the elements that were kept: `relative` and `units` are of the norm."""
 
-    largest: float  # |b - a|, inf where one is finite and the other is not
-    relative: float  # ‖b - a‖ / ‖a‖
-    cosine: float  # 1: the same direction
-    share: float  # of the elements that differ, 0..1
-    units: float  # relative, in the distance from 1 to the next number of the wider type's
-    compared: int  # elements
-    ratio: float  # the one factor between them, NaN where there is none
     dtypes: tuple[str, str]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     finite: tuple[bool, bool]
+    largest: float = math.inf  # |b - a|, inf where one is finite and the other is not
+    relative: float = math.inf  # ‖b - a‖ / ‖a‖
+    cosine: float = math.nan  # 1: the same direction
+    share: float = 1.0  # of the elements that differ, 0..1
+    units: float = math.inf  # relative, in the distance from 1 to the wider type's next number
+    compared: int = 0  # elements
+    ratio: float = math.nan  # the one factor between them, NaN where there is none
 
     @property
     def rounding(self) -> bool:
-        """Whether another order of the same additions would explain it."""
+        """Return True if another order of the same additions would explain it."""
         return self.dtypes[0] == self.dtypes[1] and self.units <= ROUNDING_UNITS
 
 
 def distance(a: Tensor, b: Tensor) -> Distance:
-    """Between tensors of whatever shape; of different sizes only type, shape and norm count."""
+    """Compare tensors of whatever shape; of different sizes only type and shape count."""
     finite = (a.finite, b.finite)
     kinds, shapes = (a.dtype, b.dtype), (a.shape, b.shape)
     left, right = a.values, b.values
     if len(left) != len(right) or not len(left) or a.size != b.size:
-        return Distance(
-            math.inf, math.inf, math.nan, 1.0, math.inf, 0, math.nan, kinds, shapes, finite
-        )
-    unequal = (left != right) & ~(np.isnan(left) & np.isnan(right))
-    share = float(unequal.mean())
+        return Distance(kinds, shapes, finite)
+    share = float(((left != right) & ~(np.isnan(left) & np.isnan(right))).mean())
     both = np.isfinite(left) & np.isfinite(right)
     x, y = left[both], right[both]
-    gap = np.abs(y - x)
     broken = bool((np.isfinite(left) != np.isfinite(right)).any()) or finite[0] != finite[1]
-    largest = math.inf if broken else float(gap.max(initial=0.0))
-    size_x, size_y = float(np.linalg.norm(x)), float(np.linalg.norm(y))
-    far = float(np.linalg.norm(y - x))
+    size_x, size_y, far = (float(np.linalg.norm(part)) for part in (x, y, y - x))
     relative = math.inf if broken or (far and not size_x) else far / size_x if size_x else 0.0
-    cosine = float(x @ y) / (size_x * size_y) if size_x and size_y else math.nan
     eps = max(EPSILON.get(a.dtype, 0.0), EPSILON.get(b.dtype, 0.0))
-    units = relative / eps if eps else (math.inf if share else 0.0)
     return Distance(
-        largest, relative, cosine, share, units, len(left), _factor(x, y), kinds, shapes, finite
-    )
+        kinds, shapes, finite,
+        largest=math.inf if broken else float(np.abs(y - x).max(initial=0.0)), relative=relative,
+        cosine=float(x @ y) / (size_x * size_y) if size_x and size_y else math.nan, share=share,
+        units=relative / eps if eps else (math.inf if share else 0.0), compared=len(left),
+        ratio=_factor(x, y),
+    )  # fmt: skip
 
 
 def _factor(x: np.ndarray, y: np.ndarray) -> float:
-    """The number c with y = c x to the last digits of single precision, if there is one."""
+    """Return the number c with y = c x to the last digits of single precision, if there is one."""
     if not len(x) or not x.any():
         return math.nan
     c = float(x @ y) / float(x @ x)
     return c if np.allclose(y, c * x, rtol=1e-5, atol=1e-6 * float(np.abs(y).max())) else math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+def first_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Distance | None:
+    """Return that of the first tensors that differ."""
+    pairs = zip(a, b, strict=False)
+    return next((distance(x, y) for x, y in pairs if not x.same(y)), None)
+
+
+def relative_error(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """Return ‖b - a‖ / ‖a‖ of several tensors together; NaN where their sizes differ."""
+    above = below = 0.0
+    for x, y in zip(a, b, strict=False):
+        if len(x.values) != len(y.values) or x.size != y.size:
+            return math.nan
+        below += float(np.nansum(x.values**2))
+        if not x.same(y):
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = y.values - x.values
+            if not np.isfinite(gap).all():
+                return math.inf
+            above += float(gap @ gap)
+    return math.sqrt(above / below) if below else (math.inf if above else 0.0)
+
+
+class Spread(NamedTuple):
     mean: float
     deviation: float
-    count: int
+    values: int
 
 
 def spread(tensor: Tensor) -> Spread:
@@ -89,25 +111,21 @@ def spread(tensor: Tensor) -> Spread:
     return Spread(float(values.mean()), float(values.std()), len(values))
 
 
-# Of a thousand comparisons of equal laws one exceeds 4.5 standard errors twice in 150 runs.
-_SURPRISE = 4.5
-
-
-def same_law(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors may be draws of one law: their means and standard deviations agree
-    within sampling error (the deviation's relative error is √((κ-1)/4n), κ the kurtosis)."""
+def same_distribution(a: Tensor, b: Tensor) -> bool:
+    """Return True if two tensors may be draws of one distribution: their means and standard
+    deviations agree within sampling error (the deviation's relative error is √((κ-1)/4n), κ the
+    kurtosis)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     left, right = spread(a), spread(b)
-    n = min(left.count, right.count)
+    n = min(left.values, right.values)
     if n < 2 or not left.deviation or not right.deviation:
         return left.deviation == right.deviation and left.mean == right.mean
     pooled = math.hypot(left.deviation, right.deviation)
     if abs(left.mean - right.mean) > _SURPRISE * pooled / math.sqrt(n):
         return False
     values = np.concatenate([a.values / left.deviation, b.values / right.deviation])
-    kurtosis = float(
-        np.mean((values - values.mean()) ** 4) / np.mean((values - values.mean()) ** 2) ** 2
-    )
+    centred = values - values.mean()
+    kurtosis = float(np.mean(centred**4) / np.mean(centred**2) ** 2)
     error = math.sqrt(max(kurtosis - 1.0, 0.2) / (2 * n))
     return abs(math.log(right.deviation / left.deviation)) <= _SURPRISE * error

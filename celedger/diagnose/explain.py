@@ -1,28 +1,41 @@
-"""Why do two trainings differ? Runs both outside the record under traces, finds the first
-difference with an effect, and says what it is and which part of the change made it."""
+"""Why do two trainings differ? Runs both outside the record under traces (two commits, or another
+device, precision, interpreter or parameter), finds the first difference with an effect, and says
+what it is and which part of the change made it."""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from celedger.diagnose.blame import blame
 from celedger.diagnose.causes import judge
-from celedger.diagnose.desk import Desk, Explanation, Side, coarsest, inexact
-from celedger.diagnose.difference import Growth, TraceComparison, depth
-from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness
-from celedger.diagnose.inexact import by_statistics, largest, unexplained
-from celedger.diagnose.scene import first_operator
-from celedger.diagnose.trace import Trace
-from celedger.errors import CannotJudge
-from celedger.model import Kind
-from celedger.repo.hunks import hunks
+from celedger.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
+from celedger.diagnose.finding import (
+    Blamed,
+    CodePlace,
+    ExplainFinding,
+    FindingPhase,
+    Sureness,
+    blame,
+    named,
+)
+from celedger.diagnose.inexact import first_operator, first_shift, largest_error, unexplained
+from celedger.diagnose.trace import Trace, processes, read
+from celedger.diagnose.watch import WatchReport, watch
+from celedger.errors import CannotJudge, UsageError
+from celedger.model import Commit, Kind, Task
+from celedger.repo.hunks import Hunk, hunks
+from celedger.system import environment
+from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
+from celedger.trial.runner import Bench
 
-FULL = (0, 1, 2)
+_FULL = (0, 1, 2)  # steps that are looked at in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
+AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 # A change at rounding level is benign when it parts the two trainings no faster than a change of
 # the weights by one unit in the last place does. Over a few dozen steps the benign reorderings of
 # benchmarks/planted.py part no faster at all (ratio 1); a chaotic training that amplifies two small
@@ -32,106 +45,297 @@ _LIKE_ROUNDING = 30.0
 _LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two trainings that are compared."""
+
+    name: str  # as a person would say it
+    commit: Commit
+    params: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""  # another interpreter
+    autocast: str = ""
+
+
+def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
+    """Return the side with these `KEY=VALUE` applied. Raises UsageError for what is no setting."""
+    for text in settings:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(f"{text!r} is no setting", "write KEY=VALUE")
+        if key == "device":
+            kind, _, number = value.partition(":")
+            if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
+                raise UsageError(f"no device {value!r}", "write cpu, cuda or cuda:N")
+            visible = "" if value == "cpu" else number or "0"
+            side = replace(side, environment={**side.environment, "CUDA_VISIBLE_DEVICES": visible})
+        elif key == "autocast":
+            if value not in AUTOCASTS:
+                raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")
+            side = replace(side, autocast=value)
+        elif key == "python":
+            side = replace(side, python=value)
+        elif key in task.params:
+            side = replace(side, params={**side.params, key: _parameter(value)})
+        else:
+            keys = ", ".join(["device", "autocast", "python", *task.params])
+            raise UsageError(f"{task.name} has no setting {key!r}", f"it has {keys}")
+    if settings:
+        side = replace(side, name=f"{side.name} with {' '.join(settings)}")
+    return side
+
+
+def _parameter(text: str) -> object:
+    """Return a number or truth value where it reads as one, as in the suite's file."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainLimits:
+    steps: int = 2000  # after so many a training is ended
+    operators: bool = False
+    seeds: int = 5  # of each side, where the training does not repeat itself
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    task: str
+    a: Side
+    b: Side
+    seed: int
+    steps: int  # that both sides have
+    verdict: str  # "equal", "rounding", "difference", "noise"
+    finding: ExplainFinding | None = None
+    blamed: tuple[Blamed, ...] = ()
+    repeats: bool | None = None  # a, bit by bit; None: it was not needed to know
+    growth: Growth | None = None
+    layers: tuple[Layer, ...] = ()
+    amplified: Growth | None = None  # a against a with its weights moved by rounding
+    vanished: int = 0  # differences inside that had no effect
+    notes: tuple[str, ...] = ()
+    watched: tuple[WatchReport, WatchReport] | None = None  # a and b under watchpoints
+
+
+class Desk:
+    """Runs one task's sides under traces; every run has a folder of its own."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        task: Task,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        limits: ExplainLimits = ExplainLimits(),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.bench, self.task = bench, task
+        self.seed = task.seeds[0] if seed is None else seed
+        self.folder, self.limits, self.say = folder, limits, say
+        self._runs = 0
+
+    def _bench_of(self, side: Side) -> Bench:
+        """Return the bench, with the side's interpreter."""
+        if not side.python:
+            return self.bench
+        name, bench = self.task.name, self.bench
+        python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
+        described = environment.describe(
+            python, device=bench.device, threads=self.task.threads,
+            repo_root=bench.checkouts.repository.root,
+            permit=bench.starts.question(self.task, python),
+        )  # fmt: skip
+        other = replace(
+            bench, interpreters={**bench.interpreters, name: python},
+            environments={**bench.environments, name: described},
+        )  # fmt: skip
+        other._checkout = bench.checkout
+        return other
+
+    def _folder_of_run(self) -> Path:
+        self._runs += 1
+        return self.folder / self.task.name / str(self._runs)
+
+    def run(
+        self, side: Side, full: Sequence[int], *, seed: int | None = None, **more: object
+    ) -> tuple[Diagnostic, list[Trace]]:
+        probe: dict[str, object] = {
+            "kind": "trace", "full": sorted(full), "steps": self.limits.steps,
+            "autocast": side.autocast, "operators": self.limits.operators, **more,
+        }  # fmt: skip
+        done = diagnose(
+            self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
+            self._folder_of_run(), probe, params=side.params,
+            environment={**EAGER, **side.environment},
+        )  # fmt: skip
+        return done, [read(folder) for folder in processes(done.out)]
+
+    def watch(self, side: Side) -> WatchReport:
+        """Train the side under watchpoints. Raises CannotJudge where it does not train."""
+        return watch(
+            self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
+            params=side.params, environment=side.environment,
+        )  # fmt: skip
+
+
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
-    """The first difference between two sides of one task. Raises CannotJudge where side a does not
-    train, or nothing was trained with torch."""
-    task, seed, bench, say = desk.task, desk.seed, desk.bench, desk.say
-    repository = bench.checkouts.repository
-    metrics = {m.name for m in task.metrics if m.kind is Kind.QUALITY} or None
-    full = {*FULL, *_SPARSE}
-    change = hunks(repository, a.commit.sha, b.commit.sha) if a.commit != b.commit else []
-    say(f"{task.name}: {a.name}")
+    """Find the first difference between two sides of one task. Raises CannotJudge where side a
+    does not train, or nothing was trained with torch."""
+    exact = (a.environment, a.python, a.autocast) == (b.environment, b.python, b.autocast)
+    change: list[Hunk] = []
+    if a.commit != b.commit:
+        change = hunks(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
+    runs = _train_both(desk, a, b, exact=exact)
+    left, right, c = runs.left, runs.right, runs.comparison
+    steps = min(left[0].steps, right[0].steps) if right else 0
+    whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal")
+    if runs.crash:
+        crash, blamed = blame(_crash(right, runs.crash), change, desk.bench.tree, runs.files)
+        steps = min((trace.steps for trace in right), default=0)
+        return replace(whole, verdict="difference", finding=crash, blamed=blamed, steps=steps)
+    if c is None:
+        return whole
+    if exact:
+        return _bit_by_bit(desk, whole, runs, c, change)
+    whole = replace(whole, growth=c.growth(), layers=depth(c))
+    finding = unexplained(c, _coarsest(a, b))
+    if finding is None:
+        error = largest_error(c)
+        note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
+        return replace(whole, verdict="rounding", notes=(note,))
+    return replace(whole, verdict="difference", finding=finding)
+
+
+class TracedRuns(NamedTuple):
+    """What both sides did. `crash`: how side b failed, if it did."""
+
+    left: list[Trace]
+    right: list[Trace]
+    full: list[int]  # the steps looked at in full
+    comparison: TraceComparison | None  # of the first process that differs
+    crash: str
+
+    @property
+    def files(self) -> set[str]:
+        return {name for trace in (*self.left, *self.right) for name in trace.files}
+
+
+def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
+    """Train both sides, and again where they part in a step that was not looked at in full."""
+    task = desk.task
+    full = {*_FULL, *_SPARSE}
+    desk.say(f"{task.name}: {a.name}")
     good, left = desk.run(a, sorted(full))
-    if not good.ok and not _cut(left):
+    if not good.ok and not any(trace.cut for trace in left):
         raise CannotJudge(f"{task.name} fails at {a.name}: {good.message}")
     if not left:
         raise CannotJudge(
             f"{task.name} at {a.name} trained nothing that was seen",
             "explain follows trainings with torch that step an optimiser of torch.optim",
         )
-    say(f"{task.name}: {b.name}")
+    desk.say(f"{task.name}: {b.name}")
     bad, right = desk.run(b, sorted(full))
-    crashed = not bad.ok and not _cut(right)
-    whole = Explanation(task.name, a, b, seed, 0, "equal", cut=_cut(left) or _cut(right))
-    c: TraceComparison | None = None
+    crashed = not bad.ok and not any(trace.cut for trace in right)
     for _ in range(3):  # each look further names a step that was not looked at in full
-        c = _first(left, right, metrics)
-        if c is None or inexact(a, b) or (wanted := _unseen(c, full)) is None:
+        c = _first_process(desk, left, right)
+        if c is None or not exact or (wanted := _unseen(c, full)) is None:
             break
         full |= wanted
-        say(f"{task.name}: both again, for a close look at step {max(wanted)}")
+        desk.say(f"{task.name}: both again, for a close look at step {max(wanted)}")
         (good, left), (bad, right) = desk.run(a, sorted(full)), desk.run(b, sorted(full))
-    if crashed:
-        found = _crash(right, bad.message, bench.tree)
-        broken, blamed = blame(found, change, bench.tree, _files(left, right))
-        return replace(
-            whole, verdict="difference", finding=broken, blamed=blamed,
-            steps=min((t.steps for t in right), default=0),
-        )  # fmt: skip
-    steps = min(left[0].steps, right[0].steps) if right else 0
-    whole = replace(whole, steps=steps)
-    if c is None:
-        return whole
-    if inexact(a, b) and not crashed:
-        told = unexplained(c, coarsest(a, b))
-        whole = replace(whole, growth=c.growth(), layers=depth(c))
-        if told is None:
-            note = f"the largest relative error of a module's output in step 0 is {largest(c):.2g}"
-            return replace(whole, verdict="rounding", notes=(note,))
-        return replace(whole, verdict="difference", finding=told)
+    return TracedRuns(left, right, sorted(full), c, bad.message if crashed else "")
+
+
+def _bit_by_bit(
+    desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: Sequence[Hunk]
+) -> Explanation:
+    """Explain the first bit that differs, where it means more than rounding and noise do."""
+    name = f"{whole.task}: {whole.a.name}"
     front = c.front()
     if front is None and c.equal:
-        return replace(whole, vanished=_internal(c))
+        return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
     whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
     finding = judge(c, front) if front is not None else None
     # Where all agrees bit by bit up to a place at which the code says something else, the training
     # has repeated itself as far as it matters.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):
-        say(f"{task.name}: {a.name} again, to see whether it repeats itself")
-        _, twin = desk.run(a, sorted(full))
-        other = _first(left, twin, metrics)
-        repeats = other is None or (other.equal and other.front() is None)
+        desk.say(f"{name} again, to see whether it repeats itself")
+        twin = _first_process(desk, runs.left, desk.run(whole.a, runs.full)[1])
+        repeats = twin is None or (twin.equal and twin.front() is None)
         whole = replace(whole, repeats=repeats)
         if not repeats:
-            return by_statistics(desk, whole, change, other.front() if other else None)
+            return _by_statistics(desk, whole, change, twin.front() if twin else None)
     if front is None or finding is None:
         return replace(whole, notes=("the trainings part, at no place that was looked at",))
-    if desk.limits.operators and (name := first_operator(c, front)):
-        finding = replace(finding, operator=name)
-    finding, blamed = blame(finding, change, bench.tree, _files(left, right))
+    if desk.limits.operators and (operator := first_operator(c, front)):
+        finding = replace(finding, operator=operator)
+    finding, blamed = blame(finding, change, desk.bench.tree, runs.files)
     whole = replace(whole, finding=finding, blamed=blamed, vanished=len(front.vanished))
-    if _may_be_rounding(finding):
-        say(f"{task.name}: {a.name} with its weights moved by rounding, to compare with")
-        _, moved = desk.run(a, sorted(full), perturb=seed)
-        shaken = _first(left, moved, metrics)
-        if shaken is not None:
-            amplified = shaken.growth()
-            whole = replace(whole, amplified=amplified)
-            if like_rounding(c.growth(), amplified):
+    far = finding.distance
+    if finding.cause not in _LITERAL and far is not None and far.rounding:
+        desk.say(f"{name} with its weights moved by rounding, to compare with")
+        moved = desk.run(whole.a, runs.full, perturb=desk.seed)[1]
+        if (shaken := _first_process(desk, runs.left, moved)) is not None:
+            whole = replace(whole, amplified=shaken.growth())
+            if rounding_ratio(c.growth(), shaken.growth()) <= _LIKE_ROUNDING:
                 return replace(whole, verdict="rounding")
     return whole
 
 
-def with_watchpoints(desk: Desk, found: Explanation) -> Explanation:
-    """Both sides once more, under watchpoints: what a person would have been warned of."""
-    for side in (found.a, found.b):
-        if side.autocast:
-            return replace(found, notes=(*found.notes, "watchpoints do not put autocast on a side"))
+def _by_statistics(
+    desk: Desk, whole: Explanation, change: Sequence[Hunk], parted: Front | None
+) -> Explanation:
+    """Explain from several seeds of each side. `parted`: where two runs of side a with one seed
+    first differ."""
+    left: list[Trace] = []
+    right: list[Trace] = []
+    for seed in range(whole.seed, whole.seed + desk.limits.seeds):
+        desk.say(f"{whole.task}: it does not repeat itself; seed {seed} of both sides")
+        for side, traces in ((whole.a, left), (whole.b, right)):
+            traces += desk.run(side, _FULL, seed=seed)[1][:1]
+    where = ""
+    if parted is not None:
+        event = parted.pair.one
+        parts = {"enter": "input", "leave": "output", "init": "weights"}
+        part = parts.get(event.kind, event.kind)
+        where = f" (from step {event.step} on: {part} of {named(event.path)})"
+    note = (
+        f"{whole.a.name} does not repeat itself bit by bit with one seed{where}: "
+        f"statistics over {desk.limits.seeds} seeds"
+    )
+    whole = replace(whole, notes=(*whole.notes, note), growth=None, layers=())
+    finding = first_shift(left, right) if min(len(left), len(right)) >= 3 else None
+    if finding is None:
+        return replace(whole, verdict="noise")
+    files = left[0].files | right[0].files
+    finding, blamed = blame(finding, change, desk.bench.tree, files)
+    return replace(whole, verdict="difference", finding=finding, blamed=blamed)
+
+
+def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
+    """Train both sides once more, under watchpoints: what a person would have been warned of."""
+    if whole.a.autocast or whole.b.autocast:
+        return replace(whole, notes=(*whole.notes, "watchpoints do not put autocast on a side"))
     reports = []
-    for side in (found.a, found.b):
-        desk.say(f"{found.task}: {side.name}, under watchpoints")
+    for side in (whole.a, whole.b):
+        desk.say(f"{whole.task}: {side.name}, under watchpoints")
         try:
             reports.append(desk.watch(side))
         except CannotJudge as error:
-            return replace(found, notes=(*found.notes, str(error)))
-    return replace(found, watched=(reports[0], reports[1]))
+            return replace(whole, notes=(*whole.notes, str(error)))
+    return replace(whole, watched=(reports[0], reports[1]))
 
 
-def _first(
-    left: Sequence[Trace], right: Sequence[Trace], metrics: set[str] | None
+def _first_process(
+    desk: Desk, left: Sequence[Trace], right: Sequence[Trace]
 ) -> TraceComparison | None:
-    """The first process whose trainings differ, by the order in which they started; the last where
-    none does, None where there is none."""
+    """Compare the first process whose trainings differ, by start or rank; the last where none
+    does, None where there is none."""
+    metrics = {m.name for m in desk.task.metrics if m.kind is Kind.QUALITY} or None
     comparison = None
     for one, other in zip(left, right, strict=False):
         comparison = TraceComparison(one, other, metrics)
@@ -141,7 +345,8 @@ def _first(
 
 
 def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
-    """The steps to look at in full, where the trainings part before the first difference seen."""
+    """Return the steps to look at in full, where the trainings part before the first difference
+    that was seen."""
     parted, front = c.parted, c.front()
     if parted is None or (front is not None and front.pair.step <= parted):
         return None
@@ -149,55 +354,40 @@ def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
     return None if wanted <= full else wanted
 
 
-def _internal(c: TraceComparison) -> int:
-    return sum(1 for pair in c.pairs if c.differs(pair))
+def _coarsest(a: Side, b: Side) -> str | None:
+    """Return the type of an autocast on either side."""
+    kinds = {kind for side in (a, b) if (kind := AUTOCASTS.get(side.autocast))}
+    return min(kinds, default=None)  # bfloat16 before float16
 
 
-def _cut(traces: Sequence[Trace]) -> bool:
-    return any(trace.cut for trace in traces)
-
-
-def _files(*sides: Sequence[Trace]) -> set[str]:
-    return {name for traces in sides for trace in traces for name in trace.files}
-
-
-def _crash(traces: Sequence[Trace], message: str, tree: Path) -> ExplainFinding:
-    """Side b breaks where side a trains."""
-    inside = next((trace.inside for trace in reversed(traces) if trace.inside), ())
-    step = traces[-1].steps if traces else 0
-    path = inside[-1] if inside else None
-    said = f"it fails at step {step}: {message}"
+def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
+    """Describe where side b breaks, where side a trains."""
+    step, path, kind = 0, None, ""
     places: list[CodePlace] = []
     if traces:
-        last = [e for e in traces[-1].events if e.site >= 0][-1:]
-        places = [CodePlace("b", "last call", traces[-1].frames(e.site)) for e in last]
-    module = traces[-1].modules.get(path or "") if traces else None
+        last = traces[-1]
+        step = last.steps
+        inside = next((trace.inside for trace in reversed(traces) if trace.inside), ())
+        path = inside[-1] if inside else None
+        module = last.modules.get(path or "")
+        kind = module.short if module else ""
+        sites = [event.site for event in last.events if event.site >= 0][-1:]
+        places = [CodePlace("b", "last call", last.frames(site)) for site in sites]
     return ExplainFinding(
-        FindingPhase.CRASH, step, path, module.short if module else "", "", "crash", said,
-        places=tuple(places), sureness=Sureness.SURE,
+        FindingPhase.CRASH, step, path, kind, "", "crash", f"it fails at step {step}: {message}",
+        places=places, sureness=Sureness.SURE,
     )  # fmt: skip
 
 
-def _may_be_rounding(finding: ExplainFinding) -> bool:
-    return finding.cause not in _LITERAL and (
-        finding.distance is not None and finding.distance.rounding
-    )
-
-
-def like_rounding(found: Growth, amplified: Growth) -> bool:
-    """Whether two trainings part no faster than rounding alone makes them part."""
-    return rounding_ratio(found, amplified) <= _LIKE_ROUNDING
-
-
-def rounding_ratio(found: Growth, amplified: Growth) -> float:
-    """How many times faster; the ninth decile over the steps, infinite where no loss was seen or
-    only the first of them diverges."""
-    if found.diverged is not None and amplified.diverged is None:
+def rounding_ratio(growth: Growth, amplified: Growth) -> float:
+    """Return how many times faster two trainings part than rounding alone makes them part: the
+    ninth decile over the steps, infinite where no loss was seen or only the first diverges."""
+    if growth.diverged is not None and amplified.diverged is None:
         return math.inf
     floor = 1e-7  # single precision has no smaller relative difference
     ratios = [
         max(x, floor) / max(y, floor)
-        for x, y in zip(found.loss, amplified.loss, strict=False)
+        for x, y in zip(growth.loss, amplified.loss, strict=False)
         if x == x and y == y
     ]
     if len(ratios) < 2:

@@ -1,16 +1,21 @@
-"""What a diagnosis says, and the small phrases it is made of."""
+"""What a diagnosis says, the small phrases it is made of, and which part of a commit's change
+touches the code that it names."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from celedger.diagnose.distance import Distance
 from celedger.diagnose.trace import Event, Frame, Module, Trace
+from celedger.repo.hunks import Hunk
+
+_NEAR = 3  # lines: a call that spans several is reported at its first or last
 
 
 class FindingPhase(StrEnum):
@@ -31,8 +36,7 @@ class Sureness(StrEnum):
     UNSURE = "unsure"
 
 
-@dataclass(frozen=True, slots=True)
-class CodePlace:
+class CodePlace(NamedTuple):
     """A line of code that has to do with it, on one side ("a" or "b"), innermost frame first."""
 
     side: str
@@ -51,17 +55,12 @@ class ExplainFinding:
     sentence: str
     distance: Distance | None = None
     operator: str = ""
-    facts: tuple[str, ...] = ()
-    places: tuple[CodePlace, ...] = ()
+    facts: Sequence[str] = ()
+    places: Sequence[CodePlace] = ()
     sureness: Sureness = Sureness.UNSURE
-    evaluation: int = 0
-    hints: tuple[str, ...] = field(default=())
 
 
-# Calls that seldom are what matters where others are new, too.
-VIEWS = {
-    "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
-}  # fmt: skip
+# --- phrases
 
 
 def named(path: str | None) -> str:
@@ -72,14 +71,12 @@ def named(path: str | None) -> str:
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    said = ", ".join(f"`{name}`" for name in names[:shown])
-    return said + (f" and {len(names) - shown} more" if len(names) > shown else "")
+    listed = ", ".join(f"`{name}`" for name in names[:shown])
+    return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def figure(value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:.4g}"
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
 def share(value: float) -> str:
@@ -87,16 +84,8 @@ def share(value: float) -> str:
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.2g} %"
 
 
-def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ: name, old, new; None for one that is not there."""
-    return [
-        (name, a.get(name), b.get(name))
-        for name in dict.fromkeys([*a, *b])
-        if a.get(name) != b.get(name)
-    ]
-
-
 def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
+    """`eps 1e-05 → 0.001`."""
     return ", ".join(f"{name} {_shown(old)} → {_shown(new)}" for name, old, new in changes)
 
 
@@ -106,60 +95,97 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def call(event: Event) -> str:
-    return f"{event.name}({event.literals})"
-
-
-def calls_changed(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """The calls that only one side makes, by function and arguments: gone, and new."""
-
-    def left(mine: Sequence[Event], theirs: Sequence[Event]) -> list[Event]:
-        spare = Counter(call(event) for event in theirs)
-        found = []
-        for event in mine:
-            if spare[call(event)]:
-                spare[call(event)] -= 1
-            else:
-                found.append(event)
-        return found
-
-    return left(a, b), left(b, a)
-
-
-def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
-    """The first call of either side with a result that the other side never has."""
-
-    def first(mine: Sequence[Event], theirs: Sequence[Event]) -> Event | None:
-        known = {tensor.hash for event in theirs for tensor in event.tensors}
-        for event in mine:
-            if any(tensor.hash not in known for tensor in event.tensors):
-                return event
-        return None
-
-    return first(a, b), first(b, a)
-
-
-def owner_of(path: str) -> str:
-    """The module that holds a parameter or buffer."""
-    head, dot, _ = path.rpartition(".")
-    if dot:
-        return head
-    return path.partition(":")[0] + ":" if ":" in path else ""
+# --- places in the code
 
 
 def places_of(trace: Trace, side: str, event: Event | None, what: str) -> list[CodePlace]:
-    frames = trace.frames(event.site) if event is not None else ()
+    return site_of(trace, side, event.site, what) if event is not None else []
+
+
+def site_of(trace: Trace, side: str, site: int, what: str) -> list[CodePlace]:
+    frames = trace.frames(site)
     return [CodePlace(side, what, frames)] if frames else []
 
 
 def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
-    """Where a module is constructed, and where its forward is written."""
+    """Return where a module is constructed, and where its forward is written."""
     if module is None:
         return []
-    found = []
-    if frames := trace.frames(module.created):
-        found.append(CodePlace(side, "constructed", frames))
+    places = site_of(trace, side, module.created, "constructed")
     if module.code is not None and not module.of_torch:
-        file, first, last = module.code
-        found.append(CodePlace(side, "forward", (Frame(file, first, f"forward …{last}"),)))
-    return found
+        places.append(function_place(side, "forward", module.code))
+    return places
+
+
+def function_place(side: str, name: str, code: Sequence[Any]) -> CodePlace:
+    """Return the place of a whole function: its file, first and last line."""
+    return CodePlace(side, name, (Frame(code[0], code[1], f"{name} …{code[2]}"),))
+
+
+# --- blame
+
+
+class Blamed(NamedTuple):
+    """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
+    (2), or it is in a file that was loaded (3); it is of comments and blanks alone (4)."""
+
+    hunk: Hunk
+    closeness: int
+
+
+def path_in_tree(tree: Path, file: str) -> str | None:
+    """Return a file's path as git names it, None outside of the tree."""
+    try:
+        return Path(file).relative_to(tree).as_posix()
+    except ValueError:
+        return None
+
+
+def blame(
+    finding: ExplainFinding, hunks: Sequence[Hunk], tree: Path, loaded: Iterable[str]
+) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
+    """Return the hunks that have to do with it, the closest first, and the finding with its
+    sureness in their light: a place that the change does not touch is no proof."""
+    files = {path_in_tree(tree, name) for name in loaded}
+    frames = [(place.side, frame) for place in finding.places for frame in place.frames]
+    ranked = []
+    for hunk in hunks:
+        ranks = [_closeness(hunk, tree, side, frame) for side, frame in frames]
+        closeness = min((rank for rank in ranks if rank is not None), default=3)
+        if closeness < 3 or files & {hunk.new, hunk.old}:
+            at = ranks.index(closeness) if closeness < 3 else len(ranks)
+            ranked.append((at, Blamed(hunk, 4 if cosmetic(hunk) else closeness)))
+    ranked.sort(key=lambda row: (row[1].closeness, row[0]))
+    blamed = tuple(one for _, one in ranked)
+    sure = finding.sureness
+    close = bool(blamed) and blamed[0].closeness <= 1
+    if sure is Sureness.LIKELY and not close and finding.phase is not FindingPhase.CRASH:
+        sure = Sureness.LIKELY if len(blamed) == 1 else Sureness.UNSURE
+    elif sure is Sureness.UNSURE and blamed and blamed[0].closeness == 0:
+        sure = Sureness.LIKELY
+    return replace(finding, sureness=sure), blamed
+
+
+def cosmetic(hunk: Hunk) -> bool:
+    """Return True if only comments and blank lines differ. A `#` in a string may hide a change of
+    the string behind it: such a hunk is ranked lower, never left out."""
+    code: dict[str, list[str]] = {"-": [], "+": []}
+    for line in hunk.lines:
+        if text := line[1:].split("#")[0].strip():
+            code[line[0]].append(text)
+    return code["-"] == code["+"]
+
+
+def _closeness(hunk: Hunk, tree: Path, side: str, frame: Frame) -> int | None:
+    path = path_in_tree(tree, frame.file)
+    if path is None:
+        return None
+    function = re.fullmatch(r"\w+ …(\d+)", frame.function)  # a place may be a whole function
+    first, last = frame.line, int(function[1]) if function else frame.line
+    if hunk.touches(path, first, last, side=side):
+        return 0 if first == last else 1
+    if hunk.touches(path, first - _NEAR, last + _NEAR, side=side):
+        return 1
+    if path in (hunk.old, hunk.new):
+        return 1 if re.search(rf"\b{re.escape(frame.function)}\b", hunk.around) else 2
+    return None

@@ -1,39 +1,25 @@
 """Rules of the table of causes (celedger.diagnose.causes) on what a step starts with: its
-weights and its data."""
+weights and its data. A rule gives a sentence, or fields of the finding."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from celedger.diagnose.difference import Pair
-from celedger.diagnose.distance import distance, same_law, spread
-from celedger.diagnose.finding import (
-    CodePlace,
-    call,
-    code_of,
-    figure,
-    named,
-    owner_of,
-    places_of,
-    share,
-    some,
-)
-from celedger.diagnose.scene import RuleAnswer, Scene, code_on, only_on_one_side
-from celedger.diagnose.trace import Event, Tensor, Trace
+from celedger.diagnose.distance import distance, same_distribution, spread
+from celedger.diagnose.finding import code_of, figure, named, share, site_of, some
+from celedger.diagnose.scene import Scene
+from celedger.diagnose.trace import Tensor, owner_of
 
 _FEW = 2  # elements: no distribution can be told from so few
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 REORDERED = "random numbers are drawn in another order while the model is made"
 
 
-# --- weights at the start ------------------------------------------------------------------------
-
-
-def _other_weights(s: Scene) -> list[Pair]:
-    return [p for p in s.c.pairs if p.one.kind == "init" and s.c.differs(p)]
+# --- weights
 
 
 def _is_redrawn(pair: Pair) -> bool:
@@ -41,47 +27,42 @@ def _is_redrawn(pair: Pair) -> bool:
     none: they count as redrawn where the same call drew them."""
     assert pair.a is not None and pair.b is not None
     x, y = pair.a.tensors[0], pair.b.tensors[0]
-    if pair.one.name != "parameter":
-        return False
     writers = [str(event.raw.get("o", "")) for event in (pair.a, pair.b)]
-    if x.size <= _FEW and (x.shape, x.dtype) == (y.shape, y.dtype) and writers[0] == writers[1]:
-        return any(word in writers[0] for word in _DRAWING) or same_law(x, y)
-    return same_law(x, y)
+    few = x.size <= _FEW and (x.shape, x.dtype) == (y.shape, y.dtype) and writers[0] == writers[1]
+    drawn = few and any(word in writers[0] for word in _DRAWING)
+    return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
 
 
-def wrong_weights(s: Scene) -> RuleAnswer | None:
-    pairs = _other_weights(s)
+def wrong_weights(s: Scene) -> dict[str, Any] | None:
+    pairs = s.c.differing("init")
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]
     if not wrong:
         return None
     a, b = wrong[0].a, wrong[0].b
     assert a is not None and b is not None and b.path is not None
-    path = owner_of(b.path)
+    module = owner_of(b.path)
     role = "buffer" if b.name == "buffer" else "initialisation of"
-    sentence = f"{role} `{b.path}` differs{_distribution(a.tensors[0], b.tensors[0])}"
+    sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
         sentence += f", and that of {some(others)}"
-    old, new = (f"{e.raw['o']}({e.literals})" if "o" in e.raw else "" for e in (a, b))
+    old, new = (f"{e.raw['o']}({e.raw.get('l', '')})" if "o" in e.raw else "" for e in (a, b))
     if new and not old:
         sentence += f"; `{new}` writes it"
     if old and old != new:
         sentence += f"; `{old}` wrote it, now {f'`{new}`' if new else 'nothing'} does"
-    places = [
-        *places_of(s.c.b, "b", b, "initialised"), *places_of(s.c.a, "a", a, "initialised"),
-        *_made(s.c.b, "b", b), *_made(s.c.a, "a", a), *code_of(s.c.b, "b", s.module(path)),
-    ]  # fmt: skip
+    places = s.both_places(a, b, "initialised")
+    for trace, side, event in ((s.c.b, "b", b), (s.c.a, "a", a)):
+        places += site_of(trace, side, event.raw.get("v", -1), "made a parameter")
     rest = [str(p.one.path) for p in pairs if p not in wrong]
-    facts = [f"drawn anew, with the same distribution: {some(rest)}"] if rest else []
-    far = distance(a.tensors[0], b.tensors[0])
-    return RuleAnswer(sentence, path, places, f"`{b.path}`", new, facts, far=far)
+    return {
+        "sentence": sentence, "module": module, "tensor": f"`{b.path}`", "operator": new,
+        "places": [*places, *code_of(s.c.b, "b", s.module(module))],
+        "facts": [f"drawn anew, with the same distribution: {some(rest)}"] if rest else [],
+        "distance": distance(a.tensors[0], b.tensors[0]),
+    }  # fmt: skip
 
 
-def _made(trace: Trace, side: str, event: Event) -> list[CodePlace]:
-    frames = trace.frames(event.raw.get("v", -1))
-    return [CodePlace(side, "made a parameter", frames)] if frames else []
-
-
-def _distribution(x: Tensor, y: Tensor) -> str:
+def _shift(x: Tensor, y: Tensor) -> str:
     if x.shape != y.shape:
         return f": shape {list(x.shape)} → {list(y.shape)}"
     if x.dtype != y.dtype:
@@ -90,54 +71,45 @@ def _distribution(x: Tensor, y: Tensor) -> str:
     if far.ratio == far.ratio:
         return f": it is {figure(far.ratio)} times what it was"
     one, other = spread(x), spread(y)
-    if one.deviation != other.deviation and max(one.deviation, other.deviation) > 0:
-        moved = abs(other.mean - one.mean) > 0.1 * max(one.deviation, other.deviation)
-        means = f", mean {figure(one.mean)} → {figure(other.mean)}" if moved else ""
-        return f": standard deviation {figure(one.deviation)} → {figure(other.deviation)}{means}"
+    means = f"mean {figure(one.mean)} → {figure(other.mean)}"
+    widest = max(one.deviation, other.deviation)
+    if one.deviation != other.deviation and widest > 0:
+        moved = abs(other.mean - one.mean) > 0.1 * widest
+        deviations = f"{figure(one.deviation)} → {figure(other.deviation)}"
+        return f": standard deviation {deviations}" + (f", {means}" if moved else "")
     if one.mean != other.mean:
-        return f": mean {figure(one.mean)} → {figure(other.mean)}"
+        return f": {means}"
     return f" in {share(far.share)} of its elements"
 
 
-def redrawn(s: Scene, sentence: str, **more: object) -> RuleAnswer:
-    """Weights of the same distribution with other numbers: what draws before them is the cause."""
-    a, b = s.other_draw
-    pairs = _other_weights(s)
-    first = pairs[0].one.path
-    facts = [
-        f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
-    ]
-    places = [*places_of(s.c.b, "b", b, "draws"), *places_of(s.c.a, "a", a, "draws")]
-    module = owner_of(str(first))
-    return replace(RuleAnswer(sentence, module, places, f"`{first}`", facts=facts), **more)  # type: ignore[arg-type]
+def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
+    """Describe weights of the same distribution with other numbers: what draws before them is the
+    cause."""
+    pairs = s.c.differing("init")
+    first = str(pairs[0].one.path)
+    fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
+    return {
+        "sentence": sentence, "module": owner_of(first), "tensor": f"`{first}`", "facts": [fact],
+        "places": s.drawing_places, **more,
+    }  # fmt: skip
 
 
-def module_drawn(s: Scene, *, added: bool) -> RuleAnswer | None:
-    modules = [module for module in only_on_one_side(s, added=added) if module.shapes]
-    if not modules:
+def module_drawn(s: Scene, *, added: bool) -> dict[str, Any] | None:
+    module = next((module for module in s.only(added=added) if module.shapes), None)
+    if module is None:
         return None
-    module = modules[0]
-    answer = redrawn(
-        s, f"{named(module.path)} ({module.short}) was {'added' if added else 'removed'}; "
-        f"{REORDERED} from there", module=module.path,
-    )  # fmt: skip
-    return replace(answer, places=[*code_on(s, module, added=added), *answer.places])
+    became = "added" if added else "removed"
+    sentence = f"{named(module.path)} ({module.short}) was {became}; {REORDERED} from there"
+    codes = s.both_codes(None, module) if added else s.both_codes(module, None)
+    places = [*codes, *s.drawing_places]
+    return redrawn(s, sentence, module=module.path, places=places)
 
 
-def drawn(s: Scene) -> str:
-    a, b = s.other_draw
-    if a is None or b is None:
-        event, verb = (b, "new") if a is None else (a, "gone")
-        assert event is not None
-        return f"`{call(event)}` is {verb}"
-    return f"`{call(b)}` where `{call(a)}` was"
-
-
-# --- data ----------------------------------------------------------------------------------------
+# --- data
 
 
 def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
-    """The rows of the first batch that differs, sorted."""
+    """Return the rows of the first batch that differs, sorted."""
     for x, y in zip(s.c.a.rows["input"], s.c.b.rows["input"], strict=False):
         if not np.array_equal(x, y):
             return np.sort(x).tolist(), np.sort(y).tolist()
@@ -145,13 +117,13 @@ def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
 
 
 def shared_rows(s: Scene) -> float:
-    """The share of all rows that both sides have, counting repeats, of the shorter."""
+    """Return the share of all rows that both sides have, counting repeats, of the shorter."""
     mine, theirs = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
     both = sum((Counter(mine) & Counter(theirs)).values())
     return both / max(1, min(len(mine), len(theirs)))
 
 
-def data_order(s: Scene) -> RuleAnswer | None:
+def data_order(s: Scene) -> str | dict[str, Any] | None:
     if (rows := other_batch(s)) is None:
         return None
     if rows[0] == rows[1]:
@@ -160,28 +132,26 @@ def data_order(s: Scene) -> RuleAnswer | None:
         sentence = "the data come in another order: the same rows, in other batches"
     else:
         return None
-    if not _drew_before(s) or s.other_draw == (None, None):
-        return RuleAnswer(sentence)
-    a, b = s.other_draw
-    places = [*places_of(s.c.b, "b", b, "draws"), *places_of(s.c.a, "a", a, "draws")]
-    sentence += f", because random numbers are drawn in another order: {drawn(s)}"
-    return RuleAnswer(sentence, places=places)
+    if not _drew_before(s) or not s.drawn:
+        return sentence
+    sentence += f", because random numbers are drawn in another order: {s.drawn}"
+    return {"sentence": sentence, "places": s.drawing_places}
 
 
 def _drew_before(s: Scene) -> bool:
     """Return True if the generators' states already differed when the step began."""
     traces = (s.c.a, s.c.b)
     if s.step == 0:
-        marks = [next((dict(e.raw["x"]) for e in t.of("random")), None) for t in traces]
-        return marks[0] != marks[1]
+        one, other = (next((e.raw["x"] for e in t.of("random")), None) for t in traces)
+        return bool(one != other)
     before = [t.pulses[s.step - 1].random for t in traces if len(t.pulses) >= s.step]
     return len(before) == 2 and before[0] != before[1]
 
 
 def scaled_input(s: Scene) -> str | None:
-    x, y = s.x, s.y
-    one, other = spread(x), spread(y)
-    if not one.deviation or abs(float(np.corrcoef(x.values, y.values)[0, 1])) <= 0.99999:
+    one, other = spread(s.x), spread(s.y)
+    correlated = one.deviation and abs(float(np.corrcoef(s.x.values, s.y.values)[0, 1])) > 0.99999
+    if not correlated:
         return None
     slope = other.deviation / one.deviation
     shift = other.mean - slope * one.mean

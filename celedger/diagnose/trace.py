@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     file: str
     line: int
     function: str
@@ -64,12 +63,13 @@ class Event:
 
     @property
     def drew(self) -> bool:
-        """Whether random numbers were drawn since the event before."""
+        """Return True if random numbers were drawn since the event before."""
         return "y" in self.raw
 
     @property
-    def literals(self) -> str:
-        return str(self.raw.get("l", ""))
+    def call(self) -> str:
+        """A call with its arguments: `softmax(_, dim=1)`."""
+        return f"{self.name}({self.raw.get('l', '')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +90,13 @@ class Module:
         return self.kind.startswith("torch.")
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(NamedTuple):
     """What is known of every step."""
 
     step: int
-    batch: str
     losses: tuple[tuple[str, float], ...]  # hash and value, one a backward pass
     params: str
     random: Mapping[str, str]
-    norm: float  # L2, of all parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +105,10 @@ class Trace:
     modules: Mapping[str, Module]
     pulses: tuple[Pulse, ...]
     sites: Mapping[int, tuple[Frame, ...]]
-    rows: Mapping[str, tuple[Digests, ...]]  # "input" and "target": a row's digest, by pass
+    rows: Mapping[str, Sequence[Digests]]  # "input" and "target": a row's digest, by pass
     ended: bool  # in its own time; else it was killed, or never came to an end
     cut: bool  # after as many steps as were asked for
-    inside: tuple[str, ...]  # modules whose forward pass an exception left
+    inside: Sequence[str]  # modules whose forward pass an exception left
     files: frozenset[str]  # Python files that were loaded
 
     def of(self, *kinds: str) -> Iterator[Event]:
@@ -126,14 +123,14 @@ class Trace:
 
 
 def processes(out: Path) -> list[Path]:
-    """The folders of all processes that trained and left a record, by their start or rank."""
+    """Return the folders of all processes that trained and left a record, by start or rank."""
     folders = [p for p in out.iterdir() if p.name.isdigit() and (p / EVENTS).exists()]
     return sorted(folders, key=lambda p: int(p.name))
 
 
 def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
-    """The events of a process, of some kinds or all. A half-written last line (it was killed) is
-    left out."""
+    """Yield the events of a process, of some kinds or all. A half-written last line (it was killed)
+    is left out."""
     for line in (folder / EVENTS).read_bytes().splitlines():
         try:
             event: dict[str, Any] = json.loads(line)
@@ -144,80 +141,71 @@ def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
 
 
 def read(folder: Path) -> Trace:
-    """The trace in a process's folder."""
-    values = _memory(folder / "values.bin", "<f8")
-    digests = _memory(folder / "rows.bin", "<u8")
+    """Return the trace in a process's folder."""
+    values = _array(folder / "values.bin", "<f8")
+    digests = _array(folder / "rows.bin", "<u8")
     events: list[Event] = []
     modules: dict[str, Module] = {}
     pulses: list[Pulse] = []
     sites: dict[int, tuple[Frame, ...]] = {}
     rows: dict[str, list[Digests]] = {"input": [], "target": []}
-    end: dict[str, Any] | None = None
+    end: dict[str, Any] = {}
     for raw in records(folder):
-        kind = raw["k"]
-        if kind == "site":
-            sites[raw["id"]] = tuple(Frame(*frame) for frame in raw["s"])
-        elif kind == "module":
-            modules.setdefault(raw["p"], _module(raw))
-        elif kind == "rows":
-            rows[raw["r"]].append(digests[raw["o"] : raw["o"] + raw["m"]])
-        elif kind == "end":
-            end = raw
-        else:
-            if kind == "pulse":
-                pulses.append(_pulse(raw))
-            events.append(_event(len(events), raw, values))
-    end_of = end or {}
+        match raw["k"]:
+            case "site":
+                sites[raw["id"]] = tuple(Frame(*frame) for frame in raw["s"])
+            case "module":
+                shapes = {name: tuple(shape) for name, shape in raw["s"].items()}
+                code = tuple(raw["f"]) or None
+                module = Module(raw["p"], raw["c"], raw["a"], shapes, code, raw["w"])
+                modules.setdefault(module.path, module)
+            case "rows":
+                rows[raw["r"]].append(digests[raw["o"] : raw["o"] + raw["m"]])
+            case "end":
+                end = raw
+            case "pulse":
+                losses = tuple((mark, number(value)) for mark, value in raw["loss"])
+                pulses.append(Pulse(raw["t"], losses, raw["params"], raw["random"]))
+            case _:
+                events.append(_event(len(events), raw, values))
     return Trace(
-        tuple(events), modules, tuple(pulses), sites,
-        {role: tuple(found) for role, found in rows.items()},
-        end is not None, bool(end_of.get("cut")), tuple(end_of.get("inside", ())),
-        frozenset(end_of.get("files", ())),
+        tuple(events), modules, tuple(pulses), sites, rows, bool(end), end.get("cut", False),
+        end.get("inside", ()), frozenset(end.get("files", ())),
     )  # fmt: skip
 
 
-def _memory(path: Path, kind: str) -> Any:
-    return np.fromfile(path, dtype=kind) if path.exists() else np.empty(0, kind)
+def _array(path: Path, dtype: str) -> Any:
+    return np.fromfile(path, dtype=dtype) if path.exists() else np.empty(0, dtype)
 
 
 def _event(order: int, raw: Mapping[str, Any], values: Values) -> Event:
-    told = raw.get("x", ())
-    found = [told] if isinstance(told, dict) and "d" in told else told
-    tensors = tuple(_tensor(one, values) for one in found) if isinstance(found, list) else ()
-    number = raw.get("n", 0)
-    name = raw.get("q") or raw.get("r") or raw.get("o") or ""
+    described = raw.get("x", ())
+    if isinstance(described, dict):  # a single tensor, or what is none
+        described = [described] if "d" in described else []
+    evaluation = raw.get("e", 0) if raw["k"] != "report" else 0
     return Event(
-        order, raw["k"], raw.get("t", 0), raw.get("p"), number, str(name), raw.get("e", 0)
-        if isinstance(raw.get("e", 0), int) and raw["k"] != "report" else 0,
-        tensors, raw.get("w", -1), raw,
+        order, raw["k"], raw.get("t", 0), raw.get("p"), raw.get("n", 0),
+        str(raw.get("q") or raw.get("r") or raw.get("o") or ""), evaluation,
+        tuple(_tensor(one, values) for one in described), raw.get("w", -1), raw,
     )  # fmt: skip
 
 
 def _tensor(raw: Mapping[str, Any], values: Values) -> Tensor:
     start = raw.get("o", 0)
     return Tensor(
-        raw.get("h", ""), raw["d"], tuple(raw["s"]), bool(raw["g"]), bool(raw.get("f", True)),
+        raw.get("h", ""), raw["d"], tuple(raw["s"]), raw["g"], raw.get("f", True),
         values[start : start + raw.get("k", 0)],
     )  # fmt: skip
 
 
-def _module(raw: Mapping[str, Any]) -> Module:
-    code = raw["f"]
-    return Module(
-        raw["p"], raw["c"], raw["a"], {name: tuple(shape) for name, shape in raw["s"].items()},
-        (code[0], code[1], code[2]) if code else None, raw["w"],
-    )  # fmt: skip
-
-
-def _pulse(raw: Mapping[str, Any]) -> Pulse:
-    losses = tuple((mark, number(value)) for mark, value in raw["loss"])
-    return Pulse(raw["t"], raw["batch"], losses, raw["params"], raw["random"], number(raw["size"]))
-
-
 def number(value: object) -> float:
-    """A number that JSON may have had to spell."""
+    """Return a number that JSON may have had to spell."""
     return float("nan") if value is None else float(str(value))
 
 
-def same_tensors(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    return len(left) == len(right) and all(a.same(b) for a, b in zip(left, right, strict=True))
+def owner_of(path: str) -> str:
+    """Return the module that holds a parameter or buffer."""
+    head, dot, _ = path.rpartition(".")
+    if dot:
+        return head
+    return path.partition(":")[0] + ":" if ":" in path else ""

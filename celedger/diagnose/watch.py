@@ -1,20 +1,49 @@
-"""Watch one training of a task, in a run outside the record, and judge what was seen."""
+"""Watch one training of a task, in a run outside the record: what in it is out of its range, where
+that began, and what to try.
+
+A watchpoint has a figure, a recommended threshold beyond which it fires, and the reason for that
+threshold beside it. The thresholds were set so that no task of the shipped suites fires one
+(docs/watch.md has the distance of each), and can be changed. Where MindInsight's debugger
+recommends a value (conditionmgr/recommender.py of MindSpore's MindInsight), it is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from celedger.diagnose import watchpoints
-from celedger.diagnose.watch_rules import overflow_step, sound
+from celedger.diagnose import watch_rules
+from celedger.diagnose.watch_rules import Beyond, TensorPlace, overflow_step
 from celedger.diagnose.watched import LossScale, Watched, loss_scale, read
-from celedger.diagnose.watchpoints import WatchpointFinding
-from celedger.errors import CannotJudge
+from celedger.errors import CannotJudge, UsageError
 from celedger.model import Commit, Task
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
+
+WatchRule = Callable[[Watched, Beyond], Iterable[TensorPlace]]
+
+
+@dataclass(frozen=True, slots=True)
+class Watchpoint:
+    """`recommended`: the figure beyond which it fires (at or below which, with `below`)."""
+
+    name: str
+    recommended: float
+    measures: str  # the figure, in words
+    advice: str
+    rule: WatchRule  # every place beyond the threshold
+    below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatchpointFinding:
+    watchpoint: Watchpoint
+    threshold: float
+    first: TensorPlace  # the earliest step, and in it what the training made first
+    more: int  # other modules and tensors where it fired, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +58,7 @@ class WatchReport:
     task: Task
     commit: Commit
     seed: int
-    trainings: tuple[JudgedTraining, ...]  # one for each process that trained, by their start
+    trainings: tuple[JudgedTraining, ...]  # one for each process that trained, by start or rank
     failed: str = ""  # why the run did not end well, if it did not
 
     @property
@@ -54,7 +83,7 @@ def watch(
 
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
     """
-    watchpoints.limits(thresholds)  # what is misspelt is said before a training
+    limits(thresholds)  # what is misspelt is said before a training
     variables = {**EAGER, **(environment or {})}
     run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
     done = run(folder / "watch", {"kind": "watch"})
@@ -63,15 +92,14 @@ def watch(
     # The step before, too: what breaks a gradient shows in the next step's loss.
     steps = sorted({s for step in broken if step is not None for s in (step - 1, step) if s >= 0})
     if steps:
-        probe = {"kind": "watch", "closely": steps}
-        closer = read(run(folder / "closer", probe).out)
-        for i, (step, seen) in enumerate(zip(broken, closer, strict=False)):
+        closer = read(run(folder / "closer", {"kind": "watch", "closely": steps}).out)
+        for i, (step, close) in enumerate(zip(broken, closer, strict=False)):
             if step is not None:
-                trainings[i] = _with_steps(trainings[i], seen, {step - 1, step})
-    judged = tuple(
-        JudgedTraining(one, tuple(watchpoints.judge(one, thresholds)), loss_scale(sound(one)))
-        for one in trainings
-    )
+                numbered = {one.number: one for one in trainings[i].steps}
+                numbered |= {one.number: one for one in close.steps if step - one.number in (0, 1)}
+                ordered = [numbered[number] for number in sorted(numbered)]
+                trainings[i] = replace(trainings[i], steps=ordered)
+    judged = tuple(judge(training, thresholds) for training in trainings)
     report = WatchReport(task, commit, seed, judged, "" if done.ok else done.message)
     if not report.fired and not any(training.optimisers for training in trainings):
         reason = done.message or "no process of it took an optimiser's step with torch"
@@ -79,7 +107,135 @@ def watch(
     return report
 
 
-def _with_steps(training: Watched, closer: Watched, numbers: Collection[int]) -> Watched:
-    found = [step for step in closer.steps if step.number in numbers]
-    others = [step for step in training.steps if step.number not in {s.number for s in found}]
-    return replace(training, steps=tuple(sorted([*others, *found], key=lambda s: s.number)))
+def limits(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the thresholds: the recommended ones, with those given changed. Raises UsageError."""
+    recommended = {point.name: point.recommended for point in WATCHPOINTS}
+    for name in values:
+        if name not in recommended:
+            names = ", ".join(recommended)
+            raise UsageError(f"there is no watchpoint {name!r}", f"there are {names}")
+    return recommended | dict(values)
+
+
+def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
+    """Say what fired, in the order of `WATCHPOINTS`: causes before consequences."""
+    bounds = limits(thresholds)
+    findings = []
+    clean = watch_rules.before_overflow(training)
+    for point in WATCHPOINTS:
+        limit = bounds[point.name]
+        beyond = limit.__ge__ if point.below else partial(_above, limit)
+        seen = training if point.name == "overflow" else clean
+        if places := list(point.rule(seen, beyond)):
+            first = min(places, key=lambda place: place.step)
+            others = {(place.module, place.tensor) for place in places}
+            findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
+    return JudgedTraining(training, tuple(findings), loss_scale(clean))
+
+
+def _above(limit: float, figure: float) -> bool:
+    return not figure <= limit or figure == math.inf
+
+
+WATCHPOINTS = (
+    # MindInsight recommends the same: any value that is not finite.
+    Watchpoint(
+        "overflow", math.inf, "largest absolute value",
+        "look at that operator's inputs: a division, logarithm, root or exponential without a"
+        " bound; in half precision, compute it in float32 (`.float()`) or lower the loss scale",
+        watch_rules.overflow,
+    ),
+    # With a quarter of its values gone an operator computes something else. A judgement: healthy
+    # trainings of the suites in float32 and bfloat16 lose none, float16 ones were not measured.
+    Watchpoint(
+        "underflow", 0.25, "share of non-zero values made zero",
+        "in the backward pass scale the loss (see below); in the forward pass compute in float32,"
+        " and log(1 + x) as log1p(x)",
+        watch_rules.underflow,
+    ),
+    Watchpoint(
+        "stale-batch", watch_rules.STUCK - 1.0, "looks with the same batch",
+        "draw the next batch inside the loop; look at `next(iter(loader))` and the sampler's seed",
+        watch_rules.stale,
+    ),
+    # He et al. 2015 want std = gain / sqrt(fan-in) with gain sqrt(2); torch's default has 0.58, and
+    # the largest gain of torch.nn.init.calculate_gain is 5/3. Three times that: 5. Below 1/50 eight
+    # layers shrink a signal beyond float32; a branch scaled by depth (GPT-2: 1/sqrt(2 N)) has 0.05.
+    Watchpoint(
+        "weight-init-large", 5.0, "std times root of fan-in",
+        "draw it with torch.nn.init.kaiming_normal_ or xavier_uniform_: std about 1 / sqrt(fan-in)",
+        watch_rules.initial_gain,
+    ),
+    Watchpoint(
+        "weight-init-small", 0.02, "std times root of fan-in",
+        "draw it with torch.nn.init.kaiming_normal_ or xavier_uniform_: std about 1 / sqrt(fan-in)",
+        watch_rules.initial_gain, below=True,
+    ),
+    # MindInsight asks for 100 % zeros; heads and residual branches begin so on purpose, and part.
+    Watchpoint(
+        "weight-symmetric", 0.0, "largest difference between units, after 3 steps",
+        "draw the first weights at random: units that begin alike stay alike",
+        watch_rules.alike, below=True,
+    ),
+    # MindInsight compares with rtol 1e-5; here not one bit of any element moved.
+    Watchpoint(
+        "weight-unchanged", 0.0, "largest change of an element",
+        "look for a detach(), a no_grad() or an unused branch before it, for the learning rate, and"
+        " whether the optimiser holds it; freeze on purpose with requires_grad_(False)",
+        watch_rules.stuck, below=True,
+    ),
+    # Guidance is |Δw| / |w| near 1e-3 (Karpathy, CS231n, "Ratio of weights:updates"); averaged_cnn,
+    # trained at a high rate on purpose, reaches 0.5. Nothing is left of a weight that moves by more
+    # than itself. MindInsight recommends the same.
+    Watchpoint(
+        "weight-change-large", 1.0, "|Δw| / |w| of a step",
+        "lower the learning rate, tenfold at first; warm it up; clip the gradient's norm",
+        watch_rules.large_change,
+    ),
+    # A ten-thousandth of the guidance: at 1e-7 float32 rounds the step away (2^-24 = 6e-8).
+    # MindInsight recommends 1e-4, where the last steps of a falling schedule would fire.
+    Watchpoint(
+        "weight-change-small", 1e-6, "|Δw| / |w|, the most of any step",
+        "raise the learning rate; look whether the layer is meant to be trained",
+        watch_rules.small_change, below=True,
+    ),
+    # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, whatever the
+    # scale of the loss.
+    Watchpoint(
+        "gradient-vanishing", 1e-4, "RMS of its gradient beside the largest layer's",
+        "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
+        " initialisation",
+        watch_rules.vanishing, below=True,
+    ),
+    # Gradients of the suites grow 2 times at most.
+    Watchpoint(
+        "gradient-exploding", 100.0, "RMS of its gradient beside its first steps'",
+        "clip the gradient's norm; lower or warm up the learning rate",
+        watch_rules.exploding,
+    ),
+    # A sixth of float16's largest number, 65504. Activations of the suites reach 71.
+    Watchpoint(
+        "activation-range", 1e4, "largest absolute value",
+        "normalise the inputs and the layer; lower the learning rate or the first weights",
+        watch_rules.out_of_range,
+    ),
+    # Half of a gate's 12 units are dead in a healthy mobilenet_digits: a layer is dead when nearly
+    # all are.
+    Watchpoint(
+        "dead-units", 0.9, "share of units never positive",
+        "lower the learning rate; LeakyReLU or GELU; look at the bias before it",
+        watch_rules.dead,
+    ),
+    Watchpoint(
+        "saturated", 0.9, "share of values at the flat ends",
+        "smaller first weights, a normalisation layer before it, or another non-linearity",
+        watch_rules.saturated,
+    ),
+    # Five standard errors: of a million trainings that learn nothing, one falls that far by chance.
+    Watchpoint(
+        "loss-not-decreasing", 5.0, "fall of the loss, in standard errors",
+        "overfit one batch first, as preflight does; raise or lower the learning rate tenfold; look"
+        " at the labels",
+        watch_rules.not_decreasing, below=True,
+    ),
+)  # fmt: skip

@@ -1,4 +1,5 @@
-"""What the probe `celedger.child.probes.watch` wrote of one training, as typed rows."""
+"""What the probe `celedger.child.probes.watch` wrote of one training, and the loss scale that its
+gradients ask for."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from celedger.diagnose.trace import processes, records
 
@@ -14,8 +15,7 @@ LOWEST = -150  # exponent of the first bin of a histogram of magnitudes, as in t
 FUNCTION = "-"  # where an operator ran that belongs to no module: most often the loss function
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFigures:
+class TensorFigures(NamedTuple):
     """Figures of one tensor in one step, in the order in which the training made them."""
 
     kind: str  # activation, gradient (of an activation) or parameter (its gradient)
@@ -23,19 +23,14 @@ class TensorFigures:
     name: str  # of the module, or of the parameter
     type: str  # the module's class
     place: str  # of the tensor in what the module took or gave
-    dtype: str
     trainable: bool  # requires a gradient
     parent: str | None
     operator: str  # autograd's name of what made it
     low: float
     high: float
-    zeros: float
-    tiny: float
-    mean: float
     rms: float
-    above: float
-    below: float
-    mark: float
+    above: float  # the share of |x| > 0.99
+    below: float  # the share of |x| < 0.01
 
     @property
     def size(self) -> float:
@@ -47,13 +42,12 @@ class TensorFigures:
     @property
     def tensor(self) -> str:
         """`output`, `input 1`, `gradient of its output`, `gradient`."""
-        said = {"in": "input", "out": "output", "grad": "gradient of its output"}
-        name = said.get(self.what, "gradient")
+        names = {"in": "input", "out": "output", "grad": "gradient of its output"}
+        name = names.get(self.what, "gradient")
         return f"{name} {self.place}" if self.place not in ("", "0") else name
 
 
-@dataclass(frozen=True, slots=True)
-class WeightChange:
+class WeightChange(NamedTuple):
     """Of a parameter in one step: L2 norm before, L2 norm and largest element of the change."""
 
     name: str
@@ -62,8 +56,7 @@ class WeightChange:
     largest: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """What an operator made zero in half precision, of the values that were not zero."""
 
     phase: str
@@ -81,16 +74,16 @@ class WatchedStep:
     skipped: bool
     half: str  # the half precision in use, if any
     scale: float  # of the loss, by a gradient scaler
-    rates: tuple[float, ...]
-    rows: tuple[TensorFigures, ...]
-    changes: tuple[WeightChange, ...]
-    alike: Mapping[str, float]  # of matrices constant at first: the greatest gap between units
-    units: tuple[tuple[str, int, int, int], ...]  # rectifier, since step, units, dead ones
-    lost: tuple[Lost, ...]
+    rows: Sequence[TensorFigures]
+    changes: Sequence[WeightChange]
+    lost: Sequence[Lost]
     broke: tuple[str, str, str] | None  # phase, module, operator: the first to give no number
-    batch: Mapping[str, Any] | None
-    orphans: tuple[str, ...]  # parameters with a gradient that no optimiser holds
-    loss_dtype: str
+    units: Sequence[tuple[str, int, int, int]]  # rectifier, since step, units, dead ones
+    alike: Mapping[str, float]  # of matrices constant at first: the greatest gap between units
+    rates: Sequence[float] = ()
+    orphans: Sequence[str] = ()  # parameters with a gradient that no optimiser holds
+    batch: Mapping[str, Any] | None = None
+    loss_dtype: str = ""
 
     def gradients(self) -> Iterator[TensorFigures]:
         return (row for row in self.rows if row.kind != "activation")
@@ -99,8 +92,7 @@ class WatchedStep:
 @dataclass(frozen=True, slots=True)
 class Parameter:
     name: str
-    type: str
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     trained: bool
     fan_in: int  # 0: not a matrix
     low: float = math.nan
@@ -115,9 +107,9 @@ class Watched:
 
     parameters: Mapping[str, Parameter]
     optimisers: int
-    losses: tuple[tuple[int, float], ...]
-    steps: tuple[WatchedStep, ...]
-    counts: Mapping[str, tuple[int, ...]]
+    losses: Sequence[tuple[int, float]]
+    steps: Sequence[WatchedStep]
+    counts: Mapping[str, Sequence[int]]
 
     @property
     def length(self) -> int:
@@ -129,46 +121,24 @@ class Watched:
 
 
 def read(out: Path) -> list[Watched]:
-    """The trainings of a diagnostic run, in the order in which they began."""
-    trainings = [watched(folder) for folder in processes(out)]
-    return [training for training in trainings if training is not None]
+    """Return the trainings of a diagnostic run that took a step, by their start or rank."""
+    trainings = []
+    for folder in processes(out):
+        steps = [_step(raw) for raw in records(folder, "look")]
+        parts = list(records(folder, "watch"))
+        losses = [(int(step), float(loss)) for part in parts for step, loss in part["losses"]]
+        if steps or losses:
+            last = parts[-1]
+            parameters = {n: Parameter(n, **about) for n, about in last["parameters"].items()}
+            trainings.append(Watched(parameters, last["optimisers"], losses, steps, last["counts"]))
+    return trainings
 
 
-def watched(folder: Path) -> Watched | None:
-    """None where no step was taken."""
-    parts = list(records(folder, "watch"))
-    steps = [_step(step) for part in parts for step in part["steps"]]
-    losses = [(int(step), float(loss)) for part in parts for step, loss in part["losses"]]
-    if not steps and not losses:
-        return None
-    last = parts[-1]
-    return Watched(
-        {name: _parameter(name, about) for name, about in last["parameters"].items()},
-        last["optimisers"], tuple(losses), tuple(steps),
-        {kind: tuple(counts) for kind, counts in last["counts"].items()},
-    )  # fmt: skip
-
-
-def _step(raw: Mapping[str, Any]) -> WatchedStep:
-    operators = raw.get("operators") or {}
-    broke = operators.get("broke")
-    return WatchedStep(
-        number=raw["step"], skipped=raw["skipped"], half=raw["half"], scale=raw["scale"] or 1.0,
-        rates=tuple(raw.get("rates", ())), rows=tuple(TensorFigures(*row) for row in raw["rows"]),
-        changes=tuple(WeightChange(*row) for row in raw["weights"]), alike=dict(raw["alike"]),
-        units=tuple((key, since, units, dead) for key, since, units, dead in raw["units"]),
-        lost=tuple(Lost(*row) for row in operators.get("lost", ())),
-        broke=(broke[0], broke[1], broke[2]) if broke else None,
-        batch=raw.get("batch"), orphans=tuple(raw.get("orphans", ())),
-        loss_dtype=raw.get("loss_dtype", "").rpartition(".")[2],
-    )  # fmt: skip
-
-
-def _parameter(name: str, raw: Mapping[str, Any]) -> Parameter:
-    return Parameter(
-        name, raw["kind"], tuple(raw["shape"]), bool(raw.get("trained")), raw.get("fan_in", 0),
-        raw.get("min", math.nan), raw.get("max", math.nan), raw.get("std", math.nan),
-    )  # fmt: skip
+def _step(look: dict[str, Any]) -> WatchedStep:
+    del look["k"]
+    for key, row in (("rows", TensorFigures), ("changes", WeightChange), ("lost", Lost)):
+        look[key] = [row(*values) for values in look[key]]
+    return WatchedStep(**look)
 
 
 # --- half precision
@@ -178,65 +148,57 @@ def _parameter(name: str, raw: Mapping[str, Any]) -> Parameter:
 # nothing that the forward pass loses.
 
 LARGEST = 65504.0  # of float16: (2 - 2^-10) * 2^15
-ENOUGH = 100  # values, before a share of them says anything
 # float16 keeps multiples of 2^-24 and bfloat16 of 2^-133; half of that or less is rounded to zero.
 ZERO = {"float16": -25, "bfloat16": -134}
 
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """`best`: the largest power of two that keeps every gradient seen finite in float16; None
-    where no gradient was seen. `in_use`: what the training's gradient scaler had last (1: none).
-    Shares are of non-zero gradients that float16 makes zero at scale 1, in use and at the best."""
+    """`recommended`: the largest power of two that keeps every gradient seen finite in float16;
+    None where no gradient was seen. `in_use`: what the training's gradient scaler had last (1:
+    none). Shares are of non-zero gradients that float16 makes zero at scale 1, in use and
+    recommended."""
 
-    best: float | None
+    recommended: float | None
     in_use: float
-    largest: float  # gradient seen, of the unscaled loss
+    largest_gradient: float  # seen, of the unscaled loss
     flushed: float
     flushed_in_use: float
-    flushed_at_best: float
+    flushed_at_recommended: float
     flushed_bfloat16: float
 
 
 def loss_scale(training: Watched) -> LossScale:
-    """From all gradients of activations and of parameters in the steps looked at."""
+    """Recommend a scale from all gradients of activations and parameters that were seen."""
     largest = 0.0
     in_use = 1.0
     for step in training.steps:
         in_use = step.scale
         if step.skipped and step.scale > 1:
             continue
-        rows = [r for r in step.gradients() if math.isfinite(r.size)]
-        for row in rows:
-            # A scaler unscales the parameters' gradients where it steps; those of activations stay.
-            largest = max(largest, row.size / (step.scale if row.kind == "gradient" else 1.0))
+        for row in step.gradients():
+            if math.isfinite(row.size):
+                # A scaler unscales the parameters' gradients as it steps; the others stay scaled.
+                scale = step.scale if row.kind == "gradient" else 1.0
+                largest = max(largest, row.size / scale)
         if step.loss_dtype == "float16":
-            largest = max(
-                largest, 1.0
-            )  # the loss's own gradient, which is the scale, must be finite
+            largest = max(largest, 1.0)  # the loss's own gradient, which is the scale
     best = 2.0 ** math.floor(math.log2(LARGEST / largest)) if largest > 0 else None
-    counts = _gradients(training, in_use)
+    parameters = training.counts.get("parameter", ())
+    activations = training.counts.get("gradient", ())
+
+    def flushed(dtype: str, scale: float) -> float:
+        """Return the share of gradients that a type makes zero at a scale."""
+        bins = ZERO[dtype] - LOWEST - _log2(scale)
+        scaled = bins + _log2(in_use)
+        lost = sum(parameters[: max(0, bins)]) + sum(activations[: max(0, scaled)])
+        total = sum(parameters) + sum(activations)
+        return lost / total if total else math.nan
+
     return LossScale(
-        best, in_use, largest, _below(counts, ZERO["float16"]),
-        _below(counts, ZERO["float16"] - _log2(in_use)),
-        _below(counts, ZERO["float16"] - _log2(best or 1.0)), _below(counts, ZERO["bfloat16"]),
+        best, in_use, largest, flushed("float16", 1.0), flushed("float16", in_use),
+        flushed("float16", best or 1.0), flushed("bfloat16", 1.0),
     )  # fmt: skip
-
-
-def _gradients(training: Watched, in_use: float) -> list[int]:
-    """The histogram of all gradients of the unscaled loss."""
-    parameters = list(training.counts.get("parameter", ()))
-    shift = _log2(in_use)
-    activations = list(training.counts.get("gradient", ()))
-    moved = activations[shift:] + [0] * shift if activations else []
-    if not parameters or not moved:
-        return parameters or moved
-    return [a + b for a, b in zip(parameters, moved, strict=True)]
-
-
-def _below(counts: Sequence[int], exponent: int) -> float:
-    total = sum(counts)
-    return sum(counts[: max(0, exponent - LOWEST)]) / total if total else math.nan
 
 
 def _log2(scale: float) -> int:

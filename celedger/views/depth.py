@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Layer
+from celedger.diagnose.explain import Explanation
 from celedger.views import picture
 from celedger.views.format import clip
 

@@ -1,174 +1,158 @@
-"""What `celedger explain` says: text to paste, JSON, and the error along the network's depth."""
+"""What `celedger explain` says: text to paste, and JSON."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from celedger.diagnose.blame import Blamed, inside
-from celedger.diagnose.desk import Explanation
 from celedger.diagnose.difference import Growth
-from celedger.diagnose.finding import ExplainFinding, figure, share
+from celedger.diagnose.explain import Explanation
+from celedger.diagnose.finding import Blamed, ExplainFinding, figure, path_in_tree, share
 from celedger.diagnose.trace import Frame
-from celedger.diagnose.watchpoints import WatchpointFinding as Fired
+from celedger.diagnose.watch import WatchpointFinding
 from celedger.views import export
 from celedger.views.format import clip, count, plain
 from celedger.views.watch import module as watch_module
 
 _LINES = 12  # of a hunk that are shown
 _HUNKS = 3
+_NOTHING = {
+    "noise": "no difference that stands out from the noise of the seeds",
+    "rounding": "no difference that the arithmetic does not explain",
+    "difference": "a difference, and no place for it",
+}
 
 
-def explanation_text(found: Explanation, tree: Path, width: int = 100) -> str:
-    """The paste-ready answer. `tree` is the folder in which the trainings ran."""
-    between = f"{found.task}, {found.a.name} against {found.b.name}, seed {found.seed}"
-    if found.finding is None:
-        notes = (f"  note        {n}" for n in found.notes)
-        return "\n".join([_nothing(found, between), *_watched(found), *notes])
-    finding = found.finding
-    lines = [_headline(found), ""]
-    lines.append(f"  compared    {between}, {count(found.steps, 'step')}")
-    where = f"step {finding.step}, {finding.phase}"
-    if finding.module is not None:
-        where += f", {finding.module or 'the model itself'}"
-        where += f" ({finding.kind})" if finding.kind else ""
-    lines.append(f"  first       {where}")
-    if finding.tensor:
-        lines.append(f"  tensor      {finding.tensor}{_far(finding)}")
-    if finding.operator:
-        lines.append(f"  operator    {clip(finding.operator, width - 14)}")
-    lines += [f"  code        {line}" for line in _code(finding, tree)]
-    lines += [f"  fact        {clip(fact, width - 14)}" for fact in finding.facts]
-    if found.growth is not None:
-        lines.append(f"  then        {_course(found)}")
-    lines += _watched(found)
-    lines.append(f"  sure        {_sure(found)}")
-    lines += [f"  note        {note}" for note in found.notes]
-    for blamed in found.blamed[:_HUNKS]:
-        lines += ["", *_hunk(blamed)]
-    if len(found.blamed) > _HUNKS:
-        lines.append(f"and {count(len(found.blamed) - _HUNKS, 'more hunk')} of the change")
+def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
+    """Return the paste-ready answer. `tree` is the folder in which the trainings ran."""
+    between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
+    steps = count(answer.steps, "step")
+    rows: list[tuple[str, str]] = []
+    if (finding := answer.finding) is None:
+        inside = f" ({count(answer.vanished, 'difference')} inside had no effect)"
+        equal = f"no difference in {steps}{inside if answer.vanished else ''}"
+        headline = f"{_NOTHING.get(answer.verdict, equal)}: {between}"
+    else:
+        headline = finding.sentence[0].upper() + finding.sentence[1:] + "\n"
+        if answer.verdict == "rounding":
+            headline = f"only rounding differs: {finding.sentence}\n"
+        rows.append(("compared", f"{between}, {steps}"))
+        where = f"step {finding.step}, {finding.phase}"
+        if finding.module is not None:
+            where += f", {finding.module or 'the model itself'}"
+            where += f" ({finding.kind})" if finding.kind else ""
+        rows.append(("first", where))
+        rows += [("tensor", finding.tensor + _distance(finding))] if finding.tensor else []
+        rows += [("operator", clip(finding.operator, width - 14))] if finding.operator else []
+        rows += [
+            ("code", f"{path}:{frame.line}  {what}")
+            for what, path, frame in _places(finding, tree)[:4]
+        ]
+        rows += [("fact", clip(fact, width - 14)) for fact in finding.facts]
+        rows += [("then", _course(answer, answer.growth))] if answer.growth is not None else []
+    rows += [("watch", said) for said in _watch_rows(answer)]
+    rows += [("sure", _sure(answer, finding))] if finding is not None else []
+    rows += [("note", note) for note in answer.notes]
+    lines = [headline, *(f"  {name:<12}{text}" for name, text in rows)]
+    for blamed in answer.blamed[:_HUNKS]:
+        lines += ["", *_hunk_lines(blamed)]
+    if len(answer.blamed) > _HUNKS:
+        lines.append(f"and {count(len(answer.blamed) - _HUNKS, 'more hunk')} of the change")
     return "\n".join(lines)
 
 
-def _headline(found: Explanation) -> str:
-    assert found.finding is not None
-    said = found.finding.sentence
-    if found.verdict == "rounding":
-        return f"only rounding differs: {said}"
-    return said[0].upper() + said[1:]
-
-
-def _nothing(found: Explanation, between: str) -> str:
-    if found.verdict == "equal":
-        inside = f" ({count(found.vanished, 'difference')} inside had no effect)"
-        more = inside if found.vanished else ""
-        return f"no difference in {count(found.steps, 'step')}{more}: {between}"
-    if found.verdict == "noise":
-        return f"no difference that stands out from the noise of the seeds: {between}"
-    if found.verdict == "rounding":
-        return f"no difference that the arithmetic does not explain: {between}"
-    return f"a difference, and no place for it: {between}"
-
-
-def _far(finding: ExplainFinding) -> str:
+def _distance(finding: ExplainFinding) -> str:
     far = finding.distance
     if far is None:
         return ""
     if far.shapes[0] != far.shapes[1]:
         return f": shape {list(far.shapes[0])} → {list(far.shapes[1])}"
-    said = f": {share(far.share)} of its elements, by at most {figure(far.largest)}"
-    said += f", relative {figure(far.relative)}"
-    if math.isfinite(far.cosine):
-        said += f", cosine {far.cosine:.6f}"
-    return said
+    text = f": {share(far.share)} of its elements, by at most {figure(far.largest)}"
+    text += f", relative {figure(far.relative)}"
+    return text + (f", cosine {far.cosine:.6f}" if math.isfinite(far.cosine) else "")
 
 
-def _course(found: Explanation) -> str:
-    growth = found.growth
-    assert growth is not None
-    parted = _parted(growth)
+def _course(answer: Explanation, growth: Growth) -> str:
+    """Say how the loss goes on, up to where it is no longer finite."""
+    end = math.inf if growth.diverged is None else growth.diverged
+    losses = zip(growth.steps, growth.loss, strict=True)
+    values = [(step, x) for step, x in losses if x == x and step < end]
+    differs = any(x for _, x in values)
+    parted = "the loss stays the same" if values else "no loss was seen"
+    if differs:
+        wanted = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
+        shown = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in wanted)
+        parted = f"the loss differs by {shown} of its size"
     if growth.diverged is not None:
         until = "" if growth.diverged == 0 else f"; until then {parted}"
         return f"the loss is not a finite number at step {growth.diverged}{until}"
-    if not any(x > 0 for x in growth.loss):
+    if not differs:
         return parted
-    if found.verdict == "rounding":
+    if answer.verdict == "rounding":
         return f"{parted}: no more than rounding alone makes of it"
-    return f"{parted}; it {'grows' if found.grows else 'does not grow'}"
+    return f"{parted}; it {'grows' if grows(growth) else 'does not grow'}"
 
 
-def _parted(growth: Growth) -> str:
-    """How much the loss differs, as long as it is finite."""
-    end = math.inf if growth.diverged is None else growth.diverged
-    seen = zip(growth.steps, growth.loss, strict=True)
-    values = [(s, x) for s, x in seen if x == x and s < end]
-    if not values:
-        return "no loss was seen"
-    if not any(x for _, x in values):
-        return "the loss stays the same"
-    wanted = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
-    shown = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in wanted)
-    return f"the loss differs by {shown} of its size"
-
-
-def _watched(found: Explanation) -> list[str]:
-    """What watchpoints say of side b and not of side a."""
-    fired = new_findings(found)
-    if fired is None:
-        return []
-    if not fired:
-        return ["  watch       no watchpoint fires that does not fire before"]
-    return [
-        f"  watch       {one.watchpoint.name}: step {one.first.step}, {watch_module(one.first)}, "
-        f"{one.first.tensor}, {one.watchpoint.measures} {figure(one.first.figure)}"
-        for one in fired
-    ]
-
-
-def new_findings(found: Explanation) -> list[Fired] | None:
-    """None where nobody watched."""
-    if found.watched is None:
+def grows(growth: Growth) -> bool | None:
+    """Return True if the difference at the end is larger than where it began, None where there is
+    nothing to go by."""
+    if growth.diverged is not None:
+        return True
+    values = [x for x in growth.loss if x == x and x > 0]
+    if len(values) < 4:
         return None
+    quarter = max(1, len(values) // 4)
+    return statistics.median(values[-quarter:]) > statistics.median(values[:quarter])
+
+
+def _watch_rows(answer: Explanation) -> list[str]:
+    """Say what watchpoints find in side b and not in side a."""
+    if answer.watched is None:
+        return []
+    return [
+        f"{one.watchpoint.name}: step {one.first.step}, {watch_module(one.first)}, "
+        f"{one.first.tensor}, {one.watchpoint.measures} {figure(one.first.figure)}"
+        for one in _new_findings(answer)
+    ] or ["no watchpoint fires that does not fire before"]
+
+
+def _new_findings(answer: Explanation) -> list[WatchpointFinding]:
+    if answer.watched is None:
+        return []
     before, after = (
-        [one for judged in report.trainings for one in judged.findings] for report in found.watched
+        [one for judged in report.trainings for one in judged.findings] for report in answer.watched
     )
-    known = {one.watchpoint.name for one in before}
-    return [one for one in after if one.watchpoint.name not in known]
+    names = {one.watchpoint.name for one in before}
+    return [one for one in after if one.watchpoint.name not in names]
 
 
-def _sure(found: Explanation) -> str:
-    finding = found.finding
-    assert finding is not None
-    said = str(finding.sureness)
-    if found.repeats:
-        said += f"; {found.a.name} repeats itself bit by bit"
-    if found.blamed and found.blamed[0].closeness <= 1:
-        said += ", and the change touches the place"
-    elif finding.places and found.a.commit != found.b.commit:
-        said += ", but the change does not touch the place" if not found.blamed else ""
-    return said
+def _sure(answer: Explanation, finding: ExplainFinding) -> str:
+    text = str(finding.sureness)
+    if answer.repeats:
+        text += f"; {answer.a.name} repeats itself bit by bit"
+    if answer.blamed and answer.blamed[0].closeness <= 1:
+        text += ", and the change touches the place"
+    elif finding.places and answer.a.commit != answer.b.commit and not answer.blamed:
+        text += ", but the change does not touch the place"
+    return text
 
 
-def places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
-    """What, file and frame of each place in the tree, the innermost of each, without repeats."""
-    found: dict[tuple[str, int], tuple[str, str, Frame]] = {}
+def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
+    """Return what, file and frame of each place in the tree, the innermost of each, without
+    repeats."""
+    rows: dict[tuple[str, int], tuple[str, str, Frame]] = {}
     for place in finding.places:
-        for frame in place.frames:
-            path = inside(tree, frame)
-            if path is not None:
-                side = "" if place.side == "b" else " (before)"
-                found.setdefault((path, frame.line), (place.what + side, path, frame))
-                break
-    return list(found.values())
+        frames = ((path_in_tree(tree, frame.file), frame) for frame in place.frames)
+        path, frame = next(((path, frame) for path, frame in frames if path), ("", None))
+        if frame is not None:
+            side = "" if place.side == "b" else " (before)"
+            rows.setdefault((path, frame.line), (place.what + side, path, frame))
+    return list(rows.values())
 
 
-def _code(finding: ExplainFinding, tree: Path, most: int = 4) -> list[str]:
-    return [f"{path}:{frame.line}  {what}" for what, path, frame in places(finding, tree)[:most]]
-
-
-def _hunk(blamed: Blamed) -> list[str]:
+def _hunk_lines(blamed: Blamed) -> list[str]:
     hunk = blamed.hunk
     name = hunk.new or hunk.old
     title = f"{name}:{hunk.new_start}" + (f"  {plain(hunk.around)}" if hunk.around else "")
@@ -177,50 +161,49 @@ def _hunk(blamed: Blamed) -> list[str]:
     return [f"  {title}", *lines, *([f"    … {more} more lines"] if more > 0 else [])]
 
 
-def explanations_json(found: Sequence[Explanation], tree: Path) -> dict[str, export.Json]:
-    return export.document(explanations=[_record(one, tree) for one in found])
+def explanations_json(answers: Sequence[Explanation], tree: Path) -> dict[str, export.Json]:
+    return export.document(explanations=[_record(one, tree) for one in answers])
 
 
-def _record(found: Explanation, tree: Path) -> dict[str, object]:
+def _record(answer: Explanation, tree: Path) -> dict[str, object]:
+    growth, finding = answer.growth, answer.finding
     return {
-        "task": found.task,
-        "a": {"name": found.a.name, "commit": found.a.commit.sha},
-        "b": {"name": found.b.name, "commit": found.b.commit.sha},
-        "seed": found.seed,
-        "steps": found.steps,
-        "verdict": found.verdict,
-        "repeats": found.repeats,
-        "vanished": found.vanished,
-        "grows": found.grows,
-        "loss_differs": [] if found.growth is None else list(found.growth.loss),
-        "loss_not_finite_at": None if found.growth is None else found.growth.diverged,
-        "finding": None if found.finding is None else _finding(found.finding, tree),
+        "task": answer.task,
+        "a": {"name": answer.a.name, "commit": answer.a.commit.sha},
+        "b": {"name": answer.b.name, "commit": answer.b.commit.sha},
+        "seed": answer.seed, "steps": answer.steps, "verdict": answer.verdict,
+        "repeats": answer.repeats, "vanished": answer.vanished,
+        "grows": None if growth is None else grows(growth),
+        "loss_differs": [] if growth is None else list(growth.loss),
+        "loss_not_finite_at": None if growth is None else growth.diverged,
+        "finding": None if finding is None else _finding_record(finding, tree),
         "hunks": [
             {
                 "old": one.hunk.old, "new": one.hunk.new, "old_start": one.hunk.old_start,
                 "new_start": one.hunk.new_start, "closeness": one.closeness,
                 "lines": list(one.hunk.lines),
             }
-            for one in found.blamed
+            for one in answer.blamed
         ],
         "layers": [
             {"module": x.path, "class": x.kind, "forward": x.forward, "backward": x.backward}
-            for x in found.layers
+            for x in answer.layers
         ],
-        "notes": list(found.notes),
+        "notes": list(answer.notes),
         "watch": [
             {
                 "watchpoint": one.watchpoint.name, "step": one.first.step,
                 "module": one.first.module, "tensor": one.first.tensor, "figure": one.first.figure,
                 "threshold": one.threshold, "try": one.watchpoint.advice,
             }
-            for one in new_findings(found) or ()
+            for one in _new_findings(answer)
         ],
     }  # fmt: skip
 
 
-def _finding(finding: ExplainFinding, tree: Path) -> dict[str, object]:
+def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
     far = finding.distance
+    keys = ("largest", "relative", "cosine", "share", "units")
     return {
         "phase": finding.phase, "step": finding.step, "module": finding.module,
         "class": finding.kind, "tensor": finding.tensor, "cause": finding.cause,
@@ -228,11 +211,10 @@ def _finding(finding: ExplainFinding, tree: Path) -> dict[str, object]:
         "facts": list(finding.facts),
         "places": [
             {"what": what, "file": path, "line": frame.line, "function": frame.function}
-            for what, path, frame in places(finding, tree)
+            for what, path, frame in _places(finding, tree)
         ],
         "distance": None if far is None else {
-            "largest": far.largest, "relative": far.relative, "cosine": far.cosine,
-            "share": far.share, "units": far.units, "elements": far.compared,
+            **{key: getattr(far, key) for key in keys}, "elements": far.compared,
             "shapes": [list(shape) for shape in far.shapes], "dtypes": list(far.dtypes),
         },
     }  # fmt: skip

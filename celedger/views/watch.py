@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from textwrap import wrap
 
-from celedger.diagnose.watch import JudgedTraining, WatchReport
+from celedger.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
 from celedger.diagnose.watch_rules import TensorPlace
 from celedger.diagnose.watched import FUNCTION, LossScale
-from celedger.diagnose.watchpoints import WatchpointFinding
 from celedger.views.export import Json, document
 from celedger.views.format import count, number, percent, plain, short
 
@@ -64,7 +64,7 @@ def module(place: TensorPlace) -> str:
 
 def _halves(judged: JudgedTraining, width: int) -> list[str]:
     scale, half = judged.scale, judged.training.half
-    if scale.best is None:
+    if scale.recommended is None:
         return []
     if half == "bfloat16":
         lost = percent(scale.flushed_bfloat16, signed=False)
@@ -76,11 +76,11 @@ def _halves(judged: JudgedTraining, width: int) -> list[str]:
 
 
 def _advice(scale: LossScale, *, used: bool) -> str:
-    best = scale.best or 1.0
+    best = scale.recommended or 1.0
     said = f"loss scale: 2^{round(math.log2(best))} = {best:.0f}" if used else (
         f"were it trained in float16: a loss scale of 2^{round(math.log2(best))} = {best:.0f}"
     )  # fmt: skip
-    said += f", the largest power of two that keeps every gradient finite (largest seen {number(scale.largest, significant=3)})"  # noqa: E501
+    said += f", the largest power of two that keeps every gradient finite (largest seen {number(scale.largest_gradient, significant=3)})"  # noqa: E501
     if math.isnan(scale.flushed):
         said += "; every gradient seen was zero"
     else:
@@ -88,7 +88,7 @@ def _advice(scale: LossScale, *, used: bool) -> str:
         if used and scale.in_use > 1:
             lost = percent(scale.flushed_in_use, signed=False)
             said += f", {lost} at {scale.in_use:.0f} as trained"
-        said += f", {percent(scale.flushed_at_best, signed=False)} with it"
+        said += f", {percent(scale.flushed_at_recommended, signed=False)} with it"
     if used:
         said += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
     return said
@@ -112,20 +112,11 @@ def watch_json(report: WatchReport) -> dict[str, Json]:
 
 
 def _training_json(judged: JudgedTraining) -> dict[str, object]:
-    scale = judged.scale
     return {
         "steps": judged.training.length,
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,
-        "loss_scale": {
-            "recommended": scale.best,
-            "in_use": scale.in_use,
-            "largest_gradient": scale.largest,
-            "flushed": scale.flushed,
-            "flushed_in_use": scale.flushed_in_use,
-            "flushed_at_recommended": scale.flushed_at_best,
-            "flushed_bfloat16": scale.flushed_bfloat16,
-        },
+        "loss_scale": asdict(judged.scale),
         "findings": [
             {
                 "watchpoint": f.watchpoint.name,

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ pytest.importorskip("torch")
 
 from celedger.child.probes.observe import FAILED
 from celedger.diagnose.trace import read
+from celedger.diagnose.watched import read as read_watched
 from celedger.trial import diagnostic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,19 +113,18 @@ def test_both_ends_of_a_probe_know_one_name_for_its_failure() -> None:
 
 @pytest.mark.matrix
 def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
-    text = (look(tmp_path, "watch") / "events.jsonl").read_text()
-    told: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-    names = set(told[-1]["parameters"])
+    (training,) = read_watched(look(tmp_path, "watch").parent)
+    names = set(training.parameters)
     assert {"encoder.layers.1.linear1.weight", "body.0.weight", "head.weight"} <= names
     assert not any("#" in name for name in names)
-    losses = [value for one in told for _, value in one["losses"]]
+    losses = [value for _, value in training.losses]
     assert len(losses) == 8
     assert losses[0] > losses[1] > losses[2] > 0  # not the sum that the script made of them
     assert all(100 < loss < 200 for loss in losses[3:5])
-    steps = {step["step"]: step for one in told for step in one["steps"]}
-    assert steps[5]["skipped"] is False
-    scaled = [row for row in steps[5]["rows"] if row[:3] == ["parameter", "dense", "Linear:weight"]]
-    assert max(abs(value) for value in scaled[0][9:11]) < 10  # as the optimiser sees it
+    (step,) = [step for step in training.steps if step.number == 5]
+    assert step.skipped is False
+    (scaled,) = [row for row in step.rows if row[:3] == ("parameter", "dense", "Linear:weight")]
+    assert scaled.size < 10  # as the optimiser sees it
 
 
 @pytest.mark.matrix

@@ -70,8 +70,8 @@ class Writer:
             self.add("param", p=name, x=[self.tensor(values)])
         mark = hashlib.sha1(repr(sorted((k, np.asarray(v).tolist()) for k, v in weights.items()))
                             .encode()).hexdigest()  # fmt: skip
-        self.add("pulse", batch="", loss=[[str(loss), loss]], params=mark, skipped=False,
-                 random={"torch": "0"}, size=1.0)  # fmt: skip
+        self.add("pulse", loss=[[str(loss), loss]], params=mark, skipped=False,
+                 random={"torch": "0"})  # fmt: skip
         self.step += 1
 
     def batch(self, role: str, rows: Iterable[int]) -> None:

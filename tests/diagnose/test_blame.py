@@ -7,8 +7,13 @@ from pathlib import Path
 from conftest import make_project
 from diagnose.made_traces import Writer
 
-from celedger.diagnose.blame import blame
-from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness
+from celedger.diagnose.finding import (
+    CodePlace,
+    ExplainFinding,
+    FindingPhase,
+    Sureness,
+    blame,
+)
 from celedger.diagnose.inexact import first_shift
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository

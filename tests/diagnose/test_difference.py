@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.diagnose.causes import judge
-from celedger.diagnose.desk import Explanation, Side
 from celedger.diagnose.difference import Front, Growth, TraceComparison
-from celedger.diagnose.distance import distance, same_law
-from celedger.diagnose.explain import like_rounding
+from celedger.diagnose.distance import distance, same_distribution
+from celedger.diagnose.explain import Explanation, Side, rounding_ratio
 from celedger.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.diagnose.trace import Tensor, Trace, read
 from celedger.model import Commit
@@ -84,7 +83,9 @@ def test_equal_trainings_have_no_difference(make: Any) -> None:
 
 def test_renamed_modules_are_the_same_modules(make: Any) -> None:
     c = TraceComparison(make(), make(names=("trunk", "last")))
-    assert c.alignment.renamed == (("body", "trunk"), ("head", "last"))
+    assert {new: old for new, old in c.alignment.modules.items() if new != old} == {
+        "trunk": "body", "last": "head",
+    }  # fmt: skip
     assert c.alignment.tensors["trunk.weight"] == "body.weight"
     assert c.front() is None
 
@@ -226,12 +227,14 @@ def test_other_additions_are_rounding_and_another_epsilon_is_not() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([10, 100, 1000]))
-def test_two_draws_of_one_law_are_that(seed: int, size: int) -> None:
+def test_two_draws_of_one_distribution_are_that(seed: int, size: int) -> None:
     draw = np.random.default_rng(seed)
     for law in (draw.standard_normal, draw.random):
-        assert same_law(tensor(law(size)), tensor(law(size)))
+        assert same_distribution(tensor(law(size)), tensor(law(size)))
     if size >= 100:
-        assert not same_law(tensor(draw.normal(0, 1, size)), tensor(draw.normal(0, 3, size)))
+        assert not same_distribution(
+            tensor(draw.normal(0, 1, size)), tensor(draw.normal(0, 3, size))
+        )
 
 
 DIVERGED = "the loss is not a finite number at step"
@@ -268,16 +271,16 @@ def test_a_loss_that_turns_nan_does_not_stay_the_same(
     diverged = next((s for s, x in enumerate(losses) if not math.isfinite(x)), None)
     assert document["loss_not_finite_at"] == diverged  # type: ignore[index,call-overload]
     if diverged is not None:
-        assert explained.grows
-        assert not like_rounding(growth, TraceComparison(traces[0], traces[0]).growth())
+        assert document["grows"]  # type: ignore[index,call-overload]
+        assert rounding_ratio(growth, TraceComparison(traces[0], traces[0]).growth()) > 30
 
 
 def test_rounding_is_judged_by_what_rounding_does() -> None:
     steps = tuple(range(20))
 
     def growth(start: float, rate: float) -> Growth:
-        return Growth(steps, tuple(start * rate**s for s in steps), (0.0,) * 20)
+        return Growth(steps, tuple(start * rate**s for s in steps))
 
-    assert like_rounding(growth(1e-7, 1.5), growth(2e-7, 1.5))
-    assert not like_rounding(growth(1e-3, 1.5), growth(2e-7, 1.5))
-    assert not like_rounding(growth(1e-7, 4.0), growth(1e-7, 1.2))
+    assert rounding_ratio(growth(1e-7, 1.5), growth(2e-7, 1.5)) <= 1
+    assert rounding_ratio(growth(1e-3, 1.5), growth(2e-7, 1.5)) > 30
+    assert rounding_ratio(growth(1e-7, 4.0), growth(1e-7, 1.2)) > 30

@@ -10,9 +10,8 @@ import pytest
 from diagnose.record_watched import RECORDED, train
 
 from celedger.child.probes.watch import looks
-from celedger.diagnose import watchpoints
+from celedger.diagnose.watch import WatchpointFinding, judge, limits
 from celedger.diagnose.watched import read
-from celedger.diagnose.watchpoints import WatchpointFinding, judge
 from celedger.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
@@ -56,7 +55,7 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def findings(out: Path, name: str, **thresholds: float) -> dict[str, WatchpointFinding]:
     (training,) = read(out / name)
-    return {f.watchpoint.name: f for f in judge(training, thresholds)}
+    return {f.watchpoint.name: f for f in judge(training, thresholds).findings}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -97,7 +96,7 @@ def test_thresholds_can_be_set_and_a_wrong_name_is_refused(out: Path) -> None:
         .isdisjoint({"weight-change-large"})
     )
     with pytest.raises(UsageError, match="no watchpoint 'nope'"):
-        watchpoints.limits({"nope": 1.0})
+        limits({"nope": 1.0})
 
 
 def test_steps_looked_at_thin_out_and_never_keep_time_with_a_loop() -> None:

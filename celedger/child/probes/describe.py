@@ -6,27 +6,31 @@ import inspect
 import random
 import sys
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes.tensors import content
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
+    from torch import nn
 
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
 _NO_SETTING = {"training", "call_super_init", "dump_patches"}
-_REFLECTED = {
+_OPERATORS = {
     "add", "sub", "mul", "div", "truediv", "floordiv", "matmul", "pow", "mod", "and", "or",
 }  # fmt: skip
 
 
 def simple(value: Any, depth: int = 2) -> Any:
-    """A setting as JSON holds it, equal for equal settings: never an address."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value if not isinstance(value, str) else value[:80]
+    """Return a setting as JSON holds it, equal for equal settings: never an address."""
+    import torch
+
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return value[:80]
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if isinstance(value, (list, tuple)):
@@ -35,32 +39,27 @@ def simple(value: Any, depth: int = 2) -> Any:
         return [simple(item, depth - 1) for item in value]
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
-    kind = type(value)
-    if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "Size"):
+    if isinstance(value, (torch.dtype, torch.device, torch.layout)):
         return str(value)
-    return kind.__name__
+    return type(value).__name__
 
 
 def function_name(function: Any) -> str:
-    """`add` for Tensor.__add__, __radd__ and add alike, `add_` for __iadd__; an operator's whole
-    name."""
+    """Return `add` for Tensor.__add__, __radd__ and add alike, `add_` for __iadd__; an operator's
+    whole name."""
     if hasattr(function, "overloadpacket"):
         return str(function)
     name = str(getattr(function, "__name__", type(function).__name__))
-    if not (name.startswith("__") and name.endswith("__")):
-        return name
     bare = name[2:-2]
-    if bare in ("getitem", "setitem", "get", "set", "init"):
+    if name != f"__{bare}__" or bare in ("getitem", "setitem", "get", "set", "init"):
         return name
-    if bare[:1] == "r" and bare[1:] in _REFLECTED:
-        return bare[1:]
-    if bare[:1] == "i" and bare[1:] in _REFLECTED:
-        return bare[1:] + "_"
+    if bare[1:] in _OPERATORS and bare[0] in "ri":
+        return bare[1:] + ("_" if bare[0] == "i" else "")
     return bare
 
 
 def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What a function was given, tensors shown as `_`: `_, dim=1`."""
+    """Return what a function was given, tensors shown as `_`: `_, dim=1`."""
     shown = [_literal(item) for item in args]
     shown += [
         f"{name}={_literal(item)}"
@@ -88,7 +87,7 @@ def _literal(item: Any) -> str:
 
 
 def settings(module: nn.Module) -> dict[str, Any]:
-    """The simple attributes of a module, by name."""
+    """Return the simple attributes of a module, by name."""
     return {
         name: simple(value)
         for name, value in vars(module).items()
@@ -100,22 +99,8 @@ def settings(module: nn.Module) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def groups(optimiser: Optimizer) -> list[dict[str, Any]]:
-    """The settings of an optimiser's groups, without their parameters."""
-    import torch
-
-    return [
-        {
-            key: float(value) if isinstance(value, torch.Tensor) else simple(value)
-            for key, value in group.items()
-            if key != "params"
-        }
-        for group in optimiser.param_groups
-    ]
-
-
 def code(kind: type, method: str) -> list[Any]:
-    """File, first and last line of a class's method, where its source can be read."""
+    """Return file, first and last line of a class's method, where its source can be read."""
     try:
         function = inspect.unwrap(getattr(kind, method))
         lines, first = inspect.getsourcelines(function)
@@ -125,17 +110,8 @@ def code(kind: type, method: str) -> list[Any]:
         return []
 
 
-def mean(tensor: Tensor) -> Any:
-    return simple(float(tensor.detach().float().mean())) if tensor.numel() else None
-
-
-def norm(weights: Sequence[Tensor]) -> Any:
-    """The L2 norm of all parameters."""
-    return simple(sum(float(w.detach().float().pow(2).sum()) for w in weights) ** 0.5)
-
-
 def autocast() -> str | None:
-    """The type that autocast computes in, if it is on for any device."""
+    """Return the type that autocast computes in, if it is on for any device."""
     import torch
 
     if hasattr(torch, "get_autocast_dtype"):  # torch 2.4; its older getters warn
@@ -147,7 +123,7 @@ def autocast() -> str | None:
 
 
 def torch_generators() -> str:
-    """A checksum of the states of torch's default generators."""
+    """Return a checksum of the states of torch's default generators."""
     import torch
 
     mark = zlib.crc32(content(torch.default_generator.get_state()))
@@ -158,7 +134,7 @@ def torch_generators() -> str:
 
 
 def generators() -> dict[str, str]:
-    """Checksums of every default generator a training may draw from."""
+    """Return checksums of every default generator that a training may draw from."""
     states = {
         "torch": torch_generators(),
         "python": f"{zlib.crc32(repr(random.getstate()).encode()):08x}",

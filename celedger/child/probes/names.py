@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
-
 
 _NO_PARENT = (lambda: None, "")
 
@@ -26,15 +26,12 @@ class IdentityMap:
         entry = self._entries.get(id(thing))
         return entry[1] if entry is not None and entry[0]() is thing else default
 
-    def __contains__(self, thing: Any) -> bool:
-        return self.get(thing, self) is not self
-
     def __setitem__(self, thing: Any, value: Any) -> None:
         key = id(thing)
         self._entries[key] = weakref.ref(thing, lambda _: self._entries.pop(key, None)), value
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """In the order in which they were put in."""
+        """Yield in the order in which they were put in."""
         for reference, value in list(self._entries.values()):
             if (thing := reference()) is not None:
                 yield thing, value
@@ -50,35 +47,37 @@ class ModuleNames:
     def __init__(self) -> None:
         self._parents = IdentityMap()  # the parent by weak reference, and a name in it
         self._roots = IdentityMap()
-        self._classes: dict[str, int] = {}
+        self._classes: Counter[str] = Counter()
         self._model = False
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         """Note a module that became a child. The first parent that is left counts."""
-        if child is None or child is parent:
-            return
-        parent_ref, known = self._parents.get(child, _NO_PARENT)
-        first = parent_ref()
-        if first is None or first._modules.get(known) is not child:
+        if child is not None and child is not parent and self._parent(child) is None:
             self._parents[child] = weakref.ref(parent), name
+
+    def _parent(self, module: nn.Module) -> tuple[nn.Module, str] | None:
+        """Return the parent and the module's name in it."""
+        reference, name = self._parents.get(module, _NO_PARENT)
+        parent = reference()
+        if parent is None or parent._modules.get(name) is not module:
+            return None
+        return parent, name
 
     def of(self, module: nn.Module) -> str:
         parts: list[str] = []
         for _ in range(1000):  # a cycle of parents is a mistake of the script, not an endless loop
-            parent_ref, name = self._parents.get(module, _NO_PARENT)
-            parent = parent_ref()
-            if parent is None or parent._modules.get(name) is not module:
+            if (adopted := self._parent(module)) is None:
                 break
+            module, name = adopted
             parts.append(name)
-            module = parent
         return self._root(module) + ".".join(reversed(parts))
 
     def roots(self) -> list[tuple[str, nn.Module]]:
-        """Prefix and module, in the order in which they were met."""
+        """Return prefix and module, in the order in which they were met."""
         return [(prefix, root) for root, prefix in self._roots.items()]
 
     def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
-        """What an optimiser trains, named; what belongs to no module by its group and number."""
+        """Name what an optimiser trains; what belongs to no module by its group and number."""
         names = {
             id(parameter): prefix + name
             for prefix, root in self.roots()
@@ -91,16 +90,16 @@ class ModuleNames:
         ]
 
     def _root(self, module: nn.Module) -> str:
-        prefix = self._roots.get(module)
+        prefix: str | None = self._roots.get(module)
         if prefix is None:
             for inner in module.modules():  # copies and unpickled modules were never registered
                 for name, child in inner._modules.items():
                     self.adopted(inner, name, child)
-            kind = type(module).__name__
-            if not self._model and next(module.parameters(), None) is not None:
-                self._model, prefix = True, ""
-            else:
-                number = self._classes[kind] = self._classes.get(kind, 0) + 1
+            kind, prefix = type(module).__name__, ""
+            if self._model or next(module.parameters(), None) is None:
+                self._classes[kind] += 1
+                number = self._classes[kind]
                 prefix = f"{kind}:" if number == 1 else f"{kind}#{number}:"
+            self._model = self._model or not prefix
             self._roots[module] = prefix
-        return str(prefix)
+        return prefix

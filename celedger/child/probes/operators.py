@@ -68,9 +68,9 @@ class ProfilerWindow:
 
     def module_ends(self, module: nn.Module) -> None:
         while self.running and self._modules:
-            known, opened = self._modules.pop()
+            identity, opened = self._modules.pop()
             opened.__exit__(None, None, None)
-            if known == id(module):
+            if identity == id(module):
                 break
 
     def stop(self) -> None:
@@ -98,13 +98,11 @@ class ProfilerWindow:
             return {"steps": [], "rows": [], "problem": self.problem}
         events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
-        owners = {
-            e.sequence_nr: found
-            for e in reversed(events)  # the first of a number is the outermost operator
-            if e.sequence_nr >= 0
-            and not e.name.startswith(_NODE)
-            and (found := _ancestor(e, _MODULE)) is not None
-        }
+        owners: dict[int, str] = {}
+        for event in reversed(events):  # the first of a number is the outermost operator
+            module = _within(event, _MODULE)
+            if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
+                owners[event.sequence_nr] = module
         n = len(edges.steps)
         rows: dict[tuple[str, str, str | None], _Row] = defaultdict(lambda: _Row(n))
         for step, phase, seconds in edges.phases():
@@ -114,30 +112,28 @@ class ProfilerWindow:
             if at is None or event.name == "[memory]":
                 continue
             step, phase = at
-            module = _ancestor(event, _MODULE)
+            seconds = event.self_cpu_time_total / 1e6
+            module = _within(event, _MODULE)
             if module is None and phase == "backward":
                 module = owners.get(_sequence(event))
-            elif phase == "tail" and _within_optimiser(event):
+            elif phase == "tail" and _within(event, "Optimizer.") is not None:
                 module = OPTIMISER
             elif module is not None and phase == "data":
-                rows[PYTHON, phase, None].seconds[step] -= event.self_cpu_time_total / 1e6
+                rows[PYTHON, phase, None].seconds[step] -= seconds
                 phase = "evaluation"
-                rows[PYTHON, phase, None].seconds[step] += event.self_cpu_time_total / 1e6
-            rows[PYTHON, phase, None].seconds[step] -= event.self_cpu_time_total / 1e6
+                rows[PYTHON, phase, None].seconds[step] += seconds
+            rows[PYTHON, phase, None].seconds[step] -= seconds
             name = PYTHON if event.name.startswith("celedger ") else event.name.replace(_NODE, "")
             rows[name, phase, module].add(step, event)
-        return {
-            "steps": edges.steps,
-            "rows": [
-                {
-                    "name": name, "phase": phase, "module": module, "seconds": row.seconds,
-                    "calls": row.calls / n, "device": row.device / n, "memory": row.memory / n,
-                    "kernels": row.kernels / n,
-                }
-                for (name, phase, module), row in rows.items()
-            ],
-            "problem": self.problem,
-        }  # fmt: skip
+        table = [
+            {
+                "name": name, "phase": phase, "module": module, "seconds": row.seconds,
+                "calls": row.calls / n, "device": row.device / n, "memory": row.memory / n,
+                "kernels": row.kernels / n,
+            }
+            for (name, phase, module), row in rows.items()
+        ]  # fmt: skip
+        return {"steps": edges.steps, "rows": table, "problem": self.problem}
 
 
 def _range(name: str) -> Any:
@@ -166,9 +162,8 @@ class _Row:
 
 
 def _on_device(event: Any, what: str) -> float:
-    """Of an operator itself, on a GPU; torch before 2.4 calls it CUDA's."""
-    found = getattr(event, f"self_device_{what}", None)
-    return float(getattr(event, f"self_cuda_{what}", 0.0) if found is None else found)
+    """Return a figure of an operator itself, on a GPU; torch before 2.4 calls it CUDA's."""
+    return float(getattr(event, f"self_device_{what}", getattr(event, f"self_cuda_{what}", 0.0)))
 
 
 class _Edges:
@@ -193,31 +188,24 @@ class _Edges:
             yield step, self._phases[at], (self._starts[at + 1] - self._starts[at]) / 1e6
 
 
-def _ancestor(event: Any, prefix: str) -> str | None:
-    """The rest of the name of the nearest range around an event, itself among them."""
+def _ancestors(event: Any) -> Iterator[Any]:
+    """Yield an event and the ranges around it, the nearest first."""
     while event is not None:
-        if event.name.startswith(prefix):
-            found: str = event.name[len(prefix) :]
-            return found
+        yield event
         event = event.cpu_parent
-    return None
 
 
-def _within_optimiser(event: Any) -> bool:
-    while event is not None:
-        if event.name.startswith("Optimizer."):
-            return True
-        event = event.cpu_parent
-    return False
+def _within(event: Any, prefix: str) -> str | None:
+    """Return the rest of the name of the nearest range around an event with this prefix."""
+    names = (one.name for one in _ancestors(event) if one.name.startswith(prefix))
+    name: str | None = next(names, None)
+    return name[len(prefix) :] if name is not None else None
 
 
 def _sequence(event: Any) -> int:
-    """The number of the node that an event of the backward pass belongs to; -1 for none."""
-    while event is not None:
-        if event.name.startswith(_NODE):
-            return int(event.sequence_nr)
-        event = event.cpu_parent
-    return -1
+    """Return the number of the node that an event of the backward pass belongs to; -1 for none."""
+    nodes = (one for one in _ancestors(event) if one.name.startswith(_NODE))
+    return next((int(node.sequence_nr) for node in nodes), -1)
 
 
 class TensorReads:

@@ -48,36 +48,48 @@ class Losses(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        known = {"cross_entropy": _entropy, "mse_loss": _square,
-                 "binary_cross_entropy_with_logits": _binary}.get(name)  # fmt: skip
-        if known is not None and isinstance(out, Tensor):
-            given = args[0] if args else kwargs["input"]
-            target = args[1] if len(args) > 1 else kwargs["target"]
+        if name in _PERFECT and isinstance(out, Tensor):
+            names = dict(zip(("input", "target"), args))  # noqa: B905 (Python 3.8)
             with torch.no_grad():
-                self.calls.append(_noted(name, known, out, given, target, kwargs))
+                self.calls.append(_loss_call(name, func, out, {**names, **(kwargs or {})}))
         return out
 
 
-def _noted(
-    name: str, known: Any, out: Tensor, given: Tensor, target: Tensor, kwargs: Any
-) -> LossCall:
-    given, target, value = given.detach(), target.detach(), out.detach().double()
-    if name != "cross_entropy":
-        shape = torch.broadcast_shapes(given.shape, target.shape)  # type: ignore[no-untyped-call]
-        terms = float(math.prod(shape))
-    elif target.is_floating_point():
-        terms = target.numel() / given.shape[_class_axis(given)]
-    else:
-        target = target[target != kwargs.get("ignore_index", -100)]
-        weight = kwargs.get("weight")
-        terms = float(target.numel() if weight is None else weight[target].sum())
-    if kwargs.get("reduction", "mean") != "mean":
-        value = value.sum() / (terms or 1.0)
-    guess, floor = known(given, target, kwargs)
-    return LossCall(name, float(value), guess, floor, target, out.grad_fn)
+def _loss_call(name: str, func: Any, out: Tensor, arguments: dict[str, Any]) -> LossCall:
+    arguments = {key: v.detach() if isinstance(v, Tensor) else v for key, v in arguments.items()}
+
+    def mean(output: Tensor) -> float:
+        return float(func(**{**arguments, "input": output, "reduction": "mean"}).double())
+
+    output, target = arguments["input"], arguments["target"]
+    perfect = mean(_PERFECT[name](output, target, float(arguments.get("label_smoothing", 0.0))))
+    if name == "cross_entropy" and not target.is_floating_point():
+        target = target[target != arguments.get("ignore_index", -100)]
+    value, guess = mean(output), mean(torch.zeros_like(output))
+    floor = perfect if math.isfinite(perfect) else None
+    return LossCall(name, value, guess, floor, target, out.grad_fn)
+
+
+def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    """Return logits of the classes' true shares."""
+    shares, axis = target, 1 if output.dim() > 1 else 0
+    classes = output.shape[axis]
+    if not target.is_floating_point():
+        shares = nn.functional.one_hot(target.clamp(0, classes - 1), classes).movedim(-1, axis)
+    shares = shares.to(output.dtype) * (1 - smoothing) + smoothing / classes
+    return shares.clamp(min=1e-30).log()
+
+
+# The output with the least loss.
+_PERFECT: dict[str, Any] = {
+    "cross_entropy": _true_logits,
+    "mse_loss": lambda output, target, smoothing: target,
+    "binary_cross_entropy_with_logits": lambda output, target, smoothing: (
+        target.double().logit(1e-12).to(output.dtype)
+    ),
+}
 
 
 def minimised(calls: Sequence[LossCall], loss: Tensor) -> int | None:
@@ -92,40 +104,6 @@ def minimised(calls: Sequence[LossCall], loss: Tensor) -> int | None:
             waiting += [after for after, _ in node.next_functions]
     leading = [number for number, call in enumerate(calls) if call.node in nodes]
     return leading[0] if len(leading) == 1 else None
-
-
-def _class_axis(given: Tensor) -> int:
-    return 1 if given.dim() > 1 else 0
-
-
-def _entropy(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
-    """ln C, and the entropy of smoothed labels."""
-    classes = given.shape[_class_axis(given)]
-    smoothing = float(kwargs.get("label_smoothing", 0.0))
-    floor = 0.0
-    if target.is_floating_point():
-        if kwargs.get("weight") is not None:
-            return None, None
-        floor = float(-(target * target.clamp(min=1e-30).log()).sum(_class_axis(given)).mean())
-    elif smoothing:
-        other, own = smoothing / classes, 1 - smoothing + smoothing / classes
-        floor = -own * math.log(own) - (classes - 1) * other * math.log(other)
-    return math.log(classes), floor
-
-
-def _square(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
-    """Targets' mean square: a first output is near zero."""
-    if kwargs.get("weight") is not None:
-        return None, None
-    return float(target.double().square().mean()), 0.0
-
-
-def _binary(given: Tensor, target: Tensor, kwargs: Any) -> tuple[float | None, float | None]:
-    """ln 2, and the entropy of targets between 0 and 1."""
-    if kwargs.get("weight") is not None or kwargs.get("pos_weight") is not None:
-        return None, None
-    t = target.double().clamp(1e-12, 1 - 1e-12)
-    return math.log(2), float(-(t * t.log() + (1 - t) * (1 - t).log()).mean())
 
 
 class Seen:
@@ -154,7 +132,7 @@ class Seen:
         self.optimiser: Optimizer
         self.initial: dict[str, Tensor] = {}
         self._outer: set[int] = set()  # modules that training calls from outside any other
-        self._given: list[Tensor] = []  # what they were last given
+        self._inputs: list[Tensor] = []  # what they were last given
         self._depth = 0
         self._hooks: list[Any] = []
 
@@ -203,9 +181,9 @@ class Seen:
         if not loss.target.numel():  # all ignored
             return
         if loss.name == "cross_entropy" and not loss.target.is_floating_point():
-            kept = loss.target.cpu()
-            classes = max(round(math.exp(loss.guess or 0.0)), int(kept.max()) + 1)
-            counts = torch.bincount(kept, minlength=classes)
+            labels = loss.target.cpu()
+            classes = max(round(math.exp(loss.guess or 0.0)), int(labels.max()) + 1)
+            counts = torch.bincount(labels, minlength=classes)
             if self.classes is None:
                 self.classes = counts
             elif len(self.classes) == len(counts):
@@ -232,38 +210,38 @@ class Seen:
         self._depth -= 1
         if id(module) not in self._outer:
             return
-        given = [
+        inputs = [
             t for _, t in tensors([args, kwargs])
             if t.dim() > 0 and not t.is_complex() and t.layout == torch.strided
         ]  # fmt: skip
-        if not given:
+        if not inputs:
             return
         if self.evaluating:
-            self.rows_evaluated |= self._rows(given)
-            self.same_tensor |= given[0].data_ptr() in {t.data_ptr() for t in self._given}
+            self.rows_evaluated |= self._rows(inputs)
+            self.same_tensor |= inputs[0].data_ptr() in {t.data_ptr() for t in self._inputs}
             self.calls = [*self.calls[-3:], (module, args, kwargs)]
             if self.largest is None or _size(args) > _size(self.largest[1]):
                 self.largest = module, args, kwargs
         else:
             if len(self.rows_trained) < MOST_ROWS:
-                self.rows_trained |= self._rows(given)
-            self._given = given
-            first = given[0]
+                self.rows_trained |= self._rows(inputs)
+            self._inputs = inputs
+            first = inputs[0]
             if len(self.ranges) < 100 and first.numel() and first.dtype != torch.bool:
                 low, high = torch.aminmax(first.detach())
                 self.ranges.append((float(low), float(high), first.is_floating_point()))
 
-    def _rows(self, given: list[Tensor]) -> set[bytes]:
+    def _rows(self, inputs: list[Tensor]) -> set[bytes]:
         """A hash of each row of what a module is given, of all tensors as long as the first."""
-        alike = [t.detach().cpu() for t in given if len(t) == len(given[0])]
-        found = set()
-        for row in range(min(len(given[0]), MOST_ROWS)):
+        alike = [t.detach().cpu() for t in inputs if len(t) == len(inputs[0])]
+        digests = set()
+        for row in range(min(len(inputs[0]), MOST_ROWS)):
             digest = hashlib.blake2b(digest_size=12)
             for tensor in alike:
                 one = tensor[row].contiguous()  # no copy through numpy, which may be absent
                 digest.update(ctypes.string_at(one.data_ptr(), one.numel() * one.element_size()))
-            found.add(digest.digest())
-        return found
+            digests.add(digest.digest())
+        return digests
 
     @contextmanager
     def blanked(self, blank: bool) -> Iterator[None]:
@@ -305,5 +283,5 @@ def _size(args: Any) -> int:
 
 
 def _statistics(norm: Any) -> Tensor:
-    found: Tensor = norm.running_mean.detach().clone()
-    return found
+    mean: Tensor = norm.running_mean.detach().clone()
+    return mean

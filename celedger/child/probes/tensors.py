@@ -1,9 +1,8 @@
 """Tensors as probes read them: within nested values, by their bytes, and as they are kept.
 
-Of a tensor with at most KEPT elements a `TensorStore` keeps all, of a larger one KEPT, drawn once
-for every size (with replacement, by a generator of its own): two tensors of one size are compared
-at the same places. Little-endian float64, complex numbers as pairs. Imports torch (2.0 on) where it
-is needed, since `observe` is there before it.
+Of a tensor with at most KEPT elements a `TensorStore` keeps all, of a larger one a `sample` of
+KEPT: two tensors of one size are compared at the same places. Little-endian float64, complex
+numbers as pairs. Imports torch (2.0 on) where it is needed, since `observe` is there before it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,13 @@ if TYPE_CHECKING:
 KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred modules
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
+_GOLDEN = 0.6180339887498949
+_places: dict[tuple[int, int, Any], Tensor] = {}
+
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor within lists, tuples, mappings and dataclasses, with its path in it ("1.k";
-    "" where the value is a tensor itself)."""
+    """Yield every tensor within lists, tuples, mappings and dataclasses, with its path in it
+    ("1.k"; "" where the value is a tensor itself)."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -42,8 +44,22 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from tensors(item, f"{path}.{name}" if path else str(name))
 
 
+def sample(tensor: Tensor, size: int) -> Tensor:
+    """Return `size` elements: one from each of so many equal stretches, at a place in it that the
+    golden ratio gives, so that no width of the tensor is in step with it."""
+    import torch
+
+    flat = tensor.detach().reshape(-1)
+    key = (flat.numel(), size, flat.device)
+    if key not in _places:
+        number = torch.arange(size, dtype=torch.float64, device="cpu")
+        places = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / size)
+        _places[key] = places.long().clamp_(max=flat.numel() - 1).to(flat.device)
+    return flat.index_select(0, _places[key])
+
+
 def address(tensor: Tensor) -> int:
-    """Where its elements are; -1 of a tensor without any of its own (sparse, lazy, of vmap)."""
+    """Return where its elements are; -1 of a tensor without any of its own (sparse, of vmap)."""
     try:
         return tensor.data_ptr()
     except (RuntimeError, ValueError, NotImplementedError):
@@ -51,7 +67,7 @@ def address(tensor: Tensor) -> int:
 
 
 def version(tensor: Tensor) -> int:
-    """How often it was written in place; -1 where it was made in inference mode."""
+    """Return how often it was written in place; -1 where it was made in inference mode."""
     try:
         return int(tensor._version)
     except RuntimeError:
@@ -66,17 +82,14 @@ def whole(tensor: Tensor) -> bool:
 
 
 def content(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, in the order of its indices, wherever it lies."""
-    plain = tensor.detach()
-    if plain.is_conj() or plain.is_neg():
-        plain = plain.resolve_conj().resolve_neg()
-    plain = plain.cpu().contiguous()
+    """Return the bytes of a tensor, in the order of its indices, wherever it lies."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size = plain.numel() * plain.element_size()
     return ctypes.string_at(plain.data_ptr(), size) if size else b""
 
 
 def data_hash(data: bytes) -> str:
-    """Sixteen hex digits. SHA-1, because it is the fastest that the standard library has."""
+    """Return sixteen hex digits. SHA-1, because it is the fastest of the standard library."""
     return hashlib.sha1(data).hexdigest()[:16]
 
 
@@ -86,84 +99,58 @@ class TensorStore:
     def __init__(self, folder: Path) -> None:
         self._values = (folder / "values.bin").open("wb")
         self._rows = (folder / "rows.bin").open("wb")
-        self._written = self._row = 0
-        self._samples: dict[tuple[int, str], Tensor] = {}
+        self._value = self._row = 0  # how many are written
         self._described: dict[int, tuple[Any, int, int, dict[str, Any]]] = {}
 
     def describe(self, tensor: Tensor) -> dict[str, Any]:
-        """`d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k` where its
-        elements are and how many, `f` whether all of it is finite. Of tensors without
+        """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k`
+        where its elements are and how many, `f` whether all of it is finite. Of tensors without
         elements of their own (meta, sparse, nested) only what they have."""
         written, at = version(tensor), address(tensor)
-        seen = self._described.get(id(tensor))
-        if seen is not None and seen[0]() is tensor and seen[1:3] == (written, at):
-            return {**seen[3], "g": tensor.requires_grad}
-        about: dict[str, Any] = {
-            "d": str(tensor.dtype).replace("torch.", ""),
-            "s": list(tensor.shape),
-            "g": tensor.requires_grad,
-        }
-        try:
-            about.update(self._elements(tensor))
-        except (RuntimeError, NotImplementedError, TypeError):
-            return about
-        if written >= 0:
-            self._described[id(tensor)] = (weakref.ref(tensor), written, at, about)
-        return about
+        reference, *state, about = self._described.get(id(tensor), (None, 0, 0, {}))
+        if reference is None or reference() is not tensor or state != [written, at]:
+            about = {"d": str(tensor.dtype).replace("torch.", ""), "s": list(tensor.shape)}
+            try:
+                about.update(self._elements(tensor.detach()))
+                if written >= 0:
+                    self._described[id(tensor)] = (weakref.ref(tensor), written, at, about)
+            except (RuntimeError, NotImplementedError, TypeError):
+                pass
+        return {**about, "g": tensor.requires_grad}
 
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
         import torch
 
-        flat = tensor.detach()
-        about: dict[str, Any] = {"h": data_hash(content(flat))}
-        if flat.is_floating_point() and flat.numel():
-            about["f"] = bool(torch.isfinite(flat.float().sum())) or bool(
-                torch.isfinite(flat).all()
-            )
-        if flat.is_complex():
-            flat = torch.view_as_real(flat)
-        flat = flat.reshape(-1)
-        if flat.numel() > KEPT:
-            flat = flat[self._sample(flat)]
-        data = content(flat.double())
-        about["o"], about["k"] = self._written, len(data) // 8
+        about: dict[str, Any] = {"h": data_hash(content(tensor))}
+        if tensor.is_floating_point() and tensor.numel():
+            about["f"] = bool(torch.isfinite(tensor).all())
+        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+        data = content((sample(flat, KEPT) if flat.numel() > KEPT else flat).double())
+        about["o"], about["k"] = self._value, len(data) // 8
         self._values.write(data)
-        self._written += about["k"]
+        self._value += about["k"]
         return about
 
-    def _sample(self, flat: Tensor) -> Tensor:
-        import torch
-
-        key = (flat.numel(), str(flat.device))
-        if key not in self._samples:
-            ours = torch.Generator().manual_seed(flat.numel())
-            sample = torch.randint(flat.numel(), (KEPT,), generator=ours, device="cpu")
-            self._samples[key] = sample.to(flat.device)
-        return self._samples[key]
-
-    def numbers(self, tensor: Tensor) -> str:
-        """A hash alone, of a large tensor that of its sample: for what is looked at every step. Of
-        a sparse one that of its values."""
+    def mark(self, tensor: Tensor) -> str:
+        """Return a hash alone, of a large tensor that of a sample: for what is looked at every
+        step. Of a sparse one that of its values."""
         from celedger.child.torch_steps import dense
 
         flat = dense(tensor.detach()).reshape(-1)
-        if flat.numel() > 64 * KEPT:
-            flat = flat[self._sample(flat)]
-        return data_hash(content(flat))
+        return data_hash(content(sample(flat, KEPT) if flat.numel() > 64 * KEPT else flat))
 
     def rows(self, tensor: Tensor) -> dict[str, int]:
-        """A digest of every row (the first axis), to tell a new order from new data."""
+        """Write a digest of every row (the first axis), to tell a new order from new data."""
         data, count = content(tensor), len(tensor)
         size = len(data) // count
-        for i in range(count):
-            row = data[i * size : (i + 1) * size]
-            self._rows.write(hashlib.sha1(row).digest()[:ROW_DIGEST])
+        for start in range(0, count * size, size) if size else ():
+            self._rows.write(hashlib.sha1(data[start : start + size]).digest()[:ROW_DIGEST])
         start, self._row = self._row, self._row + count
         return {"o": start, "m": count}
 
     def forget(self) -> None:
-        """What was described is described again when met again: a kernel, or who writes by
-        `data`, does not count as writing in place."""
+        """Describe again what is met again: a kernel, or who writes by `data`, does not count as
+        writing in place."""
         self._described.clear()
 
     def flush(self) -> None:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import describe, observe
-from celedger.child.probes.describe import literals, simple, torch_generators
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.stack import CallSites
 from celedger.child.probes.tensors import TensorStore, address, data_hash, tensors, whole
@@ -36,6 +36,7 @@ _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small tr
 _DRAWS = 5000  # calls that are kept: the weights of a thousand layers
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 _TIMELESS = ("site", "start", "module", "init", "draw")  # events that belong to no step
+_PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss",
@@ -59,23 +60,25 @@ class Probe(observe.Probe):
         self._early: list[dict[str, Any]] = []  # before the folder is known
         self._busy = False  # what we compute ourselves is no call of the training's
         self._roots = IdentityMap()
-        self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
-        self._numbers: dict[str, int] = {}  # calls of a module so far in this step
         self._random = ""
-        self._batch: list[str] = []
-        self._losses: list[Any] = []
         self._rows = 0
         self._optimisers: dict[int, int] = {}
-        self._hyper: dict[int, str] = {}
+        self._settings: dict[int, str] = {}
         self._evaluations = self._calls = 0
         self._evaluating = self._looking = False
         self._casting: dict[int, Any] = {}
         self._operators: Any = None
+        self._dispatching = False
         if options.get("operators"):
             self._operators = observe.mode(TorchDispatchMode, self._dispatched)
-        self._dispatching = False
         self.functions = observe.mode(TorchFunctionMode, self._called)
         self.functions.__enter__()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._stack: list[tuple[Any, str, int]] = []  # modules whose forward runs
+        self._numbers: Counter[str] = Counter()  # calls of a module so far in this step
+        self._losses: list[Any] = []
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -98,7 +101,7 @@ class Probe(observe.Probe):
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
         assert self.store is not None
-        before, self._busy = self._busy, True
+        before, self._busy = self._busy, True  # at every call: a context costs as much as the rest
         try:
             return [self.store.describe(tensor) for _, tensor in tensors(value)]
         finally:
@@ -115,16 +118,17 @@ class Probe(observe.Probe):
             self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
             for event in self._early:
                 self.write(**event)
-            self._random = torch_generators()
+            self._random = describe.torch_generators()
             self.write("random", at="start", x=describe.generators())
             for _, root in self.names.roots():
                 self._meet(root)
 
     def _meet(self, root: nn.Module) -> None:
-        """The modules of a root, and its parameters and buffers as they are when it is first used.
-        A root is what was called by none."""
-        if root in self._roots:
+        """Write the modules of a root, and its parameters and buffers as they are when it is first
+        used. A root is what was called by none."""
+        if self._roots.get(root):
             return
+        assert self.store is not None
         self._roots[root] = True
         for module in root.modules():
             kind = type(module)
@@ -141,11 +145,9 @@ class Probe(observe.Probe):
         for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
             for name, tensor in named():
                 if _shaped(tensor):
-                    (described,) = self._tensors(tensor)
                     origin = self.origins.of(tensor)
-                    self.write("init", p=prefix + name, r=role, x=described, **origin)
-        if self.store is not None:
-            self.store.forget()
+                    self.write("init", p=prefix + name, r=role, x=self._tensors(tensor), **origin)
+        self.store.forget()
 
     # --- torch's functions
 
@@ -160,12 +162,12 @@ class Probe(observe.Probe):
             if self.store is None:
                 self.origins.called(name, args, kwargs)
                 return
-            if self._recording() and not (
-                name in ("__get__", "__set__") or name.startswith(("is_", "requires_grad"))
-            ):
+            if self._recording() and not name.startswith(_PROPERTIES):
                 self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
             if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
-                self._target(name, args, kwargs)
+                target = args[1] if len(args) > 1 else kwargs.get("target")
+                if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
+                    self._write_rows("target", name, target)
         finally:
             self._busy = False
 
@@ -184,18 +186,16 @@ class Probe(observe.Probe):
             return
         module, number = self._stack[-1][1:] if self._stack else (None, 0)
         inputs = [one.get("h") for one in self._tensors([args, list(kwargs.values())])]
+        drawn = self._drawn() if kind == "call" else {}
         self.write(
-            kind, o=name, p=module, n=number, l=literals(args, kwargs), i=inputs, x=outputs,
-            w=self.sites.here(), **(self._drawn() if kind == "call" else {}),
+            kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
+            x=outputs, w=self.sites.here(), **drawn,
         )  # fmt: skip
 
-    def _target(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        target = args[1] if len(args) > 1 else kwargs.get("target")
-        if self.store is None or not getattr(target, "ndim", 0) or target is None:
-            return
-        if target.is_sparse or not whole(target) or target.requires_grad or not len(target):
-            return
-        self.write("rows", r="target", p=name, **self.store.rows(target))
+    def _write_rows(self, role: str, path: str, tensor: Any) -> None:
+        """Write a digest of every row, for about an epoch."""
+        if self.store is not None and not tensor.is_sparse and whole(tensor) and len(tensor):
+            self.write("rows", r=role, p=path, **self.store.rows(tensor))
 
     # --- modules
 
@@ -206,24 +206,26 @@ class Probe(observe.Probe):
         outer = not self._stack
         if outer:
             self._turn(torch.is_grad_enabled())
-        number = self._numbers[path] = self._numbers.get(path, -1) + 1
+        number = self._numbers[path]
+        self._numbers[path] += 1
         self._stack.append((module, path, number))
         with self._quietly():
             if outer:
                 self._meet(module)
-                self._outer(args)
+                if not self._evaluating:
+                    self._write_batch(path, args)
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
-                    u=self._stack[-2][1] if len(self._stack) > 1 else None,
+                    u=self._stack[-2][1] if not outer else None,
                     ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
                 )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
-        wanted = self.options.get("autocast")
-        if outer and wanted and wanted != "fp32":
+        dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        dtype = dtypes.get(self.options.get("autocast", ""))
+        if outer and dtype is not None:
             kind = next((p.device.type for p in module.parameters()), "cpu")
-            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[wanted]
             self._casting[id(module)] = torch.autocast(kind, dtype=dtype)
             self._casting[id(module)].__enter__()
 
@@ -251,7 +253,7 @@ class Probe(observe.Probe):
                     hook: Any = tensor.register_hook
                     hook(self._gradient_hook(path, number, within))
 
-    def _gradient_hook(self, path: str, number: int, within: str) -> Any:
+    def _gradient_hook(self, path: str, number: int, within: str) -> Callable[[Tensor], None]:
         step = self.step
 
         def write(gradient: Tensor) -> None:
@@ -261,7 +263,7 @@ class Probe(observe.Probe):
         return lambda gradient: observe.guarded(write, gradient)
 
     def _turn(self, training: bool) -> None:
-        """A root begins: does a training step, or an evaluation go on?"""
+        """A root begins: tell whether a training step, or an evaluation goes on."""
         if training:
             self._evaluating = self._looking = False
             return
@@ -275,20 +277,13 @@ class Probe(observe.Probe):
     def _recording(self) -> bool:
         return self._looking if self._evaluating else self.step in self.full
 
-    def _outer(self, args: tuple[Any, ...]) -> None:
-        """What reaches a root is the batch, of which every step keeps a hash and, for about an
-        epoch, a digest of every row."""
-        if self._evaluating or self.store is None:
-            return
+    def _write_batch(self, path: str, args: tuple[Any, ...]) -> None:
+        """Write the rows of what reaches a root."""
         for _, tensor in tensors(args):
-            if tensor.requires_grad or tensor.is_meta or not whole(tensor):
-                continue
-            self._batch.append(self.store.numbers(tensor))
-            if tensor.is_sparse or not tensor.dim():
-                continue
-            if 0 < len(tensor) <= _ROWS - self._rows:
+            plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
+            if plain and len(tensor) <= _ROWS - self._rows:
                 self._rows += len(tensor)
-                self.write("rows", r="input", p=self._stack[-1][1], **self.store.rows(tensor))
+                self._write_rows("input", path, tensor)
 
     # --- backward, step, the rest
 
@@ -298,7 +293,8 @@ class Probe(observe.Probe):
         self._evaluating = self._looking = False
         with self._quietly():
             for loss in losses:
-                self._losses.append([self.store.numbers(loss), describe.mean(loss)])
+                mean = float(loss.detach().float().mean()) if loss.numel() else None
+                self._losses.append([self.store.mark(loss), describe.simple(mean)])
             if self._recording():
                 held = sum(
                     weight.grad is not None and bool(weight.grad.count_nonzero())
@@ -314,7 +310,7 @@ class Probe(observe.Probe):
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._busy = True  # what the optimiser calls is seen in what it leaves
         named = self.names.parameters(optimiser)
-        self._settings(optimiser, named)
+        self._write_settings(optimiser, named)
         if step in self.full:
             for name, weight in named:
                 self.write("pgrad", p=name, x=self._tensors(weight.grad))
@@ -326,46 +322,49 @@ class Probe(observe.Probe):
         self.store.forget()
         named = self.names.parameters(optimiser)
         if step in self.full:
-            self._after_step(optimiser, named)
-        marks = "".join(self.store.numbers(weight) for _, weight in named)
+            self._write_result(optimiser, named)
+        marks = "".join(self.store.mark(weight) for _, weight in named)
         self.write(
-            "pulse", batch=data_hash("".join(self._batch).encode()), loss=self._losses,
-            params=data_hash(marks.encode()), random=describe.generators(), skipped=skipped,
-            size=describe.norm([weight for _, weight in named]),
+            "pulse", loss=self._losses, params=data_hash(marks.encode()),
+            random=describe.generators(), skipped=skipped,
         )  # fmt: skip
         self.store.forget()
-        self.store.flush()
         self.flush()
         self.step = step + 1
-        self._numbers, self._stack, self._batch, self._losses = {}, [], [], []
+        self._begin_step()
         self._busy = False
         if self.last and self.step >= self.last:
             self._end(cut=True)
             os._exit(0)  # the script would train on; what it leaves is nobody's
 
-    def _after_step(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+    def _write_result(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the optimiser's state, the parameters and the buffers after a step."""
         for name, weight in named:
             for key, value in optimiser.state.get(weight, {}).items():
-                self.write("state", p=name, q=key, x=self._tensors(value), v=simple(value))
+                plain = describe.simple(value)
+                self.write("state", p=name, q=key, x=self._tensors(value), v=plain)
         for name, weight in named:
             self.write("param", p=name, x=self._tensors(weight))
-        for _, root in self.names.roots():
-            prefix = self.names.of(root)
+        for prefix, root in self.names.roots():
             for name, buffer in root.named_buffers():
                 self.write("buffer", p=prefix + name, x=self._tensors(buffer))
 
-    def _settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
-        """The optimiser's settings, where they have changed, and which parameters have which."""
+    def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the optimiser's settings, where they have changed, and which parameters have
+        which."""
         number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
-        now = describe.groups(optimiser)
+        groups = [
+            {key: describe.simple(value) for key, value in group.items() if key != "params"}
+            for group in optimiser.param_groups
+        ]
         kind = type(optimiser)
-        whole_state = json.dumps([kind.__qualname__, now])
-        if self._hyper.get(number) == whole_state:
+        settings = json.dumps([kind.__qualname__, groups])
+        if self._settings.get(number) == settings:
             return
-        self._hyper[number] = whole_state
+        self._settings[number] = settings
         names = iter(name for name, _ in named)
         self.write(
-            "hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=now,
+            "hyper", p=str(number), c=f"{kind.__module__}.{kind.__qualname__}", v=groups,
             of=[[next(names) for _ in group["params"]] for group in optimiser.param_groups],
             f=describe.code(kind, "step"), w=self.origins.constructed.get(optimiser, -1),
             at=self.sites.here(),
@@ -376,7 +375,7 @@ class Probe(observe.Probe):
         with self._quietly():
             for name, value in values.items():
                 try:
-                    numbers[name] = simple(float(value))  # type: ignore[arg-type]
+                    numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
                 except (TypeError, ValueError, RuntimeError):
                     continue
         self._evaluating = self._looking = False
@@ -389,20 +388,20 @@ class Probe(observe.Probe):
         self._casting = {}
 
     def ends(self) -> None:
-        if self.store is not None:
-            self._end(cut=False)
+        self._end(cut=False)
 
     def _end(self, *, cut: bool) -> None:
-        assert self.store is not None
         self._busy = True
-        names = {
-            str(Path.cwd() / str(getattr(module, "__file__", None) or ""))
-            for module in list(sys.modules.values())
-        }
+        modules = list(sys.modules.values())
+        names = {str(Path.cwd() / str(getattr(module, "__file__", "") or "")) for module in modules}
         files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)
         self.write("end", cut=cut, inside=[path for _, path, _ in self._stack], files=files)
-        self.store.flush()
         self.flush()
+
+    def flush(self) -> None:
+        if self.store is not None:
+            self.store.flush()
+        super().flush()
 
     def _dispatch(self, on: bool) -> None:
         """With `operators`: follow what torch dispatches in a root's forward pass and backward."""
@@ -415,12 +414,11 @@ class Probe(observe.Probe):
             self._operators.__exit__(None, None, None)
 
     def _drawn(self) -> dict[str, str]:
-        """`y`, the state of torch's generators, where it has changed since it was last asked."""
-        now = torch_generators()
-        if now == self._random:
-            return {}
-        before, self._random = self._random, now
-        return {"y": now, "z": before}
+        """Return `y`, the state of torch's generators, where it has changed since it was last
+        asked, and `z`, that before."""
+        now, before = describe.torch_generators(), self._random
+        self._random = now
+        return {} if now == before else {"y": now, "z": before}
 
 
 class Origins:
@@ -435,8 +433,8 @@ class Origins:
 
         self.constructed = IdentityMap()  # these are half built
         self._probe = probe
-        self._wrote: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
-        self._made: dict[int, int] = {}  # by address: where a parameter got its module
+        self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
         self._random = ""
         self._draws = 0
         for kind in (nn.Module, Optimizer):
@@ -446,34 +444,33 @@ class Origins:
         )
 
     def of(self, tensor: Tensor) -> dict[str, Any]:
-        """`v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
+        """Return `v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
         at = address(tensor)
-        return {"v": self._made.get(at, -1), **self._wrote.get(at, {})}
+        return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
 
     def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
         self.constructed[thing] = self._probe.sites.here(without=thing)
 
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
         if parameter is not None and self._probe.store is None:
-            self._made[address(parameter)] = self._probe.sites.here()
+            self._adopters[address(parameter)] = self._probe.sites.here()
 
     def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call of a torch function: kept where it draws, or writes a tensor in place."""
+        """Note a call of a torch function that draws, or writes a tensor in place."""
         import torch
 
         writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
         drawing = any(word in name for word in _DRAWING)
         if not writes and not drawing:
             return
-        site = self._probe.sites.here()
-        shown = literals(args, kwargs)
+        call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
         if writes and args and isinstance(args[0], torch.Tensor):
-            self._wrote[address(args[0])] = {"o": name, "l": shown, "w": site}
-        now = torch_generators()
+            self._writers[address(args[0])] = call
+        now = describe.torch_generators()
         drew = now != self._random if self._random else drawing
         if drew and self._draws < _DRAWS:
             self._draws += 1
-            self._probe.write("draw", o=name, l=shown, w=site, y=now)
+            self._probe.write("draw", y=now, **call)
         self._random = now
 
 
@@ -486,8 +483,7 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
         for weight in weights:
             if weight.is_floating_point():
                 signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
-                signs = signs.sub(1).to(weight)
-                weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)
+                weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
 
 
 def _shaped(tensor: Tensor) -> bool:
