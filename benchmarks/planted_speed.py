@@ -248,10 +248,10 @@ class Bench:
         folder, said = self.run(script, epochs, kind="profile")
         return profile.load(folder, *records(folder, "profile"), self.roots()), said
 
-    def memory(self, script: Path, epochs: int) -> memory.Memory:
+    def memory(self, script: Path, epochs: int) -> memory.Document:
         folder, _ = self.run(script, epochs, kind="memory")
         found = memory.load(*records(folder, "memory"), self.roots())
-        if found.objects_pile_up:
+        if memory.objects_pile_up(found):
             folder, _ = self.run(script, epochs, kind="memory", objects=True)
             found = memory.load(*records(folder, "memory"), self.roots())
         return found
@@ -288,16 +288,17 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
         return ("right" if right else "wrong"), given[0].figure
     if fault.kind == "leak":
         kept = bench.memory(script, epochs)
-        if not kept.leaks:
+        if not kept["leaks"]:
             return "unsure", "nothing piles up"
-        first = kept.leaks[0].line
-        right = first is not None and first.line == line
-        return ("right" if right else "wrong"), str([(k.what, str(k.line)) for k in kept.leaks[:3]])
+        first = kept["leaks"][0]["line"]
+        right = first == line
+        said = [(leak["what"], leak["file"], leak["line"]) for leak in kept["leaks"][:3]]
+        return ("right" if right else "wrong"), str(said)
     if fault.kind == "peak":
-        parts = memory.compare(bench.memory(clean, epochs), bench.memory(script, epochs)).parts
-        top = parts["step"][0]
-        right = top.place is not None and top.place.line == line
-        return ("right" if right else "wrong"), f"{top.operator} {top.difference} {top.place}"
+        sides = (bench.memory(path, epochs) for path in (clean, script))
+        top = memory.compare(*sides)["peaks"]["step"]["parts"][0]
+        right = f":{line} " in f"{top['place']} "
+        return ("right" if right else "wrong"), f"{top['operator']} {top['place']}"
     compared, said = bench.pair(clean, script, epochs)
     planted = re.search(r"PLANTED (.*)", said)
     module = planted.group(1) if planted else ""
@@ -326,12 +327,11 @@ def equal(bench: Bench, task: str, *, keep: bool) -> tuple[str, ...]:
     if keep:
         sides = tuple(bench.memory(script, EPOCHS_REMEMBERED) for _ in "AB")
         difference = memory.compare(*sides)
-        found += [f"leak {leak.what}" for side in sides for leak in side.leaks]
+        found += [f"leak {leak['what']}" for side in sides for leak in side["leaks"]]
         found += [
-            f"peak {part.operator}"
-            for parts in difference.parts.values()
-            for part in parts
-            if part.difference
+            f"peak {part['operator']}"
+            for peak in difference["peaks"].values()
+            for part in peak["parts"]
         ]
     return tuple(found)
 

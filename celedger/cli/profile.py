@@ -13,7 +13,6 @@ from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
-    from celedger.diagnose.memory import Memory
     from celedger.diagnose.profile import Profile
     from celedger.views.export import Json
     from celedger.views.profile import Profiled
@@ -128,21 +127,22 @@ def _two(looking: Looking, looked: Profiled, probe: dict[str, object], turns: in
 def _memory(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
     from celedger.diagnose.memory import compare
     from celedger.diagnose.memory import memory as measure
-    from celedger.views import memory as views
+    from celedger.views.export import document
+    from celedger.views.memory import difference_text, memory_text
 
-    (task,), width = looking.tasks, options.width()
-    sides: list[Memory] = []
+    (task,) = looking.tasks
+    sides: list[dict[str, Any]] = []
     for commit in looked.commits:
         note(f"celedger: memory of {task.name} at {commit.sha[:10]}, outside the record")
         folder = looking.folder / str(len(sides))
         sides.append(measure(looking.bench, commit, task, looked.seed, folder, probe))
     if len(sides) == 1:
-        text = views.memory_text(looked, sides[0], width=width)
-        return sides[0], views.memory_json(looked, sides[0]), text, Status.GOOD
-    compared = compare(*sides)
-    text = views.difference_text(looked, compared, width=width)
-    status = Status.BAD if compared.larger else Status.GOOD
-    return compared, views.difference_json(looked, compared), text, status
+        measured, kind, text, status = sides[0], "memory", memory_text, Status.GOOD
+    else:
+        measured, kind, text = compare(*sides), "memory-difference", difference_text
+        status = Status.BAD if measured["verdict"] == "larger" else Status.GOOD
+    answer = document(kind=kind, **looked.fields(), **measured)
+    return measured, answer, text(looked, measured, width=options.width()), status
 
 
 def _save_timeline(trace: Path, at: Path) -> None:

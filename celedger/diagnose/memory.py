@@ -1,14 +1,14 @@
 """Where the memory of a training goes: who holds it at the peak, what piles up from epoch to epoch,
 and what differs between two commits. Reads what the probe of `celedger profile --memory` left.
-Bytes are those of tensors, exact and the same in every run of one commit on one machine.
+Bytes are those of tensors, exact and the same in every run of one commit on one machine. What is
+read is the document that `--json` prints; its fields are in docs/profile.md.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,190 +32,123 @@ LINE_SHARE = 0.25  # of the line that takes most: tracing adds small growth of i
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
 
+Document = dict[str, Any]
 Marks = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBytes:
-    """Bytes at the peak, and who had made what holds them; `place` None where no line of the
-    user's did."""
-
-    bytes: int
-    phase: str
-    module: str | None
-    operator: str
-    place: CodeLine | None
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    bytes: int
-    step: int
-    held: Sequence[HeldBytes]  # adds up to `bytes`
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
-    and `bytes` a step; bytes are 0 where they are not known."""
-
-    kind: str
-    what: str
-    module: str | None
-    number: float
-    bytes: float
-    line: CodeLine | None
-
-    @property
-    def cause(self) -> object:
-        return self.kind, self.what, self.module, self.line and self.line.file
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryEpoch:
-    """`peak`: of its steps and evaluation; `held` and `rss` when it was reported. Bytes."""
-
-    epoch: int | None
-    step: int
-    peak: int
-    held: int
-    rss: int
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """`peaks`: of "step" and "evaluation". `steps`: for each its "peak", what tensors "held" at its
-    end, and the process's "rss"; `peak_rss` is the largest."""
-
-    torch: str
-    device: str
-    peaks: Mapping[str, MemoryPeak]
-    steps: Mapping[str, np.ndarray]
-    peak_rss: int
-    epochs: Sequence[MemoryEpoch]
-    leaks: Sequence[Leak]
-    objects_pile_up: bool  # and a run that traces them can say where
-
-
-@dataclass(frozen=True, slots=True)
-class PeakPart:
-    """One part of the difference between two peaks, in bytes."""
-
-    phase: str
-    module: str | None
-    operator: str
-    place: CodeLine | None
-    before: int
-    after: int
-
-    @property
-    def difference(self) -> int:
-        return self.after - self.before
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryDifference:
-    """`parts` of each peak add up to its difference. `leaks`: new on the second side."""
-
-    before: Memory
-    after: Memory
-    parts: Mapping[str, Sequence[PeakPart]]
-    leaks: Sequence[Leak]
-
-    @property
-    def larger(self) -> bool:
-        return bool(self.leaks) or any(
-            self.after.peaks[name].bytes >= max(peak.bytes, 1) * (1 + PEAK_FLOOR)
-            for name, peak in self.before.peaks.items()
-        )
 
 
 def memory(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
-) -> Memory:
+) -> Document:
     """Look at the memory of one run. Where objects pile up, a second run traces them to their
     lines: that takes ten times as long, and is not done where nothing grows."""
     _, event = run(bench, commit, task, seed, out / "memory", probe)
-    seen = load(event, roots(bench))
-    if not seen.objects_pile_up:
-        return seen
+    document = load(event, roots(bench))
+    if not objects_pile_up(document):
+        return document
     _, event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
-    return replace(seen, leaks=load(event, roots(bench)).leaks or seen.leaks)
+    return {**document, "leaks": load(event, roots(bench))["leaks"] or document["leaks"]}
 
 
-def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Memory:
+def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     """Read what the probe wrote (its event); `roots` say how prefixes of file names are shown.
     Raises CannotJudge where no step was seen."""
-    steps = {name: np.asarray(values, float) for name, values in event["steps"].items()}
-    if not len(steps["peak"]):
+    steps = event["steps"]
+    if not steps["peak"]:
         raise CannotJudge("the training ended before its first step did")
     # The last is for number -1: no line of the user's.
     lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
     places = [*lines, None]
-    peaks = {
-        name: MemoryPeak(
-            peak["bytes"], peak["step"],
-            [
-                HeldBytes(size, phase, module, operator, places[line])
-                for size, phase, module, operator, line in peak["held"]
-            ],
-        )
-        for name, peak in event["peaks"].items()
-    }  # fmt: skip
+    for peak in event["peaks"].values():
+        for held in peak["held"]:
+            held["place"] = str(places[held.pop("line")] or "") or None
     marks = event["marks"]
     tensors = _tensors(marks, places)
-    types = _types(marks, sum(leak.number for leak in tensors))
+    types = _types(marks, sum(leak["number"] for leak in tensors))
     objects = _objects(marks, roots) if types else []
-    return Memory(
-        torch=event["torch"],
-        device=event["device"],
-        peaks=peaks,
-        steps=steps,
-        peak_rss=event["peak_rss"],
-        epochs=_epochs(marks, steps["peak"], event["evaluations"]),
-        leaks=[*tensors, *_graphs(marks, places), *(objects or types)],
-        objects_pile_up=bool(types),
-    )
+    return {
+        "environment": {"torch": event["torch"], "device": event["device"]},
+        "peaks": event["peaks"],
+        "peak_rss": event["peak_rss"],
+        "steps": steps,
+        "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
+        "leaks": [*tensors, *_graphs(marks, places), *(objects or types)],
+    }
 
 
-def compare(before: Memory, after: Memory) -> MemoryDifference:
-    causes = {leak.cause for leak in before.leaks}
-    return MemoryDifference(
-        before,
-        after,
-        {name: _parts(peak, after.peaks[name]) for name, peak in before.peaks.items()},
-        [leak for leak in after.leaks if leak.cause not in causes],
-    )
+def objects_pile_up(document: Document) -> bool:
+    """Return True if a run that traces Python's objects can say where they pile up."""
+    return any(leak["kind"] == "objects" for leak in document["leaks"])
 
 
-def _parts(*peaks: MemoryPeak) -> list[PeakPart]:
-    sizes: dict[tuple[str, str | None, str], list[int]] = defaultdict(lambda: [0, 0])
-    places: dict[tuple[str, str | None, str], CodeLine | None] = {}
-    for side, peak in enumerate(peaks):
-        for held in peak.held:
-            key = held.phase, held.module, held.operator
-            sizes[key][side] += held.bytes
-            places[key] = held.place
-    parts = [PeakPart(*key, places[key], *pair) for key, pair in sizes.items()]
-    return sorted(parts, key=lambda part: -abs(part.difference))
+def compare(before: Document, after: Document) -> Document:
+    """The parts of each peak that differ, the largest difference first, and what piles up on the
+    second side alone. `verdict` is "larger" for either, else "same"."""
+    causes = [_cause(leak) for leak in before["leaks"]]
+    leaks = [leak for leak in after["leaks"] if _cause(leak) not in causes]
+    sides = [(peak, after["peaks"][name]) for name, peak in before["peaks"].items()]
+    grown = any(b["bytes"] >= max(a["bytes"], 1) * (1 + PEAK_FLOOR) for a, b in sides)
+    return {
+        "verdict": "larger" if leaks or grown else "same",
+        "peaks": {
+            name: {"before": a["bytes"], "after": b["bytes"], "parts": _parts(a, b)}
+            for name, (a, b) in zip(before["peaks"], sides, strict=True)
+        },
+        "new_leaks": leaks,
+    }
+
+
+def _cause(leak: Document) -> object:
+    return leak["kind"], leak["what"], leak["module"], leak["file"]
+
+
+def _parts(*peaks: Document) -> list[Document]:
+    parts: dict[object, Document] = {}
+    for side, peak in zip(("before", "after"), peaks, strict=True):
+        for held in peak["held"]:
+            maker = {name: held[name] for name in ("operator", "phase", "module")}
+            part = parts.setdefault((*maker.values(),), {**maker, "before": 0, "after": 0})
+            part[side] += held["bytes"]
+            part["place"] = held["place"]
+    differing = [part for part in parts.values() if part["before"] != part["after"]]
+    return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
 
 
 def _epochs(
-    marks: Marks, peaks: np.ndarray, evaluations: Sequence[Sequence[int]]
-) -> list[MemoryEpoch]:
+    marks: Marks, peaks: Sequence[int], evaluations: Sequence[Sequence[int]]
+) -> list[Document]:
     rows, start = [], 0
     for mark in marks:
         end = mark["step"]
         inside = [size for step, size in evaluations if start < step <= end]
-        inside += peaks[start:end].tolist()
+        inside += peaks[start:end]
         if inside:
-            largest = int(max(inside))
-            rows.append(MemoryEpoch(mark["epoch"], end, largest, mark["held"], mark["rss"]))
+            rows.append(
+                {
+                    "epoch": mark["epoch"], "step": end, "peak": max(inside),
+                    "held": mark["held"], "rss": mark["rss"],
+                }
+            )  # fmt: skip
         start = end
     return rows
 
 
-def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Leak]:
+def _leak(
+    kind: str,
+    what: str,
+    number: float,
+    size: float = 0.0,
+    line: CodeLine | None = None,
+    module: str | None = None,
+) -> Document:
+    """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
+    and `size` (bytes) a step; the size is 0 where it is not known."""
+    place = line._asdict() if line else dict.fromkeys(CodeLine._fields)
+    return {
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, **place
+    }  # fmt: skip
+
+
+def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
     edges = [0, *(mark["step"] for mark in marks)]
     spans = [(a, b) for a, b in itertools.pairwise(edges) if b > a]
     if len(spans) < 2:
@@ -229,47 +162,43 @@ def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Leak]:
         if all(each) and sum(each) >= FEWEST and (len(each) >= FEWEST or min(each) >= FEWEST):
             steps = edges[-1]
             rates = number / steps, size / steps
-            leaks.append(Leak("tensors", operator, module, *rates, places[line]))
-    return sorted(leaks, key=lambda leak: -leak.bytes)
+            leaks.append(_leak("tensors", operator, *rates, places[line], module))
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
 
 
-def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Leak]:
+def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
     counts: list[Counter[int]] = [Counter() for _ in marks]
     for count, mark in zip(counts, marks, strict=True):
         for nodes, line in mark["graphs"]:
             count[line] += nodes
     return [
-        Leak("graphs", "autograd nodes", None, rate, 0.0, places[line])
+        _leak("graphs", "autograd nodes", rate, line=places[line])
         for line, rate in _growth(marks, counts, skip=0).items()
         if rate >= NODES
     ]
 
 
-def _types(marks: Marks, tensors: float) -> list[Leak]:
+def _types(marks: Marks, tensors: float) -> list[Document]:
     """Types that become more in every epoch, beyond what comes with so many tensors a step."""
     rates = _growth(marks, [dict(mark["types"]) for mark in marks])
     least = OBJECTS + COMPANIONS * tensors
-    return [
-        Leak("objects", name, None, rate, 0.0, None)
-        for name, rate in rates.items()
-        if rate >= least
-    ]
+    return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]
 
 
-def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Leak]:
+def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
     """Lines whose objects take more in every epoch, where allocations were traced."""
     sizes = _growth(marks, [{(f, at): size for f, at, size, _ in m["objects"]} for m in marks])
     numbers = _growth(marks, [{(f, at): n for f, at, _, n in m["objects"]} for m in marks])
     least = max(BYTES, LINE_SHARE * max(sizes.values(), default=0.0))
     leaks = [
-        Leak(
-            "objects", "Python objects", None, numbers[file, at], size,
+        _leak(
+            "objects", "Python objects", numbers[file, at], size,
             CodeLine(shown(file, roots), "", at),
         )
         for (file, at), size in sizes.items()
         if size >= least and numbers[file, at] >= OBJECTS
     ]  # fmt: skip
-    return sorted(leaks, key=lambda leak: -leak.bytes)
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
 
 
 def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:

@@ -21,7 +21,6 @@ from celedger.model import Commit, Task
 from celedger.system.gpu import Gpu
 from celedger.system.process import Running
 from celedger.system.telemetry import PERIOD, Sampler
-from celedger.system.tree import One
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
@@ -172,7 +171,7 @@ def shown(file: str, roots: Mapping[str, str]) -> str:
 def load(folder: Path, event: Mapping[str, Any], roots: Mapping[str, str]) -> Profile:
     """Read what the probe wrote into `folder` (its event). `roots`: how prefixes of file names are
     shown. Raises CannotJudge where too few steps were timed."""
-    steps, evaluation = _steps(event["edges"])
+    steps, evaluation, busy = _steps(event["edges"])
     warm_up, settled = event["untimed"]
     window = event["window"]
     after = settled if len(window["steps"]) or window["problem"] == "" else warm_up
@@ -183,17 +182,17 @@ def load(folder: Path, event: Mapping[str, Any], roots: Mapping[str, str]) -> Pr
             "give the task more steps",
         )
     # The profiler's clock runs on while others have the core.
-    busy = (steps.own / steps.wall)[window["first"] :][: len(window["steps"])]
-    operators = [_operator(row, busy) for row in window["rows"]]
+    seen = slice(window["first"], window["first"] + len(window["steps"]))
+    operators = [_operator(row, busy[row["phase"]][seen]) for row in window["rows"]]
     count, steps = len(timed), _chosen(steps, timed)
     lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
     columns = {name: np.asarray(values) for name, values in event["samples"].items()}
-    seen = columns["line"] >= 0
+    named = columns["line"] >= 0
     samples = StackSamples(
-        step=columns["step"][seen].astype(int),
-        phase=np.asarray(STATES)[columns["phase"][seen].astype(int)],
-        line=columns["line"][seen].astype(int),
-        seconds=columns["seconds"][seen],
+        step=columns["step"][named].astype(int),
+        phase=np.asarray(STATES)[columns["phase"][named].astype(int)],
+        line=columns["line"][named].astype(int),
+        seconds=columns["seconds"][named],
         lines=lines,
     )
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
@@ -212,8 +211,11 @@ def load(folder: Path, event: Mapping[str, Any], roots: Mapping[str, str]) -> Pr
     )
 
 
-def _steps(columns: Mapping[str, Sequence[int]]) -> tuple[TimedSteps, list[float]]:
-    """Return the whole steps between the clock's edges, and the evaluations (s)."""
+def _steps(
+    columns: Mapping[str, Sequence[int]],
+) -> tuple[TimedSteps, list[float], dict[str, np.ndarray]]:
+    """Return the whole steps between the clock's edges, the evaluations (s), and by phase the share
+    of each step's time in which the training had the core."""
     edges = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
     count = int(edges["step"][-1])  # the last is not complete
     step = edges["step"][:-1]
@@ -229,13 +231,19 @@ def _steps(columns: Mapping[str, Sequence[int]]) -> tuple[TimedSteps, list[float
     data = np.where(waited > 0, np.minimum(waited, gap), gap)
     times = {"data": data, "other": gap - data}
     times |= {name: seconds(own, state == name) for name in STATES[1:4]}
+    busy = {"evaluation": np.ones(count)}
+    for name in STATES[:4]:
+        on_wall = seconds(spent["wall"], state == name)
+        busy[name] = np.ones(count)
+        if "device" not in spent:
+            np.divide(seconds(own, state == name), on_wall, out=busy[name], where=on_wall > 0)
     training = state != "evaluation"
     wall = own if "device" in spent else spent["wall"]
     steps = TimedSteps(
         np.arange(count), times, seconds(wall, training), seconds(spent["cpu"], training),
         seconds(spent["gc"], training),
     )  # fmt: skip
-    return steps, own[~training].tolist()
+    return steps, own[~training].tolist(), busy
 
 
 def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
@@ -244,7 +252,7 @@ def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
 
 
 def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Operator:
-    """`busy`: the share of each step in the window in which the training had the core."""
+    """`busy`: the share of its phase, in each step, in which the training had the core."""
     return Operator(
         row["name"], row["phase"], row["module"], row["calls"],
         float(np.median(row["seconds"] * busy)), row["device"], row["memory"], row["kernels"],
@@ -317,7 +325,7 @@ class ProcessWatcher:
     def __init__(self, gpu: Gpu | None) -> None:
         self._sampler = Sampler(gpu) if gpu is not None else None
         self._began = self._last = time.monotonic()
-        self._seen: dict[int, One] = {}
+        self._seen: dict[int, Any] = {}  # by pid
         self._figures: dict[str, list[float]] = defaultdict(list)
 
     def __call__(self, running: Running) -> None:

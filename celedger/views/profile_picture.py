@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from celedger.diagnose.memory import Memory
+from celedger.diagnose.memory import Document
 from celedger.diagnose.profile import PHASES, Profile
 from celedger.diagnose.slower import SpeedComparison, SpeedRow
 from celedger.views.format import Scale, clip, percent, plain, short
@@ -39,14 +39,14 @@ _NAME = 46  # characters of an operator with its module
 _MOST_COLUMNS = 600  # beyond that, neighbouring steps share a column, which shows the slowest
 
 
-def draw(looked: Profiled, measured: Profile | SpeedComparison | Memory, path: Path) -> Path:
+def draw(looked: Profiled, measured: Profile | SpeedComparison | Document, path: Path) -> Path:
     with style():
         if isinstance(measured, SpeedComparison):
             figure = _difference(looked, measured)
-        elif isinstance(measured, Memory):
-            figure = _memory(looked, measured)
-        else:
+        elif isinstance(measured, Profile):
             figure = _profile(looked, measured)
+        else:
+            figure = _memory(looked, measured)
     return save(figure, path)
 
 
@@ -79,12 +79,12 @@ def _difference(looked: Profiled, compared: SpeedComparison) -> Figure:
     return figure
 
 
-def _memory(looked: Profiled, memory: Memory) -> Figure:
+def _memory(looked: Profiled, memory: Document) -> Figure:
     """Bytes of tensors at each step's peak and end, and the process beside them."""
     title = f"{looked.task} at {short(looked.commits[0].sha)}: memory over the steps"
     figure = sheet(title, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.4, 1.0])
-    peak, held, rss = (memory.steps[name] for name in ("peak", "held", "rss"))
+    peak, held, rss = (np.asarray(memory["steps"][name]) for name in ("peak", "held", "rss"))
     scale, whole = Scale.of("B", float(peak.max())), Scale.of("B", float(rss.max()))
     x = np.arange(len(held))
     upper.fill_between(x, peak / scale.divisor, color=SKY, alpha=0.5, lw=0)
@@ -94,9 +94,9 @@ def _memory(looked: Profiled, memory: Memory) -> Figure:
     lower.plot(x, rss / whole.divisor, color=INK, lw=1.2)
     lower.set_ylabel(f"process ({whole.unit})")
     lower.set_xlabel("step")
-    for epoch in memory.epochs[:-1]:
+    for epoch in memory["epochs"][:-1]:
         for axes in (upper, lower):
-            axes.axvline(epoch.step, color=MUTED, lw=0.6, ls=":")
+            axes.axvline(epoch["step"], color=MUTED, lw=0.6, ls=":")
     handles = [
         Patch(color=SKY, alpha=0.5, label="at each step's peak"),
         Line2D([], [], color=BLUE, label="held at its end"),

@@ -196,8 +196,8 @@ class Probe(observe.Probe):
         self.gives_up()
         self._end_evaluation()
         for peak in self._peaks.values():
-            held = [(size, *maker) for maker, size in peak["held"].items() if size]
-            peak["held"] = sorted(held, key=lambda row: -row[0])
+            rows = [{"bytes": n, **maker._asdict()} for maker, n in peak["held"].items() if n]
+            peak["held"] = sorted(rows, key=lambda row: -row["bytes"])
         self.write(
             "memory",
             torch=torch.__version__,
