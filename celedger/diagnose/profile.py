@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,16 +31,7 @@ STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe n
 PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operators writes them
 _LEAST_CORES = 0.01  # a process that used less in all is not worth a line
 
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """Seconds of one phase in a timed step, and its share of the time of all."""
-
-    name: str
-    median: float
-    p90: float
-    p99: float
-    share: float
+Row = dict[str, Any]  # as JSON has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +49,7 @@ class Operator:
     kernels: float
 
 
-@dataclass(frozen=True, slots=True)
-class HotLine:
+class HotLine(NamedTuple):
     """A line of the user's, and its share of the samples; `phase` most of them fell in."""
 
     line: CodeLine
@@ -67,8 +57,7 @@ class HotLine:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A line that asks a tensor for a plain value, and how often a step."""
 
     method: str
@@ -81,20 +70,11 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUse:
-    """One process of the training's tree: cores it used on average, and its largest memory."""
-
-    pid: int
-    name: str
-    cores: float
-    rss: int
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
     """`settings`: torch, device, threads and DataLoader workers, and whether time without a core
     could be told apart (`exact`). `count`: of all steps, timed or not. `evaluation`: its parts, s.
-    `window`: first and last step under the profiler, else its `problem`."""
+    `window`: first and last step under the profiler, else its `problem`. `processes`: pid and name,
+    cores used on average, largest memory (`rss`)."""
 
     folder: Path
     settings: Mapping[str, Any]
@@ -107,7 +87,7 @@ class Profile:
     lines: Sequence[HotLine]
     waits: Sequence[Wait]
     stalls: Stalls
-    processes: Sequence[ProcessUse] = ()
+    processes: Sequence[Row] = ()
     gpu: Mapping[str, float] = field(default_factory=dict)  # utilisation (%), memory (bytes)
 
     @property
@@ -115,15 +95,17 @@ class Profile:
         return str(self.settings["device"])
 
     @property
-    def phases(self) -> list[PhaseTime]:
-        """The phases of a step, and the step itself last."""
+    def phases(self) -> list[Row]:
+        """The phases of a step, and the step itself last: median, 90th and 99th percentile (s), and
+        the share of the time of all."""
         own = self.steps.own
         times = {name: t for name, t in self.steps.times.items() if t.any()}
-        phases = []
+        rows = []
         for name, seconds in {**times, "step": own}.items():
             median, p90, p99 = np.quantile(seconds, (0.5, 0.9, 0.99)).tolist()
-            phases.append(PhaseTime(name, median, p90, p99, float(seconds.sum() / own.sum())))
-        return phases
+            share = float(seconds.sum() / own.sum())
+            rows.append({"name": name, "median": median, "p90": p90, "p99": p99, "share": share})
+        return rows
 
     @property
     def window_seconds(self) -> float:
@@ -341,10 +323,13 @@ class ProcessWatcher:
             for name, value in self._sampler.take().items():
                 self._figures[name].append(value)
 
-    def processes(self) -> list[ProcessUse]:
+    def processes(self) -> list[Row]:
         seconds = max(time.monotonic() - self._began, 1e-9)
-        rows = [ProcessUse(p.pid, p.name, p.cpu / seconds, p.rss) for p in self._seen.values()]
-        return sorted((p for p in rows if p.cores >= _LEAST_CORES), key=lambda row: -row.cores)
+        rows = [
+            {"pid": p.pid, "name": p.name, "cores": p.cpu / seconds, "rss": p.rss}
+            for p in self._seen.values()
+        ]
+        return sorted((p for p in rows if p["cores"] >= _LEAST_CORES), key=lambda p: -p["cores"])
 
     def gpu_use(self) -> dict[str, float]:
         use, memory = self._figures["gpu_utilisation"], self._figures["gpu_memory"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from celedger.diagnose.advice import Advice, module
-from celedger.diagnose.profile import PhaseTime, Profile
+from celedger.diagnose.profile import Profile
 from celedger.diagnose.slower import SpeedComparison, SpeedRow, total
 from celedger.diagnose.stalls import NEIGHBOURS, CodeLine, Stall
 from celedger.model import Commit
@@ -98,7 +98,7 @@ def profile_json(looked: Profiled, profile: Profile, advice: Sequence[Advice]) -
             "wall_seconds": profile.steps.wall.tolist(),
         },
         delayed_share=profile.delayed if settings["exact"] else None,
-        phases=[asdict(phase) for phase in (step, *phases)],
+        phases=[step, *phases],
         evaluation={
             "times": len(profile.evaluation), "seconds": sum(profile.evaluation),
             "share": profile.evaluation_share,
@@ -117,7 +117,7 @@ def profile_json(looked: Profiled, profile: Profile, advice: Sequence[Advice]) -
             "unexplained": profile.stalls.unexplained,
             "machine": profile.stalls.machine,
         },
-        processes=[asdict(process) for process in profile.processes],
+        processes=profile.processes,
         gpu_utilisation=profile.gpu.get("utilisation"),
         gpu_memory=profile.gpu.get("memory"),
         advice=[{"rule": a.rule, "figure": a.figure, "try": a.suggestion} for a in advice],
@@ -168,13 +168,16 @@ def _head(looked: Profiled, profile: Profile, width: int) -> str:
 
 
 def _phases(profile: Profile, width: int) -> str:
-    def cells(phase: PhaseTime) -> list[str]:
-        times = map(seconds, (phase.median, phase.p90, phase.p99))
-        share = percent(phase.share, signed=False)
-        return [MEANING.get(phase.name, phase.name), *times, share]
-
+    rows = [
+        (
+            {**MEANING, "step": "step"}[phase["name"]],
+            *(seconds(phase[name]) for name in ("median", "p90", "p99")),
+            percent(phase["share"], signed=False),
+        )
+        for phase in profile.phases
+    ]
     heads = columns("phase of a step", ">median", ">p90", ">p99", ">share")
-    text = table(heads, [cells(phase) for phase in profile.phases], width=width)
+    text = table(heads, rows, width=width)
     if profile.evaluation:
         text += (
             f"\nevaluation and reports: {len(profile.evaluation)} ×, "
@@ -237,8 +240,8 @@ def _stalls(profile: Profile) -> str:
 
 def _processes(profile: Profile, width: int) -> str:
     rows = [
-        (one.name, str(one.pid), f"{one.cores:.2f}", measure(one.rss, unit="B", significant=3))
-        for one in profile.processes
+        (p["name"], str(p["pid"]), f"{p['cores']:.2f}", measure(p["rss"], unit="B", significant=3))
+        for p in profile.processes
     ]
     heads = columns("process", ">pid", ">cores", ">memory")
     text = table(heads, rows, width=width) if rows else ""

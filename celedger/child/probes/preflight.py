@@ -14,8 +14,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
 EPOCH_STEPS, EPOCH_SECONDS = 200, 60.0  # of processor time, of the epoch looked at, at most
 OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0
 ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
-LISTEN = 5  # steps from one look at the loss to the next
 REPEATED_STEPS = 3
 # The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
 # times a confident mistake; half of it is knowledge that an untrained model cannot have.
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     Result = tuple[str, Any, str]  # status, figure, sentence
 
 
-def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
+def drive(training: Training, out: Path) -> nn.Module:
     """Run the checks; ends the process, since nothing was trained for what the script does next."""
     bench = PreflightBench(training)
     seen = Seen()
@@ -145,34 +143,29 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
     model, optimiser, _ = bench.fresh()
     batch, cut = _few(bench, model, bench.first_batch())
-    first = last = math.nan
-    floor: float | None = None
+    first, known = math.nan, True
     ends = time.process_time() + OVERFIT_SECONDS
     for number in range(OVERFIT_STEPS):
         bench.reseed()
-        losses = Losses()
-        with losses if number % LISTEN == 0 else nullcontext():
-            last = float(step(bench.training, model, optimiser, None, batch))
-        if number % LISTEN:
-            continue
+        with Losses() as losses:
+            last, floor = float(step(bench.training, model, optimiser, None, batch)), 0.0
         call = losses.calls[seen.minimised] if seen.minimised is not None else None
+        known = call is not None and call.floor is not None
         if call is not None and call.floor is not None:
-            last = call.value
+            last, floor = call.value, call.floor
         if number == 0:
-            first, floor = last, call.floor if call else None
-        above = last - (floor or 0.0)
-        if time.process_time() > ends or above < LEFT_PASS * (first - (floor or 0.0)) / 2:
+            first = last
+        left = (last - floor) / (first - floor) if first > floor else 0.0
+        if time.process_time() > ends or left < LEFT_PASS / 2:
             break
-    whole = first - (floor or 0.0)
-    left = above / whole if whole > 0 else 0.0
     rows = f"{len(_tensors(batch)[0])} rows" if cut else "the whole batch (it cannot be cut)"
-    sentence = f"loss of {rows} {first:.4g} -> {last:.4g} in {number + 1} steps"
-    sentence += f", floor {floor or 0.0:.4g}"
+    steps = f"{first:.4g} -> {last:.4g} in {number + 1} steps"
+    sentence = f"loss of {rows} {steps}, floor {floor:.4g}"
     if left <= LEFT_PASS:
         return PASS, left, sentence
     if left <= LEFT_WARN or not cut:
         return WARN, left, sentence + ": it learns, but does not learn it by heart"
-    if floor is None:
+    if not known:
         return WARN, left, sentence + ": the floor of this loss is not known"
     return FAIL, left, sentence
 

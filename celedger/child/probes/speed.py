@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from celedger.child.probes.memory import resident
-from celedger.child.torch import quantile, step
+from celedger.child.torch import call_times, quantile, step
 
 if TYPE_CHECKING:
     Result = tuple[str, Any, str]  # status, figure, sentence
@@ -179,18 +179,11 @@ def _quantiles(call: Callable[[], object], processes: int) -> list[float]:
 
 
 def _durations(call: Callable[[], object]) -> list[float]:
-    durations: list[float] = []
-    cuda = torch.cuda.is_available()
-    ends = time.perf_counter() + CALL_SECONDS
+    """Seconds of each call, as many as fit into CALL_SECONDS."""
     with torch.no_grad():
-        while len(durations) < 2 * WARM or (
-            len(durations) < WARM + CALLS and time.perf_counter() < ends
-        ):
-            began = time.perf_counter()
-            call()
-            if cuda:
-                torch.cuda.synchronize()
-            durations.append(time.perf_counter() - began)
+        durations = call_times(call, 2 * WARM)
+        more = (CALL_SECONDS - sum(durations)) / max(durations[WARM:])
+        durations += call_times(call, min(CALLS - WARM, int(more)))
     return durations[WARM:]
 
 
