@@ -248,10 +248,10 @@ class Bench:
         folder, said = self.run(script, epochs, kind="profile")
         return profile.load(folder, *records(folder, "profile"), self.roots()), said
 
-    def memory(self, script: Path, epochs: int) -> memory.Memory:
+    def memory(self, script: Path, epochs: int) -> memory.Document:
         folder, _ = self.run(script, epochs, kind="memory")
         found = memory.load(*records(folder, "memory"), self.roots())
-        if found.objects_pile_up:
+        if memory.objects_pile_up(found):
             folder, _ = self.run(script, epochs, kind="memory", objects=True)
             found = memory.load(*records(folder, "memory"), self.roots())
         return found
@@ -273,12 +273,12 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
     script, line = bench.plant(fault)
     if fault.kind == "stall":
         found, _ = bench.profile(script, epochs)
-        at = [s for s in found.stalls.found if s.place and s.place.line == line]
-        if not found.stalls.found:
+        at = [s for s in found.stalls.caused if s.line and s.line.line == line]
+        if not found.stalls.caused:
             return "unsure", f"nothing claimed; {len(found.stalls.unexplained)} slow steps"
-        best = found.stalls.found[0]
+        best = found.stalls.caused[0]
         right = best in at and best.every in (int(fault.expect), None)
-        return ("right" if right else "wrong"), f"every {best.every}, {best.place}"
+        return ("right" if right else "wrong"), f"every {best.every}, {best.line}"
     if fault.kind in ("loader", "synchronisation"):
         found, _ = bench.profile(script, epochs)
         given = [a for a in advice.advise(found) if a.rule == fault.kind]
@@ -288,26 +288,29 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
         return ("right" if right else "wrong"), given[0].figure
     if fault.kind == "leak":
         kept = bench.memory(script, epochs)
-        if not kept.leaks:
+        if not kept["leaks"]:
             return "unsure", "nothing piles up"
-        first = kept.leaks[0].place
-        right = first is not None and first.line == line
-        return ("right" if right else "wrong"), str(
-            [(k.what, str(k.place)) for k in kept.leaks[:3]]
-        )
+        first = kept["leaks"][0]["line"]
+        right = first == line
+        said = [(leak["what"], leak["file"], leak["line"]) for leak in kept["leaks"][:3]]
+        return ("right" if right else "wrong"), str(said)
     if fault.kind == "peak":
-        parts = memory.compare(bench.memory(clean, epochs), bench.memory(script, epochs)).parts
-        top = parts["step"][0]
-        right = top.place is not None and top.place.line == line
-        return ("right" if right else "wrong"), f"{top.operator} {top.difference} {top.place}"
+        sides = (bench.memory(path, epochs) for path in (clean, script))
+        top = memory.compare(*sides)["peaks"]["step"]["parts"][0]
+        right = f":{line} " in f"{top['place']} "
+        return ("right" if right else "wrong"), f"{top['operator']} {top['place']}"
     compared, said = bench.pair(clean, script, epochs)
     planted = re.search(r"PLANTED (.*)", said)
     module = planted.group(1) if planted else ""
-    if not compared.slower:
+    if compared.verdict != "slower":
         share = compared.whole.difference / compared.whole.before
         return "unsure", f"{share:+.0%} within noise"
-    ranked = [r for r in compared.operators[:-1] if r.difference > 0 and "backward" not in r.where]
-    ranked.sort(key=lambda row: (not row.beyond, -row.difference))
+    ranked = [
+        r
+        for r in compared.tables["operators"][:-1]
+        if r.difference > 0 and "backward" not in r.where
+    ]
+    ranked.sort(key=lambda row: (not row.beyond_noise, -row.difference))
     right = bool(ranked) and ranked[0].where == f"forward {module}"
     return ("right" if right else "wrong"), f"{ranked[0].name} in {ranked[0].where}, {module}"
 
@@ -316,18 +319,19 @@ def equal(bench: Bench, task: str, *, keep: bool) -> tuple[str, ...]:
     """What is found between a training and itself, and in it alone."""
     script, epochs = bench.folder / "suites" / f"{task}.py", TASKS[task]
     compared, _ = bench.pair(script, script, epochs)
-    found = [f"{task}: {row.name} {row.where}" for row in (compared.whole,) if row.beyond]
-    found += ["slower"] * compared.slower + [f"stall {s.place}" for s in compared.stalls]
-    found += [f"wait {w.place}" for w in compared.waits]
+    found = [f"{task}: {row.name} {row.where}" for row in (compared.whole,) if row.beyond_noise]
+    found += ["slower"] * (compared.verdict == "slower") + [
+        f"stall {s.line}" for s in compared.stalls
+    ]
+    found += [f"wait {w.line}" for w in compared.waits]
     if keep:
         sides = tuple(bench.memory(script, EPOCHS_REMEMBERED) for _ in "AB")
         difference = memory.compare(*sides)
-        found += [f"leak {leak.what}" for side in sides for leak in side.leaks]
+        found += [f"leak {leak['what']}" for side in sides for leak in side["leaks"]]
         found += [
-            f"peak {part.operator}"
-            for parts in difference.parts.values()
-            for part in parts
-            if part.difference
+            f"peak {part['operator']}"
+            for peak in difference["peaks"].values()
+            for part in peak["parts"]
         ]
     return tuple(found)
 

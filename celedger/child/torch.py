@@ -40,16 +40,9 @@ from celedger.child import log, wants_steps
 from celedger.child.torch_steps import StepSeries, gradient_norm
 
 __all__ = [
-    "Training",
-    "device",
-    "fingerprint",
-    "latency",
-    "parameters",
-    "prepare",
-    "shuffled",
-    "step",
+    "Training", "device", "fingerprint", "latency", "parameters", "prepare", "shuffled", "step",
     "train",
-]
+]  # fmt: skip
 
 Batch = Any  # whatever `data` yields and `loss` understands; its first tensor's length counts
 
@@ -123,24 +116,27 @@ def train(**description: Any) -> nn.Module:
     training = Training(**description)
     probe = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
     if probe.get("drives"):
-        return _driven(training, probe)
+        driver = importlib.import_module(f"celedger.child.probes.{probe['kind']}")
+        trained: nn.Module = driver.drive(training, Path(os.environ["CELEDGER_PROBE_OUT"]))
+        return trained
     where = device()
     model, optimiser, schedule = prepare(training, where)
     drawn = {name: weight.clone() for name, weight in _weights(model).items()}
     for epoch in range(training.epochs):
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
+            torch.cuda.synchronize(where)
         model.train()
         total, samples = torch.zeros((), dtype=torch.float64, device=where), []
         series = StepSeries() if wants_steps() else None
-        clock = StepClock(where)
+        moments = [_moment(where)]  # the ends of steps
         for batch in training.data():
             loss = step(training, model, optimiser, schedule, batch, series)
             samples.append(_length(batch))
             total += loss.detach().double() * samples[-1]
-            clock.tick()
+            moments.append(_moment(where))
         metrics: dict[str, float | Tensor] = {"train_loss": total / sum(samples)}  # NaN of none
-        durations = clock.durations()
+        durations = _durations(moments)
         metrics.update(_speed(durations, samples, warm=epoch > 0))
         model.eval()
         with torch.no_grad():
@@ -154,12 +150,6 @@ def train(**description: Any) -> nn.Module:
         line = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         print(f"epoch {epoch}  {line}  fingerprint {mark[:8]}", flush=True)
     return model
-
-
-def _driven(training: Training, probe: Mapping[str, Any]) -> nn.Module:
-    driver = importlib.import_module(f"celedger.child.probes.{probe['kind']}")
-    trained: nn.Module = driver.drive(training, probe, Path(os.environ["CELEDGER_PROBE_OUT"]))
-    return trained
 
 
 def prepare(
@@ -230,46 +220,38 @@ def _length(batch: Batch) -> int:
 def latency(call: Callable[[], object], *, warmup: int = 20, calls: int = 100) -> dict[str, float]:
     """latency_p50, _p90 and _p99 (s) of one call, until the device has finished it; the first
     `warmup` calls, which fill caches and choose kernels, are left out."""
+    return _percentiles("latency", call_times(call, warmup + calls)[warmup:])
+
+
+def call_times(call: Callable[[], object], calls: int) -> list[float]:
+    """Seconds of each call, until the device has finished it."""
     where, durations = device(), []
-    for _ in range(warmup + calls):
+    for _ in range(calls):
         start = time.perf_counter()
         call()
         if where.type == "cuda":
             torch.cuda.synchronize(where)
         durations.append(time.perf_counter() - start)
-    shares = {"latency_p50": 0.50, "latency_p90": 0.90, "latency_p99": 0.99}
-    return {name: quantile(durations[warmup:], share) for name, share in shares.items()}
+    return durations
 
 
-class StepClock:
-    """Durations between the ends of consecutive steps, the first from the clock's making.
+def _moment(where: torch.device) -> Any:
+    """Now. On CUDA an event in the stream: waiting for the device at every step would hide a
+    training's own needless waits, which are what a speed regression is often made of."""
+    if where.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
-    On CUDA by events in the stream: waiting for the device at every step would hide a
-    training's own needless waits, which are what a speed regression is often made of.
-    """
 
-    def __init__(self, where: torch.device) -> None:
-        self._cuda = where.type == "cuda"
-        self._ticks: list[Any] = []
-        if self._cuda:
-            torch.cuda.synchronize(where)
-        self.tick()
-
-    def tick(self) -> None:
-        if self._cuda:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._ticks.append(event)
-        else:
-            self._ticks.append(time.perf_counter())
-
-    def durations(self) -> list[float]:
-        """Seconds, one a step; waits for the device."""
-        pairs = zip(self._ticks, self._ticks[1:])  # noqa: B905 (Python 3.8 has no `strict`)
-        if self._cuda:
-            self._ticks[-1].synchronize()
-            return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # CUDA says ms
+def _durations(moments: list[Any]) -> list[float]:
+    """Seconds from each to the next; waits for the device."""
+    pairs = zip(moments, moments[1:])  # noqa: B905, RUF007 (Python 3.8)
+    if isinstance(moments[0], float):
         return [end - start for start, end in pairs]
+    moments[-1].synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # CUDA says ms
 
 
 def _speed(durations: list[float], samples: list[int], *, warm: bool) -> dict[str, float]:
@@ -277,12 +259,12 @@ def _speed(durations: list[float], samples: list[int], *, warm: bool) -> dict[st
         durations, samples = durations[1:], samples[1:]
     if not durations:
         return {}  # a single step, and it was the warm-up: no speed is better than a wrong one
-    return {
-        "samples_per_second": sum(samples) / sum(durations),
-        "step_time_p50": quantile(durations, 0.50),
-        "step_time_p90": quantile(durations, 0.90),
-        "step_time_p99": quantile(durations, 0.99),
-    }
+    speed = {"samples_per_second": sum(samples) / sum(durations)}
+    return {**speed, **_percentiles("step_time", durations)}
+
+
+def _percentiles(name: str, durations: list[float]) -> dict[str, float]:
+    return {f"{name}_p{p}": quantile(durations, p / 100) for p in (50, 90, 99)}
 
 
 def quantile(values: list[float], share: float) -> float:

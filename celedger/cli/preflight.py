@@ -30,8 +30,7 @@ def preflight(
     For trainings that celedger.child.torch.train runs; nothing enters the record. Exits 1 when a
     check failed, 125 when the training cannot be driven or did not end.
     """
-    from celedger.diagnose.preflight import CheckStatus
-    from celedger.diagnose.preflight import preflight as checked
+    from celedger.diagnose.preflight import preflight as run_checks
     from celedger.views import export
     from celedger.views.preflight import preflight_json, preflight_text
 
@@ -41,11 +40,11 @@ def preflight(
         (chosen,) = session.tasks
         commit = session.repository.resolve(revision)
         at = chosen.seeds[0] if seed is None else seed
-        report = checked(session.bench, commit, chosen, at, session.folder)
+        checks, finished = run_checks(session.bench, commit, chosen, at, session.folder)
     if json:
-        print(export.dumps(preflight_json(report)))
+        print(export.dumps(preflight_json(chosen, commit, at, checks)))
     else:
-        print(preflight_text(report, width=options.width()))
-    if report.having(CheckStatus.FAIL):
+        print(preflight_text(chosen, commit, at, checks, width=options.width()))
+    if any(check["status"] == "fail" for check in checks):
         return Status.BAD
-    return Status.GOOD if report.finished else Status.CANNOT_JUDGE
+    return Status.GOOD if finished else Status.CANNOT_JUDGE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,12 @@ from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
-    from celedger.model import Commit
+    from celedger.diagnose.profile import Profile
+    from celedger.views.export import Json
+    from celedger.views.profile import Profiled
+
+    # What was measured, its document, its text, and the exit status.
+    _Answer = tuple[Any, dict[str, Json], str, Status]
 
 
 def profile(
@@ -47,160 +52,111 @@ def profile(
     window of ten other steps. GOOD..BAD runs both sides in turns and says which phases and
     operators got slower: 0 no difference beyond noise, 1 slower, 125 cannot be judged.
     """
+    two = ".." in revision
     if output is not None:
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    if memory and output is not None and ".." in revision:
+    if memory and output is not None and two:
         raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
     if timeline is not None:
-        _check_timeline(timeline, revision, memory=memory)
-    with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
-        probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
-        if steps is not None:
-            probe["steps"] = steps
         if memory:
-            return _memory(looking, revision, probe, output, json)
-        if ".." in revision:
-            return _two(looking, revision, probe, turns, output, json)
-        return _one(looking, revision, probe, timeline, output, json)
-
-
-def _check_timeline(path: Path, revision: str, *, memory: bool) -> None:
-    if memory:
-        raise UsageError("a timeline is of time, not of memory", "leave out --memory or --timeline")
-    if not path.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{path.name!r} is no trace", "name it FILE.json or FILE.json.gz")
-    if ".." in revision:
-        raise UsageError("a timeline is of one commit", "name one revision instead of a range")
-
-
-def _one(
-    looking: Looking,
-    revision: str,
-    probe: dict[str, object],
-    timeline: Path | None,
-    output: Path | None,
-    json: bool,
-) -> int:
-    from celedger.diagnose.advice import advise
-    from celedger.diagnose.profiling import profile as profiled
-    from celedger.views import export
-    from celedger.views.profile import Header, profile_json, profile_text
-
-    (task,) = looking.tasks
-    commit = looking.repository.resolve(revision)
-    seed = task.seeds[0]
+            raise UsageError(
+                "a timeline is of time, not of memory", "leave out --memory or --timeline"
+            )
+        if not timeline.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json or FILE.json.gz")
+        if two:
+            raise UsageError("a timeline is of one commit", "name one revision instead of a range")
+    probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
+    if steps is not None:
+        probe["steps"] = steps
     if timeline is not None:
         probe["timeline"] = True
-    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {seed}, outside the record")
-    found = profiled(looking.bench, commit, task, seed, looking.folder, probe)
-    header, advice = Header(task.name, commit, seed), advise(found)
-    if timeline is not None:
-        _keep(found.folder / "trace.json.gz", timeline)
-    if json:
-        print(export.dumps(profile_json(header, found, advice)))
-    else:
-        print(profile_text(header, found, advice, width=options.width()))
+    measure = _memory if memory else _two if two else _one
+    with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
+        from celedger.views import export
+        from celedger.views.profile import Profiled
+
+        (chosen,) = looking.tasks
+        repository = looking.repository
+        commits = repository.ends(revision) if two else (repository.resolve(revision),)
+        looked = Profiled(chosen.name, commits, chosen.seeds[0])
+        measured, document, text, status = measure(looking, looked, probe, turns)
+        if timeline is not None:
+            _save_timeline(measured.folder / "trace.json.gz", timeline)
+    print(export.dumps(document) if json else text)
     if output is not None:
-        from celedger.views.profile_picture import draw_profile
+        from celedger.views.profile_picture import draw
 
-        note(str(draw_profile(header, found, output)))
-    return Status.GOOD
+        note(str(draw(looked, measured, output)))
+    return status
 
 
-def _memory(
-    looking: Looking,
-    revision: str,
-    probe: dict[str, object],
-    output: Path | None,
-    json: bool,
-) -> int:
-    from celedger.diagnose import memory
-    from celedger.diagnose.profiling import memory as remembered
-    from celedger.views import export
-    from celedger.views import memory as views
-    from celedger.views.profile import Header
+def _one(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+    from celedger.diagnose.advice import advise
+    from celedger.diagnose.profile import profile as measure
+    from celedger.views.profile import profile_json, profile_text
+
+    (task,), (commit,) = looking.tasks, looked.commits
+    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {looked.seed}, outside the record")
+    measured = measure(looking.bench, commit, task, looked.seed, looking.folder, probe)
+    advice = advise(measured)
+    text = profile_text(looked, measured, advice, width=options.width())
+    return measured, profile_json(looked, measured, advice), text, Status.GOOD
+
+
+def _two(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+    from celedger.diagnose.profile import profile as measure
+    from celedger.diagnose.slower import TURNS, compare
+    from celedger.views.profile import slower_json, slower_text
+
+    (task,), order = looking.tasks, TURNS * turns
+    sides: tuple[list[Profile], list[Profile]] = ([], [])
+    for number, letter in enumerate(order):
+        side, folder = "AB".index(letter), looking.folder / str(number)
+        commit, left = looked.commits[side], len(order) - number
+        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record ({left} to run)")
+        sides[side].append(measure(looking.bench, commit, task, looked.seed, folder, probe))
+    compared = compare(*sides)
+    text = slower_text(looked, compared, width=options.width())
+    status = Status.BAD if compared.verdict == "slower" else Status.GOOD
+    return compared, slower_json(looked, compared), text, status
+
+
+def _memory(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+    from celedger.diagnose.memory import compare
+    from celedger.diagnose.memory import memory as measure
+    from celedger.views.export import document
+    from celedger.views.memory import difference_text, memory_text
 
     (task,) = looking.tasks
-    seed = task.seeds[0]
-
-    def look(commit: Commit, name: str) -> memory.Memory:
+    sides: list[dict[str, Any]] = []
+    for commit in looked.commits:
         note(f"celedger: memory of {task.name} at {commit.sha[:10]}, outside the record")
-        return remembered(looking.bench, commit, task, seed, looking.folder / name, probe)
-
-    if ".." not in revision:
-        commit = looking.repository.resolve(revision)
-        found, header = look(commit, "one"), Header(task.name, commit, seed)
-        if json:
-            print(export.dumps(views.memory_json(header, found)))
-        else:
-            print(views.memory_text(header, found, width=options.width()))
-        if output is not None:
-            from celedger.views.profile_picture import draw_memory
-
-            note(str(draw_memory(header, found, output)))
-        return Status.GOOD
-    sides = looking.repository.ends(revision)
-    difference = memory.compare(look(sides[0], "before"), look(sides[1], "after"))
-    if json:
-        print(export.dumps(views.difference_json(task.name, sides, seed, difference)))
+        folder = looking.folder / str(len(sides))
+        sides.append(measure(looking.bench, commit, task, looked.seed, folder, probe))
+    if len(sides) == 1:
+        measured, kind, text, status = sides[0], "memory", memory_text, Status.GOOD
     else:
-        print(views.difference_text(task.name, sides, seed, difference, width=options.width()))
-    return Status.BAD if difference.larger else Status.GOOD
+        measured, kind, text = compare(*sides), "memory-difference", difference_text
+        status = Status.BAD if measured["verdict"] == "larger" else Status.GOOD
+    answer = document(kind=kind, **looked.fields(), **measured)
+    return measured, answer, text(looked, measured, width=options.width()), status
 
 
-def _keep(trace: Path, at: Path) -> None:
+def _save_timeline(trace: Path, at: Path) -> None:
     import gzip
-    import shutil
 
     from celedger.errors import CannotJudge, MachineError
     from celedger.system import umask
 
     if not trace.exists():
         raise CannotJudge("the training left no trace", "give the task more steps")
+    data = trace.read_bytes()
     try:
         with umask.users():
-            if at.name.endswith(".gz"):
-                shutil.copyfile(trace, at)
-            else:
-                at.write_bytes(gzip.decompress(trace.read_bytes()))
+            at.write_bytes(data if at.name.endswith(".gz") else gzip.decompress(data))
     except OSError as error:
         raise MachineError(f"cannot write {at}: {error.strerror}") from error
     note(f"{at}: open it at https://ui.perfetto.dev")
-
-
-def _two(
-    looking: Looking,
-    revision: str,
-    probe: dict[str, object],
-    turns: int,
-    output: Path | None,
-    json: bool,
-) -> int:
-    from celedger.diagnose.profiling import both
-    from celedger.diagnose.slower import TURNS, compare
-    from celedger.views import export
-    from celedger.views.slower import slower_json, slower_text
-
-    (task,) = looking.tasks
-    sides = looking.repository.ends(revision)
-    seed = task.seeds[0]
-    left = len(TURNS) * turns
-
-    def tell(commit: Commit) -> None:
-        nonlocal left
-        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record ({left} to run)")
-        left -= 1
-
-    found = both(looking.bench, sides, task, seed, looking.folder, probe, TURNS * turns, tell)
-    compared = compare(*found)
-    if json:
-        print(export.dumps(slower_json(task.name, sides, seed, compared)))
-    else:
-        print(slower_text(task.name, sides, seed, compared, width=options.width()))
-    if output is not None:
-        from celedger.views.profile_picture import draw_difference
-
-        note(str(draw_difference(task.name, sides, compared, output)))
-    return Status.BAD if compared.slower else Status.GOOD

@@ -1,21 +1,15 @@
 """What could make a training faster, by explicit rules. Each names its rule and the figure that it
-rests on; limits are shares of a step, since a part of p can speed it up by 1 / (1 - p) at most.
+rests on; limits are shares of a usual step, since a part of p can speed it up by 1 / (1 - p) at
+most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from celedger.diagnose.profile import (
-    OPTIMISER,
-    PYTHON,
-    WAITS,
-    HotLine,
-    Operator,
-    Profile,
-    by_name,
-)
+import numpy as np
+
+from celedger.diagnose.profile import OPTIMISER, PYTHON, WAITS, Operator, Profile
 
 DATA_SHARE = 0.20  # at most 1.25 times as fast without it
 TAIL_SHARE = 0.20
@@ -33,180 +27,136 @@ BLOCKED_SHARE = 0.30
 CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     rule: str
     figure: str
-    try_: str
+    suggestion: str
 
 
-def advise(profile: Profile) -> tuple[Advice, ...]:
-    """In the order of the rules below: the cheapest to follow first."""
-    return tuple(advice for rule in _RULES for advice in rule(profile))
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.0f} %"
-
-
-def _loader(profile: Profile) -> Iterator[Advice]:
-    share = _phase(profile, "data")
-    if share < DATA_SHARE:
-        return
-    figure = f"{_share(share)} of a step is waiting for data"
-    at = _hottest(profile, "data")
-    where = f", most of it at {at.place}" if at else ""
-    if profile.workers is None:
-        advice = "prepare batches beside the training, or once: a DataLoader with workers"
-    elif profile.workers == 0:
-        advice = "give the DataLoader workers (num_workers, persistent_workers)"
-    else:
-        advice = f"more than {profile.workers} workers, or cheaper transforms"
-    yield Advice("loader", figure + where, advice)
-
-
-def _synchronisation(profile: Profile) -> Iterator[Advice]:
-    for wait in sorted(profile.waits, key=lambda wait: -wait.times):
-        if wait.times >= WAITS:
-            yield Advice(
-                "synchronisation",
-                f"{wait.times:.3g} × .{wait.method}() a step at {wait.place}"
-                + ("" if profile.device == "cuda" else " (free on a CPU, a wait on a GPU)"),
-                "keep the value on the device and read it once an epoch",
-            )
-
-
-def _tail(profile: Profile) -> Iterator[Advice]:
-    share = _phase(profile, "tail")
-    inside = [row for row in profile.operators if row.module == OPTIMISER]
-    name = next((row.name for row in inside if row.name.startswith("Optimizer.step#")), "")
-    name = name.removeprefix("Optimizer.step#").removesuffix(".step") or "the optimiser"
-    if share < TAIL_SHARE:
-        return
-    calls = sum(row.calls for row in inside)
-    seconds = sum(row.seconds for row in profile.operators if row.phase == "tail")
-    own = sum(row.seconds for row in inside)
-    if seconds and own < 0.5 * seconds:
-        yield Advice(
-            "optimiser tail",
-            f"{_share(share)} of a step is between backward pass and the step's end, "
-            f"{_share(1 - own / seconds)} of that outside {name}",
-            "look at what the loop does there: clipping, logging, schedules",
-        )
-    else:
-        yield Advice(
-            "optimiser tail",
-            f"{_share(share)} of a step is {name}, in {calls:.0f} operators",
-            "fused=True, else foreach=True",
-        )
-
-
-def _tiny(profile: Profile) -> Iterator[Advice]:
-    device = profile.device == "cuda"
-    if device:
-        calls = sum(row.kernels for row in profile.operators)
-        seconds = sum(row.device for row in profile.operators)
-        tiny = calls if calls and seconds / calls < TINY else 0.0
-    else:
-        rows = [row for row in profile.operators if row.name.startswith("aten::") and row.calls]
-        calls = sum(row.calls for row in rows)
-        tiny = sum(row.calls for row in rows if row.seconds / row.calls < TINY)
-    if calls >= MANY and tiny >= TINY_SHARE * calls:
-        kind = "kernels" if device else "operators"
-        yield Advice(
-            "tiny operators",
-            f"{calls:.0f} {kind} a step, {_share(tiny / calls)} of them under 10 µs",
-            "a larger batch, torch.compile" + (", a CUDA graph" if device else ""),
-        )
-
-
-def _dominant(profile: Profile) -> Iterator[Advice]:
-    rows = [row for row in by_name(profile.operators) if row.name != PYTHON]
-    device = profile.device == "cuda"
-    total = sum(row.device for row in rows) if device else profile.window_seconds
-    if not rows or not total:
-        return
-    top = max(rows, key=(lambda r: r.device) if device else (lambda r: r.seconds))
-    share = (top.device if device else top.seconds) / total
-    if share >= ONE_OPERATOR:
-        yield Advice(
-            "one operator",
-            f"{top.name} is {_share(share)} of a step, most of it in {module(top)}",
-            "look there first: shapes, layout, precision, another algorithm",
-        )
-
-
-def _python(profile: Profile) -> Iterator[Advice]:
-    rows = [row for row in profile.operators if row.name == PYTHON and row.phase != "evaluation"]
-    share = sum(row.seconds for row in rows) / (profile.window_seconds or 1.0)
-    if share >= PYTHON_SHARE and rows:
-        top = max(rows, key=lambda row: row.seconds)
-        yield Advice(
-            "Python",
-            f"{_share(share)} of a step is in no operator, most of it in the {top.phase} phase",
-            "vectorise loops over elements, or torch.compile",
-        )
-
-
-def _casts(profile: Profile) -> Iterator[Advice]:
-    seconds = sum(row.seconds for row in profile.operators if row.name in CASTS)
-    share = seconds / (profile.window_seconds or 1.0)
-    if share >= CAST_SHARE:
-        calls = sum(row.calls for row in profile.operators if row.name == "aten::_to_copy")
-        yield Advice(
-            "copies and casts",
-            f"{_share(share)} of a step is copying, {calls:.0f} conversions of type a step",
-            "keep data in one type and layout; autocast only where it pays",
-        )
-
-
-def _collector(profile: Profile) -> Iterator[Advice]:
-    share = float(profile.collected.sum() / profile.own.sum())
-    if share >= COLLECTOR_SHARE:
-        yield Advice(
-            "garbage collector",
-            f"{_share(share)} of the time is Python's garbage collector",
+def advise(profile: Profile) -> list[Advice]:
+    """The cheapest to follow first."""
+    steps, rows = profile.steps, profile.operators
+    window = sum(row.seconds for row in rows) or 1.0
+    idle = 0.0
+    if profile.device == "cpu" and profile.settings["exact"]:
+        idle = 1.0 - float(steps.cpu.sum() / steps.own.sum())
+    python = [row for row in rows if row.name == PYTHON and row.phase != "evaluation"]
+    phase = max(python, key=lambda row: row.seconds).phase if python else ""
+    top, largest = next(
+        ((row, share) for row, share in profile.largest_operators() if row.name != PYTHON),
+        (None, 0.0),
+    )
+    casts = sum(row.calls for row in rows if row.name == "aten::_to_copy")
+    return [
+        *_loader(profile),
+        *_synchronisation(profile),
+        *_above(
+            COLLECTOR_SHARE, float(steps.gc.sum() / steps.own.sum()), "garbage collector",
+            "of the time is Python's garbage collector",
             "gc.freeze() after the set-up, and no gc.collect() in the loop",
-        )
-
-
-def _blocked(profile: Profile) -> Iterator[Advice]:
-    if profile.device == "cuda" or not profile.exact:
-        return
-    share = 1.0 - float(profile.cpu.sum() / profile.own.sum())
-    if share >= BLOCKED_SHARE and _phase(profile, "data") < DATA_SHARE:
-        yield Advice(
-            "idle processor",
-            f"{_share(share)} of a step no processor was used",
+        ),
+        *_above(
+            BLOCKED_SHARE, idle if _usual(profile, "data") < DATA_SHARE else 0.0,
+            "idle processor", "of a step no processor was used",
             "look for sleeps, locks, files and sockets in the loop",
-        )
-
-
-def _evaluation(profile: Profile) -> Iterator[Advice]:
-    if profile.evaluation_share >= EVALUATION_SHARE:
-        yield Advice(
-            "evaluation",
-            f"{_share(profile.evaluation_share)} of the training is evaluation and reports",
+        ),
+        *_tail(profile),
+        *_tiny(profile),
+        *_above(
+            ONE_OPERATOR, largest, "one operator",
+            f"of a step, most of it in {module(top) if top else ''}",
+            "look there first: shapes, layout, precision, another algorithm",
+            subject=f"{top.name} is " if top else "",
+        ),
+        *_above(
+            CAST_SHARE, sum(row.seconds for row in rows if row.name in CASTS) / window,
+            "copies and casts", f"of a step is copying, {casts:.0f} conversions of type a step",
+            "keep data in one type and layout; autocast only where it pays",
+        ),
+        *_above(
+            PYTHON_SHARE, sum(row.seconds for row in python) / window, "Python",
+            f"of a step is in no operator, most of it in the {phase} phase",
+            "vectorise loops over elements, or torch.compile",
+        ),
+        *_above(
+            EVALUATION_SHARE, profile.evaluation_share, "evaluation",
+            "of the training is evaluation and reports",
             "evaluate less often, on fewer samples, or in larger batches",
-        )
-
-
-_RULES: tuple[Callable[[Profile], Iterator[Advice]], ...] = (
-    _loader, _synchronisation, _collector, _blocked, _tail, _tiny, _dominant, _casts, _python,
-    _evaluation,
-)  # fmt: skip
+        ),
+    ]  # fmt: skip
 
 
 def module(row: Operator) -> str:
     """Where an operator ran, for people."""
-    return {None: f"the {row.phase} phase", "": "the model", OPTIMISER: "the optimiser"}.get(
-        row.module, row.module or ""
-    )
+    named = {None: f"the {row.phase} phase", "": "the model", OPTIMISER: "the optimiser"}
+    return named.get(row.module, str(row.module))
 
 
-def _phase(profile: Profile, name: str) -> float:
-    return next((phase.share for phase in profile.phases if phase.name == name), 0.0)
+def _above(
+    least: float, share: float, rule: str, figure: str, suggestion: str, subject: str = ""
+) -> list[Advice]:
+    """Advice where the share reaches the least that is worth it."""
+    figure = f"{subject}{share * 100:.0f} % {figure}"
+    return [Advice(rule, figure, suggestion)] if share >= least else []
 
 
-def _hottest(profile: Profile, phase: str) -> HotLine | None:
-    return next((line for line in profile.lines if line.phase == phase), None)
+def _usual(profile: Profile, phase: str) -> float:
+    """Return the share of a phase in a usual step: stalls do not count."""
+    return float(np.median(profile.steps.times[phase]) / np.median(profile.steps.own))
+
+
+def _loader(profile: Profile) -> list[Advice]:
+    workers = profile.settings["workers"]
+    at = next((f", most of it at {hot.line}" for hot in profile.lines if hot.phase == "data"), "")
+    if workers is None:
+        suggestion = "prepare batches beside the training, or once: a DataLoader with workers"
+    elif workers == 0:
+        suggestion = "give the DataLoader workers (num_workers, persistent_workers)"
+    else:
+        suggestion = f"more than {workers} workers, or cheaper transforms"
+    figure = f"of a step is waiting for data{at}"
+    return _above(DATA_SHARE, _usual(profile, "data"), "loader", figure, suggestion)
+
+
+def _synchronisation(profile: Profile) -> list[Advice]:
+    free = "" if profile.device == "cuda" else " (free on a CPU, a wait on a GPU)"
+    return [
+        Advice(
+            "synchronisation",
+            f"{wait.times:.3g} × .{wait.method}() a step at {wait.line}{free}",
+            "keep the value on the device and read it once an epoch",
+        )
+        for wait in sorted(profile.waits, key=lambda wait: -wait.times)
+        if wait.times >= WAITS
+    ]
+
+
+def _tail(profile: Profile) -> list[Advice]:
+    inside = [row for row in profile.operators if row.module == OPTIMISER]
+    name = next((row.name for row in inside if row.name.startswith("Optimizer.step#")), "")
+    name = name.removeprefix("Optimizer.step#").removesuffix(".step") or "the optimiser"
+    seconds = sum(row.seconds for row in profile.operators if row.phase == "tail")
+    own, calls = sum(row.seconds for row in inside), sum(row.calls for row in inside)
+    figure = f"of a step is {name}, in {calls:.0f} operators"
+    suggestion = "fused=True, else foreach=True"
+    if seconds and own < 0.5 * seconds:
+        outside = f"{(1 - own / seconds) * 100:.0f} % of that outside {name}"
+        figure = f"of a step is between backward pass and the step's end, {outside}"
+        suggestion = "look at what the loop does there: clipping, logging, schedules"
+    return _above(TAIL_SHARE, _usual(profile, "tail"), "optimiser tail", figure, suggestion)
+
+
+def _tiny(profile: Profile) -> list[Advice]:
+    kind, more = "operators", ""
+    rows = [row for row in profile.operators if row.name.startswith("aten::") and row.calls]
+    calls = sum(row.calls for row in rows)
+    tiny = sum(row.calls for row in rows if row.seconds / row.calls < TINY)
+    if profile.device == "cuda":
+        kind, more = "kernels", ", a CUDA graph"
+        calls = sum(row.kernels for row in profile.operators)
+        seconds = sum(row.device_seconds for row in profile.operators)
+        tiny = calls if calls and seconds / calls < TINY else 0.0
+    if calls < MANY or tiny < TINY_SHARE * calls:
+        return []
+    figure = f"{calls:.0f} {kind} a step, {tiny / calls * 100:.0f} % of them under 10 µs"
+    return [Advice("tiny operators", figure, f"a larger batch, torch.compile{more}")]

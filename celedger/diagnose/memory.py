@@ -1,20 +1,24 @@
 """Where the memory of a training goes: who holds it at the peak, what piles up from epoch to epoch,
 and what differs between two commits. Reads what the probe of `celedger profile --memory` left.
-Bytes are those of tensors, exact and the same in every run of one commit on one machine.
+Bytes are those of tensors, exact and the same in every run of one commit on one machine. What is
+read is the document that `--json` prints; its fields are in docs/profile.md.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.stalls import CodeLine, shown
+from celedger.diagnose.profile import roots, run, shown
+from celedger.diagnose.stalls import CodeLine
 from celedger.errors import CannotJudge
+from celedger.model import Commit, Task
+from celedger.trial.runner import Bench
 
 # A tensor that outlives the epoch after its own, and whose likes do so in every epoch, piles up;
 # three of them at least, since two may be the model kept and the model kept before.
@@ -28,247 +32,184 @@ LINE_SHARE = 0.25  # of the line that takes most: tracing adds small growth of i
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
 
-
-@dataclass(frozen=True, slots=True)
-class HeldBytes:
-    """Bytes at the peak, and who had made what holds them; `place` None where no line of the
-    user's did."""
-
-    size: int
-    phase: str
-    module: str | None
-    operator: str
-    place: CodeLine | None
+Document = dict[str, Any]
+Marks = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    size: int
-    step: int
-    held: tuple[HeldBytes, ...]  # adds up to `size`
+def memory(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> Document:
+    """Look at the memory of one run. Where objects pile up, a second run traces them to their
+    lines: that takes ten times as long, and is not done where nothing grows."""
+    _, event = run(bench, commit, task, seed, out / "memory", probe)
+    document = load(event, roots(bench))
+    if not objects_pile_up(document):
+        return document
+    _, event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
+    return {**document, "leaks": load(event, roots(bench))["leaks"] or document["leaks"]}
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
-    and `size` (bytes) a step; size is 0 where it is not known."""
-
-    kind: str
-    what: str
-    module: str | None
-    place: CodeLine | None
-    number: float
-    size: float
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryEpoch:
-    """`peak`: of its steps and evaluation; `held` and `rss` when it was reported. Bytes."""
-
-    epoch: int | None
-    step: int
-    peak: int
-    held: int
-    rss: int
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    torch: str
-    device: str
-    peaks: Mapping[str, MemoryPeak]  # of "step" and "evaluation"
-    peak_of_step: np.ndarray
-    held: np.ndarray  # at the end of each step
-    rss: np.ndarray
-    peak_rss: int
-    epochs: tuple[MemoryEpoch, ...]
-    leaks: tuple[Leak, ...]
-    objects_pile_up: bool  # and a run that traces them can say where
-
-
-@dataclass(frozen=True, slots=True)
-class PeakPart:
-    """One part of the difference between two peaks, in bytes."""
-
-    phase: str
-    module: str | None
-    operator: str
-    place: CodeLine | None
-    before: int
-    after: int
-
-    @property
-    def difference(self) -> int:
-        return self.after - self.before
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """`parts` of each peak add up to its difference. `leaks`: new on the second side."""
-
-    before: Memory
-    after: Memory
-    parts: Mapping[str, tuple[PeakPart, ...]]
-    leaks: tuple[Leak, ...]
-
-    @property
-    def larger(self) -> bool:
-        return bool(self.leaks) or any(
-            self.after.peaks[name].size >= max(peak.size, 1) * (1 + PEAK_FLOOR)
-            for name, peak in self.before.peaks.items()
-        )
-
-
-def load(found: Mapping[str, Any], roots: Mapping[str, str]) -> Memory:
-    """What the probe wrote (the event `found`); `roots` say how prefixes of file names are shown.
+def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
+    """Read what the probe wrote (its event); `roots` say how prefixes of file names are shown.
     Raises CannotJudge where no step was seen."""
-    steps = {name: np.asarray(values, float) for name, values in found["steps"].items()}
-    if not len(steps["peak"]):
+    steps = event["steps"]
+    if not steps["peak"]:
         raise CannotJudge("the training ended before its first step did")
-    places = [CodeLine(shown(file, roots), name, line) for file, name, line in found["places"]]
-
-    def place(number: int) -> CodeLine | None:
-        return places[number] if number >= 0 else None
-
-    peaks = {
-        name: MemoryPeak(
-            peak["bytes"],
-            peak["step"],
-            tuple(
-                HeldBytes(size, phase, module, operator, place(at))
-                for size, phase, module, operator, at in peak["held"]
-            ),
-        )
-        for name, peak in found["peaks"].items()
+    # The last is for number -1: no line of the user's.
+    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    places = [*lines, None]
+    for peak in event["peaks"].values():
+        for held in peak["held"]:
+            held["place"] = str(places[held.pop("line")] or "") or None
+    marks = event["marks"]
+    tensors = _tensors(marks, places)
+    types = _types(marks, sum(leak["number"] for leak in tensors))
+    objects = _objects(marks, roots) if types else []
+    return {
+        "environment": {"torch": event["torch"], "device": event["device"]},
+        "peaks": event["peaks"],
+        "peak_rss": event["peak_rss"],
+        "steps": steps,
+        "epochs": _epochs(marks, steps["peak"], event["evaluations"]),
+        "leaks": [*tensors, *_graphs(marks, places), *(objects or types)],
     }
-    marks = found["marks"]
-    tensors, graphs = _tensors(marks, place), _graphs(marks, place)
-    types = _types(marks, sum(leak.number for leak in tensors))
-    objects = _objects(marks, roots) if types else ()
-    return Memory(
-        torch=found["torch"],
-        device=found["device"],
-        peaks=peaks,
-        peak_of_step=steps["peak"],
-        held=steps["end"],
-        rss=steps["rss"],
-        peak_rss=found["peak_rss"],
-        epochs=tuple(_epochs(marks, steps["peak"], found["evaluations"])),
-        leaks=(*tensors, *graphs, *(objects or types)),
-        objects_pile_up=bool(types),
-    )
 
 
-def compare(before: Memory, after: Memory) -> Difference:
-    known = {_kept(leak) for leak in before.leaks}
-    return Difference(
-        before,
-        after,
-        {name: _parts(peak, after.peaks[name]) for name, peak in before.peaks.items()},
-        tuple(leak for leak in after.leaks if _kept(leak) not in known),
-    )
+def objects_pile_up(document: Document) -> bool:
+    """Return True if a run that traces Python's objects can say where they pile up."""
+    return any(leak["kind"] == "objects" for leak in document["leaks"])
+
+
+def compare(before: Document, after: Document) -> Document:
+    """The parts of each peak that differ, the largest difference first, and what piles up on the
+    second side alone. `verdict` is "larger" for either, else "same"."""
+    causes = [_cause(leak) for leak in before["leaks"]]
+    leaks = [leak for leak in after["leaks"] if _cause(leak) not in causes]
+    sides = [(peak, after["peaks"][name]) for name, peak in before["peaks"].items()]
+    grown = any(b["bytes"] >= max(a["bytes"], 1) * (1 + PEAK_FLOOR) for a, b in sides)
+    return {
+        "verdict": "larger" if leaks or grown else "same",
+        "peaks": {
+            name: {"before": a["bytes"], "after": b["bytes"], "parts": _parts(a, b)}
+            for name, (a, b) in zip(before["peaks"], sides, strict=True)
+        },
+        "new_leaks": leaks,
+    }
+
+
+def _cause(leak: Document) -> object:
+    return leak["kind"], leak["what"], leak["module"], leak["file"]
+
+
+def _parts(*peaks: Document) -> list[Document]:
+    parts: dict[object, Document] = {}
+    for side, peak in zip(("before", "after"), peaks, strict=True):
+        for held in peak["held"]:
+            maker = {name: held[name] for name in ("operator", "phase", "module")}
+            part = parts.setdefault((*maker.values(),), {**maker, "before": 0, "after": 0})
+            part[side] += held["bytes"]
+            part["place"] = held["place"]
+    differing = [part for part in parts.values() if part["before"] != part["after"]]
+    return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
 
 
 def _epochs(
-    marks: Sequence[Mapping[str, Any]], peaks: np.ndarray, evaluations: Sequence[Sequence[int]]
-) -> list[MemoryEpoch]:
+    marks: Marks, peaks: Sequence[int], evaluations: Sequence[Sequence[int]]
+) -> list[Document]:
     rows, start = [], 0
     for mark in marks:
         end = mark["step"]
         inside = [size for step, size in evaluations if start < step <= end]
-        inside += peaks[start:end].tolist()
+        inside += peaks[start:end]
         if inside:
             rows.append(
-                MemoryEpoch(mark["epoch"], end, int(max(inside)), mark["held"], mark["rss"])
-            )
+                {
+                    "epoch": mark["epoch"], "step": end, "peak": max(inside),
+                    "held": mark["held"], "rss": mark["rss"],
+                }
+            )  # fmt: skip
         start = end
     return rows
 
 
-def _intervals(marks: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Steps from one mark to the next, the first from the training's beginning."""
+def _leak(
+    kind: str,
+    what: str,
+    number: float,
+    size: float = 0.0,
+    line: CodeLine | None = None,
+    module: str | None = None,
+) -> Document:
+    """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
+    and `size` (bytes) a step; the size is 0 where it is not known."""
+    place = line._asdict() if line else dict.fromkeys(CodeLine._fields)
+    return {
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, **place
+    }  # fmt: skip
+
+
+def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
     edges = [0, *(mark["step"] for mark in marks)]
-    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def _tensors(marks: Sequence[Mapping[str, Any]], place: Any) -> tuple[Leak, ...]:
-    spans = _intervals(marks)
+    spans = [(a, b) for a, b in itertools.pairwise(edges) if b > a]
     if len(spans) < 2:
-        return ()
+        return []
     leaks = []
-    for phase, module, operator, at, number, size, births in marks[-1]["tensors"]:
+    for phase, module, operator, line, number, size, births in marks[-1]["tensors"]:
         born = np.asarray(births)
         if phase in ("evaluation", "data"):  # made between a step and the next, whose number it has
             born = born - 1
         each = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
         if all(each) and sum(each) >= FEWEST and (len(each) >= FEWEST or min(each) >= FEWEST):
-            steps = spans[-1][1]
-            leaks.append(Leak("tensors", operator, module, place(at), number / steps, size / steps))
-    return tuple(sorted(leaks, key=lambda leak: -leak.size))
+            steps = edges[-1]
+            rates = number / steps, size / steps
+            leaks.append(_leak("tensors", operator, *rates, places[line], module))
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
 
 
-def _graphs(marks: Sequence[Mapping[str, Any]], place: Any) -> tuple[Leak, ...]:
-    by_place: list[dict[int, int]] = []
-    for mark in marks:
-        sums: dict[int, int] = defaultdict(int)
-        for nodes, at in mark["graphs"]:
-            sums[at] += nodes
-        by_place.append(sums)
-    leaks = []
-    for at in by_place[-1] if by_place else ():
-        rates = _rates(marks, [sums.get(at, 0) for sums in by_place])
-        if len(rates) >= 2 and min(rates) >= NODES:
-            leaks.append(Leak("graphs", "autograd nodes", None, place(at), min(rates), 0.0))
-    return tuple(leaks)
-
-
-def _types(marks: Sequence[Mapping[str, Any]], tensors: float) -> tuple[Leak, ...]:
-    """Types that become more in every epoch, beyond what comes with so many tensors a step."""
-    counts = [dict(mark["types"]) for mark in marks]
-    leaks = []
-    for name in counts[-1] if counts else ():
-        rates = _rates(marks, [count.get(name, 0) for count in counts])[1:]
-        if len(rates) >= 1 and min(rates) >= OBJECTS + COMPANIONS * tensors:
-            leaks.append(Leak("objects", name, None, None, min(rates), 0.0))
-    return tuple(leaks)
-
-
-def _objects(marks: Sequence[Mapping[str, Any]], roots: Mapping[str, str]) -> tuple[Leak, ...]:
-    """Lines whose objects take more in every epoch, where allocations were traced."""
-    sizes = [{(f, line): (size, n) for f, line, size, n in mark["objects"]} for mark in marks]
-    leaks = []
-    for key in sizes[-1] if sizes else ():
-        rates = _rates(marks, [size.get(key, (0, 0))[0] for size in sizes])[1:]
-        numbers = _rates(marks, [size.get(key, (0, 0))[1] for size in sizes])[1:]
-        if len(rates) >= 1 and min(rates) >= BYTES and min(numbers) >= OBJECTS:
-            at = CodeLine(shown(key[0], roots), "", key[1])
-            leaks.append(Leak("objects", "Python objects", None, at, min(numbers), min(rates)))
-    largest = max((leak.size for leak in leaks), default=0.0)
-    told = [leak for leak in leaks if leak.size >= LINE_SHARE * largest]
-    return tuple(sorted(told, key=lambda leak: -leak.size))
-
-
-def _rates(marks: Sequence[Mapping[str, Any]], values: Sequence[float]) -> list[float]:
-    """Growth a step from mark to mark, the first from nothing."""
-    edges = [0, *(mark["step"] for mark in marks)]
-    grown = itertools.pairwise([0.0, *values])
-    spans = itertools.pairwise(edges)
+def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
+    counts: list[Counter[int]] = [Counter() for _ in marks]
+    for count, mark in zip(counts, marks, strict=True):
+        for nodes, line in mark["graphs"]:
+            count[line] += nodes
     return [
-        (b - a) / (end - at) for (a, b), (at, end) in zip(grown, spans, strict=True) if end > at
+        _leak("graphs", "autograd nodes", rate, line=places[line])
+        for line, rate in _growth(marks, counts, skip=0).items()
+        if rate >= NODES
     ]
 
 
-def _parts(before: MemoryPeak, after: MemoryPeak) -> tuple[PeakPart, ...]:
-    sizes: dict[tuple[str, str | None, str], list[int]] = defaultdict(lambda: [0, 0])
-    places: dict[tuple[str, str | None, str], CodeLine | None] = {}
-    for side, peak in enumerate((before, after)):
-        for held in peak.held:
-            key = held.phase, held.module, held.operator
-            sizes[key][side] += held.size
-            places[key] = held.place
-    parts = [PeakPart(*key, places[key], *pair) for key, pair in sizes.items()]
-    return tuple(sorted(parts, key=lambda part: -abs(part.difference)))
+def _types(marks: Marks, tensors: float) -> list[Document]:
+    """Types that become more in every epoch, beyond what comes with so many tensors a step."""
+    rates = _growth(marks, [dict(mark["types"]) for mark in marks])
+    least = OBJECTS + COMPANIONS * tensors
+    return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]
 
 
-def _kept(leak: Leak) -> tuple[str, str, str | None, str | None]:
-    return leak.kind, leak.what, leak.module, leak.place.file if leak.place else None
+def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
+    """Lines whose objects take more in every epoch, where allocations were traced."""
+    sizes = _growth(marks, [{(f, at): size for f, at, size, _ in m["objects"]} for m in marks])
+    numbers = _growth(marks, [{(f, at): n for f, at, _, n in m["objects"]} for m in marks])
+    least = max(BYTES, LINE_SHARE * max(sizes.values(), default=0.0))
+    leaks = [
+        _leak(
+            "objects", "Python objects", numbers[file, at], size,
+            CodeLine(shown(file, roots), "", at),
+        )
+        for (file, at), size in sizes.items()
+        if size >= least and numbers[file, at] >= OBJECTS
+    ]  # fmt: skip
+    return sorted(leaks, key=lambda leak: -leak["bytes"])
+
+
+def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:
+    """Return the least growth a step from mark to mark of everything counted at the last of them,
+    the first from nothing. `skip`: leave out as many marks; less than two spans say nothing."""
+    spans = np.diff([0, *(mark["step"] for mark in marks)])
+    chosen = spans > 0
+    if chosen.sum() < 2:
+        return {}
+    growth = {}
+    for key in counts[-1]:
+        values = np.diff([0, *(count.get(key, 0) for count in counts)])
+        growth[key] = float((values[chosen] / spans[chosen])[skip:].min())
+    return growth

@@ -1,45 +1,37 @@
-"""Where the time of a training's steps goes: what the probe of `celedger profile` left, read and
-summed up. Times are the training's own: seconds in which the machine gave it no core are apart.
+"""Where the time of a training's steps goes: a task is run under the probe of `celedger profile`,
+outside the record, and what the probe left is summed up. Times are the training's own: seconds in
+which the machine gave it no core are apart.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from celedger.diagnose.stalls import CodeLine, Samples, Stalls, find, shown
+from celedger.diagnose.stalls import CodeLine, StackSamples, Stalls, TimedSteps, find
 from celedger.diagnose.trace import EVENTS, processes, records
 from celedger.errors import CannotJudge
+from celedger.model import Commit, Task
+from celedger.system.gpu import Gpu
+from celedger.system.process import Running
+from celedger.system.telemetry import PERIOD, Sampler
+from celedger.trial.diagnostic import EAGER, diagnose
+from celedger.trial.runner import Bench
 
 PHASES = ("data", "other", "forward", "backward", "tail")
-MEANING = {
-    "data": "waiting for data",
-    "other": "between steps",
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "tail": "optimiser tail",
-    "evaluation": "evaluation and reports",
-}
 WAITS = 0.5  # a step: what happens every other step is in the loop
 FEWEST_STEPS = 10  # timed, or nothing is said of their times
-STATES = ("data", "forward", "backward", "tail")
+STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operators writes them
+_LEAST_CORES = 0.01  # a process that used less in all is not worth a line
 
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """Seconds of one phase in a timed step, and its share of the time of all."""
-
-    name: str
-    median: float
-    p90: float
-    p99: float
-    share: float
+Row = dict[str, Any]  # as JSON has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,208 +44,293 @@ class Operator:
     module: str | None
     calls: float
     seconds: float
-    device: float
+    device_seconds: float
     memory: float
     kernels: float
 
 
-@dataclass(frozen=True, slots=True)
-class HotLine:
+class HotLine(NamedTuple):
     """A line of the user's, and its share of the samples; `phase` most of them fell in."""
 
-    place: CodeLine
+    line: CodeLine
     phase: str
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A line that asks a tensor for a plain value, and how often a step."""
 
     method: str
-    place: CodeLine
+    line: CodeLine
     times: float
 
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process of the training's tree: cores it used on average, and its largest memory."""
-
-    pid: int
-    name: str
-    cores: float
-    rss: int
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What was seen from outside, over the whole run."""
-
-    processes: tuple[Process, ...] = ()
-    gpu_utilisation: float | None = None  # %
-    gpu_memory: float | None = None  # bytes
+    @property
+    def cause(self) -> object:
+        return self.method, self.line.file, self.line.function
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    folder: Path  # of what the probe left
-    torch: str
-    device: str
-    threads: int
-    exact: bool  # whether time without a core could be told apart
-    steps: np.ndarray  # numbers of the timed steps
-    times: Mapping[str, np.ndarray]  # by phase, s, of the timed steps
-    wall: np.ndarray
-    cpu: np.ndarray
-    collected: np.ndarray
-    count: int  # of all steps, timed or not
-    evaluation: float  # s in all
-    evaluations: int
-    step: PhaseTime
-    phases: tuple[PhaseTime, ...]
-    operators: tuple[Operator, ...]
-    window: tuple[int, int]  # first and last step under the profiler
-    window_seconds: float  # of a step in it: the sum of its operators' medians
+    """`settings`: torch, device, threads and DataLoader workers, and whether time without a core
+    could be told apart (`exact`). `count`: of all steps, timed or not. `evaluation`: its parts, s.
+    `window`: first and last step under the profiler, else its `problem`. `processes`: pid and name,
+    cores used on average, largest memory (`rss`)."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    steps: TimedSteps
+    count: int
+    evaluation: Sequence[float]
+    operators: Sequence[Operator]
+    window: tuple[int, int]
     problem: str
-    lines: tuple[HotLine, ...]
-    waits: tuple[Wait, ...]
-    workers: int | None
+    lines: Sequence[HotLine]
+    waits: Sequence[Wait]
     stalls: Stalls
-    machine: Machine
+    processes: Sequence[Row] = ()
+    gpu: Mapping[str, float] = field(default_factory=dict)  # utilisation (%), memory (bytes)
 
     @property
-    def own(self) -> np.ndarray:
-        """Seconds of each timed step, without those that others had the cores."""
-        total: np.ndarray = np.sum([self.times[name] for name in PHASES], axis=0)
-        return total
+    def device(self) -> str:
+        return str(self.settings["device"])
+
+    @property
+    def phases(self) -> list[Row]:
+        """The phases of a step, and the step itself last: median, 90th and 99th percentile (s), and
+        the share of the time of all."""
+        own = self.steps.own
+        times = {name: t for name, t in self.steps.times.items() if t.any()}
+        rows = []
+        for name, seconds in {**times, "step": own}.items():
+            median, p90, p99 = np.quantile(seconds, (0.5, 0.9, 0.99)).tolist()
+            share = float(seconds.sum() / own.sum())
+            rows.append({"name": name, "median": median, "p90": p90, "p99": p99, "share": share})
+        return rows
+
+    @property
+    def window_seconds(self) -> float:
+        """Of a step in the window: the sum of its operators' medians."""
+        return sum(row.seconds for row in self.operators)
 
     @property
     def delayed(self) -> float:
         """Share of the wall time in which the training could have run and had no core."""
-        return float(max(1.0 - self.own.sum() / self.wall.sum(), 0.0))
+        return float(max(1.0 - self.steps.own.sum() / self.steps.wall.sum(), 0.0))
 
     @property
     def evaluation_share(self) -> float:
         """Of evaluation and steps together, as if all steps took as long as the timed ones."""
-        training = float(self.own.mean()) * self.count
-        return self.evaluation / (training + self.evaluation)
+        evaluation = sum(self.evaluation)
+        return evaluation / (float(self.steps.own.mean()) * self.count + evaluation)
+
+    def largest_operators(self) -> list[tuple[Operator, float]]:
+        """Operators of all phases and modules together, by name, with their shares of a step, the
+        largest first; `module` and `phase` are those of the largest part. On a GPU by the device's
+        time, else by self time."""
+        rows: dict[str, Operator] = {}
+        for row in sorted(self.operators, key=lambda row: -row.seconds):
+            rows[row.name] = _sum(rows[row.name], row) if row.name in rows else row
+        key = "device_seconds" if self.device == "cuda" else "seconds"
+        total = sum(getattr(row, key) for row in rows.values()) or 1.0
+        ranked = sorted(rows.values(), key=lambda row: -getattr(row, key))
+        return [(row, getattr(row, key) / total) for row in ranked]
 
 
-def trainings(out: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
-    """The folders of processes whose probe left an event of this kind, and the event; the one that
-    saw the most first."""
-    events = [(folder, event) for folder in processes(out) for event in records(folder, kind)]
-    return sorted(events, key=lambda one: -(one[0] / EVENTS).stat().st_size)
+def _sum(one: Operator, other: Operator) -> Operator:
+    sums = ("calls", "seconds", "device_seconds", "memory", "kernels")
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in sums})
 
 
-def load(
-    folder: Path, found: Mapping[str, Any], roots: Mapping[str, str], machine: Machine = Machine()
-) -> Profile:
-    """What the probe wrote into `folder` (the event `found`). `roots`: how prefixes of file
-    names are shown. Raises CannotJudge where too few steps were timed."""
-    columns = {name: np.asarray(values, float) for name, values in found["steps"].items()}
-    warm_up, settled = found["untimed"]
-    window = found["window"]
-    number = columns["step"].astype(int)
-    timed = number >= (settled if len(window["steps"]) or window["problem"] == "" else warm_up)
+def shown(file: str, roots: Mapping[str, str]) -> str:
+    """Return a file's name as people know it: from the tree's root, or under the suite's name."""
+    for prefix, name in roots.items():
+        if file.startswith(prefix.rstrip("/") + "/"):
+            rest = file[len(prefix.rstrip("/")) + 1 :]
+            return f"{name}/{rest}" if name else rest
+    return file
+
+
+def load(folder: Path, event: Mapping[str, Any], roots: Mapping[str, str]) -> Profile:
+    """Read what the probe wrote into `folder` (its event). `roots`: how prefixes of file names are
+    shown. Raises CannotJudge where too few steps were timed."""
+    steps, evaluation, busy = _steps(event["edges"])
+    warm_up, settled = event["untimed"]
+    window = event["window"]
+    after = settled if len(window["steps"]) or window["problem"] == "" else warm_up
+    timed = steps.number >= after
     if timed.sum() < FEWEST_STEPS:
         raise CannotJudge(
-            f"the training has {len(number)} steps, and profiling needs {settled + FEWEST_STEPS}",
+            f"the training has {len(timed)} steps, and profiling needs {settled + FEWEST_STEPS}",
             "give the task more steps",
         )
-    columns = {name: values[timed] for name, values in columns.items()}
-    places = tuple(CodeLine(shown(file, roots), name, line) for file, name, line in found["places"])
-    samples = _samples(found["samples"], places)
-    times = {name: columns[name] for name in PHASES}
-    own = np.sum([times[name] for name in PHASES], axis=0)
-    operators = tuple(sorted(map(_operator, window["rows"]), key=lambda row: -row.seconds))
-    pauses = {step: places[place] for step, _, _, place in found["pauses"] if place >= 0}
+    # The profiler's clock runs on while others have the core.
+    seen = slice(window["first"], window["first"] + len(window["steps"]))
+    operators = [_operator(row, busy[row["phase"]][seen]) for row in window["rows"]]
+    count, steps = len(timed), _chosen(steps, timed)
+    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    columns = {name: np.asarray(values) for name, values in event["samples"].items()}
+    named = columns["line"] >= 0
+    samples = StackSamples(
+        step=columns["step"][named].astype(int),
+        phase=np.asarray(STATES)[columns["phase"][named].astype(int)],
+        line=columns["line"][named].astype(int),
+        seconds=columns["seconds"][named],
+        lines=lines,
+    )
+    pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     return Profile(
         folder=folder,
-        torch=found["torch"],
-        device=found["device"],
-        threads=found["threads"],
-        exact=found["exact"],
-        steps=number[timed],
-        times=times,
-        wall=columns["wall"],
-        cpu=columns["cpu"],
-        collected=columns["gc"],
-        count=len(number),
-        evaluation=float(sum(seconds for _, seconds in found["evaluations"])),
-        evaluations=len(found["evaluations"]),
-        step=_phase("step", own, own),
-        phases=tuple(_phase(name, times[name], own) for name in PHASES if times[name].any()),
-        operators=operators,
+        settings={key: event[key] for key in ("torch", "device", "threads", "exact", "workers")},
+        steps=steps,
+        count=count,
+        evaluation=evaluation,
+        operators=sorted(operators, key=lambda row: -row.seconds),
         window=(window["first"], window["first"] + len(window["steps"]) - 1),
-        window_seconds=sum(row.seconds for row in operators),
         problem=window["problem"],
-        lines=_lines(samples, set(number[timed].tolist())),
-        waits=tuple(
-            Wait(method, places[place], times) for method, place, times in found["waits"]
-        ),
-        workers=found["workers"],
-        stalls=find(
-            number[timed], own, columns["wall"], times, columns["gc"], columns["cpu"], samples,
-            pauses,
-        ),
-        machine=machine,
-    )  # fmt: skip
-
-
-def by_name(operators: Sequence[Operator]) -> list[Operator]:
-    """Operators of all phases and modules together, by name; `module` and `phase` are those of the
-    largest part."""
-    parts: dict[str, list[Operator]] = defaultdict(list)
-    for row in operators:
-        parts[row.name].append(row)
-    found = []
-    for name, rows in parts.items():
-        largest = max(rows, key=lambda row: row.seconds)
-        sums = {
-            field: sum(getattr(row, field) for row in rows)
-            for field in ("calls", "seconds", "device", "memory", "kernels")
-        }
-        found.append(Operator(name, largest.phase, largest.module, **sums))
-    return sorted(found, key=lambda row: -row.seconds)
-
-
-def _phase(name: str, values: np.ndarray, all_steps: np.ndarray) -> PhaseTime:
-    median, p90, p99 = np.quantile(values, (0.5, 0.9, 0.99)).tolist()
-    return PhaseTime(name, median, p90, p99, float(values.sum() / all_steps.sum()))
-
-
-def _operator(row: Mapping[str, Any]) -> Operator:
-    return Operator(
-        row["name"], row["phase"], row["module"], row["calls"], float(np.median(row["seconds"])),
-        row["device"], row["memory"], row["kernels"],
-    )  # fmt: skip
-
-
-def _samples(found: Mapping[str, Sequence[float]], places: tuple[CodeLine, ...]) -> Samples:
-    return Samples(
-        step=np.asarray(found["step"], int),
-        phase=np.asarray(STATES)[np.asarray(found["state"], int)],
-        place=np.asarray(found["place"], int),
-        seconds=np.asarray(found["seconds"], float),
-        places=places,
+        lines=_hot_lines(samples, steps.number),
+        waits=[Wait(method, lines[line], times) for method, line, times in event["waits"]],
+        stalls=find(steps, samples, pauses),
     )
 
 
-def _lines(samples: Samples, steps: set[int]) -> tuple[HotLine, ...]:
+def _steps(
+    columns: Mapping[str, Sequence[int]],
+) -> tuple[TimedSteps, list[float], dict[str, np.ndarray]]:
+    """Return the whole steps between the clock's edges, the evaluations (s), and by phase the share
+    of each step's time in which the training had the core."""
+    edges = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
+    count = int(edges["step"][-1])  # the last is not complete
+    step = edges["step"][:-1]
+    state = np.asarray(STATES)[edges["phase"][:-1]]
+    spent = {name: np.diff(values) / 1e9 for name, values in edges.items()}
+    own = spent.get("device", spent["own"])
+
+    def seconds(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        chosen = chosen & (step < count)
+        return np.bincount(step[chosen], values[chosen], minlength=count)
+
+    gap, waited = seconds(own, state == "data"), seconds(spent["loader"], state == "data")
+    data = np.where(waited > 0, np.minimum(waited, gap), gap)
+    times = {"data": data, "other": gap - data}
+    times |= {name: seconds(own, state == name) for name in STATES[1:4]}
+    busy = {"evaluation": np.ones(count)}
+    for name in STATES[:4]:
+        on_wall = seconds(spent["wall"], state == name)
+        busy[name] = np.ones(count)
+        if "device" not in spent:
+            np.divide(seconds(own, state == name), on_wall, out=busy[name], where=on_wall > 0)
+    training = state != "evaluation"
+    wall = own if "device" in spent else spent["wall"]
+    steps = TimedSteps(
+        np.arange(count), times, seconds(wall, training), seconds(spent["cpu"], training),
+        seconds(spent["gc"], training),
+    )  # fmt: skip
+    return steps, own[~training].tolist(), busy
+
+
+def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
+    times = {name: values[at] for name, values in steps.times.items()}
+    return TimedSteps(steps.number[at], times, steps.wall[at], steps.cpu[at], steps.gc[at])
+
+
+def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Operator:
+    """`busy`: the share of its phase, in each step, in which the training had the core."""
+    return Operator(
+        row["name"], row["phase"], row["module"], row["calls"],
+        float(np.median(row["seconds"] * busy)), row["device"], row["memory"], row["kernels"],
+    )  # fmt: skip
+
+
+def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[HotLine]:
     spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    chosen = np.isin(samples.step, list(steps)) & (samples.place >= 0)
-    for place, phase, seconds in zip(
-        samples.place[chosen], samples.phase[chosen], samples.seconds[chosen], strict=True
-    ):
-        spent[int(place)][str(phase)] += float(seconds)
+    chosen = np.isin(samples.step, steps)
+    rows = zip(
+        samples.line[chosen].tolist(), samples.phase[chosen].tolist(),
+        samples.seconds[chosen].tolist(), strict=True,
+    )  # fmt: skip
+    for line, phase, seconds in rows:
+        spent[line][phase] += seconds
     total = sum(sum(parts.values()) for parts in spent.values())
     lines = [
-        HotLine(
-            samples.places[place],
-            max(parts, key=lambda phase: parts[phase]),
-            sum(parts.values()) / total,
-        )
-        for place, parts in spent.items()
+        HotLine(samples.lines[line], max(parts, key=parts.__getitem__), sum(parts.values()) / total)
+        for line, parts in spent.items()
     ]
-    return tuple(sorted(lines, key=lambda line: -line.share))
+    return sorted(lines, key=lambda line: -line.share)
+
+
+def profile(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> Profile:
+    """Profile one run of the task. Raises CannotJudge where it failed or has too few steps."""
+    watcher = ProcessWatcher(bench.device.gpu)
+    folder, event = run(bench, commit, task, seed, out, probe, watcher)
+    profiled = load(folder, event, roots(bench))
+    return replace(profiled, processes=watcher.processes(), gpu=watcher.gpu_use())
+
+
+def run(
+    bench: Bench,
+    commit: Commit,
+    task: Task,
+    seed: int,
+    out: Path,
+    probe: Mapping[str, object],
+    watcher: ProcessWatcher | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Run the task once with a probe, and return the folder and the event of its longest training.
+    Raises CannotJudge where it failed, or trained nothing that a probe could see."""
+    kind = str(probe["kind"])
+    # Nothing is compiled under a dispatch mode; so torch.compile need not try.
+    variables = EAGER if kind == "memory" else None
+    ended = diagnose(bench, commit, task, seed, out, probe, environment=variables, on_tick=watcher)
+    events = [(folder, event) for folder in processes(out) for event in records(folder, kind)]
+    # A training that was ended early may leave the next command without its input.
+    if not ended.ok and not (events and "steps" in probe):
+        raise CannotJudge(f"{task.name} at {commit.sha[:10]}: {ended.message}", f"see {ended.log}")
+    if not events:
+        raise CannotJudge(
+            f"{task.name} at {commit.sha[:10]} trains nothing that a probe can see",
+            "profiling follows torch 2.0 or later: "
+            "a forward or backward pass and an optimiser's steps",
+        )
+    return max(events, key=lambda row: (row[0] / EVENTS).stat().st_size)
+
+
+def roots(bench: Bench) -> dict[str, str]:
+    """How the files of the tree and the suite are shown."""
+    return {str(bench.suite_copy): bench.suite.name, str(bench.tree): ""}
+
+
+class ProcessWatcher:
+    """Hears of a running command every tick, and looks at its tree four times a second."""
+
+    def __init__(self, gpu: Gpu | None) -> None:
+        self._sampler = Sampler(gpu) if gpu is not None else None
+        self._began = self._last = time.monotonic()
+        self._seen: dict[int, Any] = {}  # by pid
+        self._figures: dict[str, list[float]] = defaultdict(list)
+
+    def __call__(self, running: Running) -> None:
+        now = time.monotonic()
+        if now - self._last < PERIOD:
+            return
+        self._last = now
+        for one in running.processes():
+            before = self._seen.get(one.pid, one)
+            self._seen[one.pid] = replace(one, rss=max(one.rss, before.rss))
+        if self._sampler is not None:
+            self._sampler.sample(running.usage)
+            for name, value in self._sampler.take().items():
+                self._figures[name].append(value)
+
+    def processes(self) -> list[Row]:
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        rows = [
+            {"pid": p.pid, "name": p.name, "cores": p.cpu / seconds, "rss": p.rss}
+            for p in self._seen.values()
+        ]
+        return sorted((p for p in rows if p["cores"] >= _LEAST_CORES), key=lambda p: -p["cores"])
+
+    def gpu_use(self) -> dict[str, float]:
+        use, memory = self._figures["gpu_utilisation"], self._figures["gpu_memory"]
+        return {"utilisation": float(np.mean(use)), "memory": max(memory)} if use and memory else {}

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy.stats import t as student
 
-from celedger.diagnose.profile import PHASES, PYTHON, WAITS, Profile, Wait
+from celedger.diagnose.profile import PYTHON, WAITS, Profile, Wait
 from celedger.diagnose.stalls import Stall
 
 # A difference counts beyond Student's limit for this confidence, two-sided. It is as strict as it
@@ -24,15 +23,13 @@ CONFIDENCE = 0.999
 FLOOR = 0.03  # of a step: the suites' own floor for step times; less is not worth knowing
 ROW_FLOOR = 0.01  # of a step: of one row
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
-REMAINDER, STALLS, EVALUATION = "remainder", "stalls", "evaluation"
-
-Key = TypeVar("Key")
+TABLES = ("phases", "operators", "functions")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
     """One part of the difference, seconds a step. `before` and `after` are means over the runs of
-    a side, `noise` the standard error of their difference; `beyond`: noise does not explain it.
+    a side, `noise` the standard error of their difference; `beyond_noise`: it does not explain it.
     `calls`: how often a step the operator ran on either side, where every run agreed."""
 
     name: str
@@ -40,7 +37,7 @@ class SpeedRow:
     before: float
     after: float
     noise: float
-    beyond: bool
+    beyond_noise: bool = False
     calls: tuple[float, float] | None = None
 
     @property
@@ -59,71 +56,49 @@ class SpeedRow:
 
 @dataclass(frozen=True, slots=True)
 class SpeedComparison:
-    """`phases`, `operators` and `functions` each add up to `whole`. `added`: the rows of operators
-    that only one side runs, or one runs more often, together."""
+    """`tables`: rows by phase, operator and function, each of which adds up to `whole`. `added`:
+    the rows of operators that only one side runs, or one runs more often, together."""
 
     whole: SpeedRow
     added: SpeedRow
-    phases: tuple[SpeedRow, ...]
-    operators: tuple[SpeedRow, ...]
-    functions: tuple[SpeedRow, ...]
-    stalls: tuple[Stall, ...]  # of the second side, none of whose cause is on the first
-    waits: tuple[Wait, ...]  # the same of lines that ask a tensor for a plain value
+    tables: dict[str, list[SpeedRow]]
+    stalls: list[Stall]  # of the second side, none of whose cause is on the first
+    waits: list[Wait]  # the same of lines that ask a tensor for a plain value
     runs: int  # a side
 
     @property
-    def slower(self) -> bool:
-        return self._told.beyond and self._told.difference > 0
-
-    @property
-    def faster(self) -> bool:
-        return self._told.beyond and self._told.difference < 0
-
-    @property
-    def _told(self) -> SpeedRow:
-        """What the verdict rests on: the whole, else what was added where that is within noise."""
-        return self.whole if self.whole.beyond else self.added
+    def verdict(self) -> str:
+        """It rests on the whole, else on what was added where that is within noise."""
+        row = self.whole if self.whole.beyond_noise else self.added
+        if not row.beyond_noise:
+            return "same"
+        return "slower" if row.difference > 0 else "faster"
 
 
 def compare(before: Sequence[Profile], after: Sequence[Profile]) -> SpeedComparison:
-    """The same number of profiles, at least two, of either side."""
-    step = float(np.mean([_whole(profile) for profile in before]))
-    whole = _row("step", "", [_whole(p) for p in before], [_whole(p) for p in after], FLOOR * step)
-    phases = _rows(before, after, _phases, step, lambda key: (key, ""))
-    operators = _rows(before, after, _operators, step, lambda key: (key[0], key[1]), _calls)
-    functions = _rows(before, after, _functions, step, lambda key: (key[1], key[0]))
-    changed = [row for row in operators if row.change and row.name != PYTHON]
-    ours = {_cause(stall) for profile in before for stall in profile.stalls.found}
-    seen: dict[object, list[Stall]] = defaultdict(list)
-    for profile in after:
-        for stall in profile.stalls.found:
-            seen[_cause(stall)].append(stall)
+    """Compare the same number of profiles, at least two, of either side."""
+    runs = len(before)
+    wholes = [[_whole(run) for run in side] for side in (before, after)]
+    step = float(np.mean(wholes[0]))
+    whole = _row("step", "", wholes, FLOOR * step)
+    tables = {name: _table(name, before, after, ROW_FLOOR * step) for name in TABLES}
+    changed = [row for row in tables["operators"] if row.change and row.name != PYTHON]
+    added = total("added or removed", changed)
+    beyond = abs(added.difference) > max(limit(runs) * added.noise, FLOOR * step)
+    for rows in tables.values():  # last comes what makes them add up
+        rest = total("", rows)
+        rows.append(
+            SpeedRow(
+                "remainder", "", whole.before - rest.before, whole.after - rest.after, whole.noise
+            )
+        )
     return SpeedComparison(
         whole=whole,
-        added=_sum("added or removed", changed, FLOOR * step, len(before)),
-        phases=_complete(phases, whole),
-        operators=_complete(operators, whole),
-        functions=_complete(functions, whole),
-        stalls=tuple(
-            stalls[0]
-            for cause, stalls in seen.items()
-            if cause not in ours and len(stalls) > len(after) / 2
-        ),
+        added=SpeedRow(added.name, "", added.before, added.after, added.noise, beyond),
+        tables=tables,
+        stalls=_new_stalls(before, after),
         waits=_new_waits(before, after),
-        runs=len(before),
-    )
-
-
-def _new_waits(before: Sequence[Profile], after: Sequence[Profile]) -> tuple[Wait, ...]:
-    sides = [
-        [{_asked(wait): wait for wait in run.waits if wait.times >= WAITS} for run in side]
-        for side in (before, after)
-    ]
-    known = {key for run in sides[0] for key in run}
-    return tuple(
-        wait
-        for key, wait in sides[1][0].items()
-        if key not in known and all(key in run for run in sides[1])
+        runs=runs,
     )
 
 
@@ -132,106 +107,96 @@ def limit(runs: int) -> float:
     return float(student.ppf(0.5 + CONFIDENCE / 2, 2 * (runs - 1)))
 
 
-def _whole(profile: Profile) -> float:
-    """Seconds of a usual step, with its part of stalls and evaluations."""
-    return profile.step.median + _stalled(profile) + profile.evaluation / profile.count
+def total(name: str, rows: Iterable[SpeedRow], where: str = "") -> SpeedRow:
+    """Rows together; their errors as if independent."""
+    rows = list(rows)
+    calls = [row.calls for row in rows if row.calls is not None]
+    return SpeedRow(
+        name, where, sum(row.before for row in rows), sum(row.after for row in rows),
+        math.sqrt(sum(row.noise**2 for row in rows)), any(row.beyond_noise for row in rows),
+        (sum(a for a, _ in calls), sum(b for _, b in calls)) if len(calls) == len(rows) else None,
+    )  # fmt: skip
 
 
 def _stalled(profile: Profile) -> float:
-    return sum(stall.excess for stall in profile.stalls.found) / len(profile.steps)
+    return sum(stall.seconds for stall in profile.stalls.caused) / len(profile.steps.own)
 
 
-def _phases(profile: Profile) -> dict[str, float]:
-    found = {name: float(np.median(profile.times[name])) for name in PHASES}
-    found[EVALUATION] = profile.evaluation / profile.count
-    found[STALLS] = _stalled(profile)
-    return found
+def _whole(profile: Profile) -> float:
+    """Seconds of a usual step, with its part of stalls and evaluations."""
+    usual = float(np.median(profile.steps.own))
+    return usual + _stalled(profile) + sum(profile.evaluation) / profile.count
 
 
-def _operators(profile: Profile) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = defaultdict(float)
-    for row in profile.operators:
-        found[row.name, _where(row.phase, row.module)] += row.seconds
-    return found
+def _parts(table: str, profile: Profile) -> Iterator[tuple[str, str, float, float]]:
+    """Name, place, seconds and calls a step of what a table is made of."""
+    if table == "phases":
+        for name, values in profile.steps.times.items():
+            yield name, "", float(np.median(values)), 1.0
+        yield "evaluation", "", sum(profile.evaluation) / profile.count, 1.0
+        yield "stalls", "", _stalled(profile), 1.0
+    elif table == "operators":
+        for row in profile.operators:
+            module = "" if row.module is None else f" {row.module or 'the model'}"
+            yield row.name, f"{row.phase}{module}", row.seconds, row.calls
+    else:
+        mean = float(profile.steps.own.mean())
+        for hot in profile.lines:
+            yield hot.line.function, hot.line.file, hot.share * mean, 1.0
 
 
-def _calls(profile: Profile) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = defaultdict(float)
-    for row in profile.operators:
-        found[row.name, _where(row.phase, row.module)] += row.calls
-    return found
-
-
-def _where(phase: str, module: str | None) -> str:
-    return phase if module is None else f"{phase} {module or 'the model'}"
-
-
-def _functions(profile: Profile) -> dict[tuple[str, str], float]:
-    """Seconds a step in each function of the user's, by the samples' shares."""
-    found: dict[tuple[str, str], float] = defaultdict(float)
-    for line in profile.lines:
-        found[line.place.file, line.place.function] += line.share * float(profile.own.mean())
-    return found
-
-
-def _rows(
-    before: Sequence[Profile],
-    after: Sequence[Profile],
-    read: Callable[[Profile], Mapping[Key, float]],
-    step: float,
-    name: Callable[[Key], tuple[str, str]],
-    count: Callable[[Profile], Mapping[Key, float]] | None = None,
+def _table(
+    table: str, before: Sequence[Profile], after: Sequence[Profile], floor: float
 ) -> list[SpeedRow]:
-    sides = [[read(profile) for profile in side] for side in (before, after)]
-    counts = [[count(profile) for profile in side] for side in (before, after)] if count else None
-    keys = dict.fromkeys(key for side in sides for run in side for key in run)
+    """The rows of both sides, those that differ most first."""
+    runs = [*before, *after]
+    seconds: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(len(runs)))
+    calls: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(len(runs)))
+    for number, run in enumerate(runs):
+        for name, where, spent, times in _parts(table, run):
+            seconds[name, where][number] += spent
+            calls[name, where][number] += times
     rows = []
-    for key in keys:
-        values = [[run.get(key, 0.0) for run in side] for side in sides]
-        what, where = name(key)
-        calls = None
-        if counts is not None:
-            called = [{run.get(key, 0.0) for run in side} for side in counts]
-            if all(len(one) == 1 for one in called):
-                calls = called[0].pop(), called[1].pop()
-        rows.append(_row(what, where, values[0], values[1], ROW_FLOOR * step, calls))
+    for key, values in seconds.items():
+        a, b = np.split(calls[key], [len(before)])
+        agreed = table == "operators" and np.ptp(a) == 0 and np.ptp(b) == 0
+        pair = (float(a[0]), float(b[0])) if agreed else None
+        rows.append(_row(*key, np.split(values, [len(before)]), floor, pair))
     return sorted(rows, key=lambda row: -abs(row.difference))
 
 
 def _row(
     name: str,
     where: str,
-    before: Sequence[float],
-    after: Sequence[float],
+    sides: Sequence[Sequence[float] | np.ndarray],
     floor: float,
     calls: tuple[float, float] | None = None,
 ) -> SpeedRow:
-    a, b = np.asarray(before), np.asarray(after)
+    a, b = map(np.asarray, sides)
     noise = math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
-    difference = float(b.mean() - a.mean())
-    beyond = abs(difference) > max(limit(len(a)) * noise, floor)
+    beyond = bool(abs(b.mean() - a.mean()) > max(limit(len(a)) * noise, floor))
     return SpeedRow(name, where, float(a.mean()), float(b.mean()), noise, beyond, calls)
 
 
-def _sum(name: str, rows: Sequence[SpeedRow], floor: float, runs: int) -> SpeedRow:
-    """Rows together; their errors as if independent."""
-    noise = math.sqrt(sum(row.noise**2 for row in rows))
-    before, after = sum(row.before for row in rows), sum(row.after for row in rows)
-    beyond = abs(after - before) > max(limit(runs) * noise, floor)
-    return SpeedRow(name, "", before, after, noise, beyond)
+def _new_stalls(before: Sequence[Profile], after: Sequence[Profile]) -> list[Stall]:
+    """Stalls of more than half of the runs, by a cause that no run before has."""
+    causes = {stall.cause for run in before for stall in run.stalls.caused}
+    stalls: dict[object, list[Stall]] = defaultdict(list)
+    for run in after:
+        for stall in run.stalls.caused:
+            stalls[stall.cause].append(stall)
+    return [
+        same[0] for cause, same in stalls.items()
+        if cause not in causes and len(same) > len(after) / 2
+    ]  # fmt: skip
 
 
-def _complete(rows: Sequence[SpeedRow], whole: SpeedRow) -> tuple[SpeedRow, ...]:
-    """The rows, and last what makes them add up to the whole."""
-    before = whole.before - sum(row.before for row in rows)
-    after = whole.after - sum(row.after for row in rows)
-    return (*rows, SpeedRow(REMAINDER, "", before, after, whole.noise, beyond=False))
+def _new_waits(before: Sequence[Profile], after: Sequence[Profile]) -> list[Wait]:
+    """Waits of every step in all runs after, and in none before."""
 
+    def regular(run: Profile) -> dict[object, Wait]:
+        return {wait.cause: wait for wait in run.waits if wait.times >= WAITS}
 
-def _asked(wait: Wait) -> tuple[str, str, str]:
-    return wait.method, wait.place.file, wait.place.function
-
-
-def _cause(stall: Stall) -> object:
-    place = stall.place
-    return stall.collector, stall.phase, place and (place.file, place.function)
+    old = {cause for run in before for cause in regular(run)}
+    new = set.intersection(*(set(regular(run)) for run in after)) - old
+    return [wait for cause, wait in regular(after[0]).items() if cause in new]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -25,15 +26,14 @@ FEWEST = 3  # stalls of one cause; two may have any reason
 LEAST_SHARE = 0.01  # of the time of all steps; below it nobody gains by knowing
 FILLED = 0.8  # share of a period's moments at which a stall was seen
 
-# A place explains a stall when at least half of what it lasted too long was spent there, and its
+# A line explains a stall when at least half of what it lasted too long was spent there, and its
 # share of that is twice its share of the other steps: a step slowed as a whole by the machine
 # spends its time where every step does.
 EXPLAINED = 0.5
 LIFT = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLine:
+class CodeLine(NamedTuple):
     file: str
     function: str
     line: int
@@ -43,92 +43,105 @@ class CodeLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
-    """The stack's samples: the step, the phase and the place of each, and seconds it stands for."""
+class TimedSteps:
+    """Steps that were timed, a value (s) each but for `number`. `times` are those of the phases and
+    the training's own; `wall` is the wall's clock, `cpu` the processor's, `gc` the time in Python's
+    garbage collector."""
+
+    number: np.ndarray
+    times: Mapping[str, np.ndarray]
+    wall: np.ndarray
+    cpu: np.ndarray
+    gc: np.ndarray
+
+    @property
+    def own(self) -> np.ndarray:
+        """Return the seconds of each step, without those in which others had the cores."""
+        total: np.ndarray = np.sum(list(self.times.values()), axis=0)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class StackSamples:
+    """The step, the phase and the line (a number of `lines`) of each, and the seconds that it
+    stands for."""
 
     step: np.ndarray
     phase: np.ndarray  # of str
-    place: np.ndarray  # numbers of `places`
+    line: np.ndarray
     seconds: np.ndarray
-    places: tuple[CodeLine, ...]
+    lines: Sequence[CodeLine]
+
+    def spent(self, steps: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the seconds spent at each line in these steps."""
+        chosen = np.isin(self.step, steps)
+        total: np.ndarray = np.bincount(
+            self.line[chosen], self.seconds[chosen], minlength=len(self.lines)
+        )
+        return total
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Stalls of one cause. `excess` is what they lasted beyond their neighbours, s in all; `share`
-    its part of the time of all steps; `every` a period in steps; `computing` the share of the
-    excess in which the process used the processor. `place` is None where no line is their own."""
+    """Stalls of one cause. `seconds` is what they lasted beyond their neighbours in all; `share`
+    its part of the time of all steps; `every` a period in steps, with its `confidence`; `computing`
+    the share of the excess in which the process used the processor. `line` is None where none is
+    their own."""
 
     steps: tuple[int, ...]
-    excess: float
+    every: int | None
+    confidence: float
+    seconds: float
     share: float
     phase: str
-    place: CodeLine | None
     collector: bool
     computing: float
-    every: int | None
-    confidence: float  # of the period
+    line: CodeLine | None
+
+    @property
+    def cause(self) -> object:
+        return self.collector, self.phase, self.line and self.line[:2]
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """`found`: those with a cause or a period of their own. `unexplained`: steps slow for neither,
+    """`caused`: those with a cause or a period of their own. `unexplained`: steps slow for neither,
     which nothing is concluded from. `machine`: steps slow only because others had the cores."""
 
-    found: tuple[Stall, ...]
-    unexplained: tuple[int, ...]
-    machine: tuple[int, ...]
+    caused: tuple[Stall, ...] = ()
+    unexplained: tuple[int, ...] = ()
+    machine: tuple[int, ...] = ()
 
 
-def shown(file: str, roots: Mapping[str, str]) -> str:
-    """A file's name as people know it: from the tree's root, or under the suite's name."""
-    for prefix, name in roots.items():
-        if file.startswith(prefix.rstrip("/") + "/"):
-            rest = file[len(prefix.rstrip("/")) + 1 :]
-            return f"{name}/{rest}" if name else rest
-    return file
-
-
-def find(
-    steps: np.ndarray,
-    own: np.ndarray,
-    wall: np.ndarray,
-    phases: Mapping[str, np.ndarray],
-    collected: np.ndarray,
-    cpu: np.ndarray,
-    samples: Samples,
-    pauses: Mapping[int, CodeLine],
-) -> Stalls:
-    """Stalls among timed steps, all arrays one value a step: their numbers, the seconds that are
-    their own (`phases` adds up to them), those on the wall's clock, those in the garbage collector
-    and those of the processor. `pauses`: where the collector struck, by step."""
-    if len(steps) < 2 * NEIGHBOURS:
-        return Stalls((), (), ())
+def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine]) -> Stalls:
+    """Return the stalls among timed steps. `pauses`: where the garbage collector struck, by step.
+    Few steps have none."""
+    own = steps.own
+    if len(own) < 2 * NEIGHBOURS:
+        return Stalls()
     level, slow = _beyond(own)
-    wall_slow = _beyond(wall)[1] & ~slow
     excess = own - level
-    usual = {name: np.median(values) for name, values in phases.items()}
+    usual = samples.spent(steps.number[~slow])
+    usual = usual / (usual.sum() or 1.0)
     groups: dict[tuple[bool, CodeLine | None], list[int]] = defaultdict(list)
-    normal = _shares(samples, set(steps[~slow].tolist()))
     for at in np.flatnonzero(slow).tolist():
-        groups[_cause(at, steps, excess, collected, samples, normal, pauses)].append(at)
-    found: list[Stall] = []
-    unexplained: list[int] = []
-    for (collector, place), members in groups.items():
-        stall = _stall(members, steps, own, excess, phases, usual, cpu, place, collector)
-        explained = (place is not None or collector) and len(members) >= FEWEST
-        if stall.every is not None or (explained and stall.share >= LEAST_SHARE):
-            found.append(stall)
+        number = int(steps.number[at])
+        if steps.gc[at] >= EXPLAINED * excess[at]:
+            groups[True, pauses.get(number)].append(at)
         else:
-            unexplained += stall.steps
-    found.sort(key=lambda stall: -stall.excess)
+            groups[False, _line(samples, number, excess[at], usual)].append(at)
+    stalls = [_stall(steps, np.asarray(at), excess, *cause) for cause, at in groups.items()]
+    caused = [stall for stall in stalls if _caused(stall)]
+    unexplained = [step for stall in stalls if not _caused(stall) for step in stall.steps]
     return Stalls(
-        tuple(found), tuple(sorted(unexplained)), tuple(map(int, steps[wall_slow].tolist()))
+        tuple(sorted(caused, key=lambda stall: -stall.seconds)),
+        tuple(sorted(unexplained)),
+        tuple(steps.number[_beyond(steps.wall)[1] & ~slow].tolist()),
     )
 
 
-def period(stalled: Sequence[int], watched: Sequence[int]) -> tuple[int | None, float]:
-    """The period in steps of stalls among the steps that were watched, and its confidence.
+def period(stalled: Sequence[int], timed: Sequence[int]) -> tuple[int | None, float]:
+    """Return the period in steps of stalls among the steps that were timed, and its confidence.
 
     If stalls fell anywhere with equal chance, each would lie on one lattice of period k with
     probability 1/k: the tail of a binomial, times the k lattices and the periods that were tried
@@ -136,28 +149,26 @@ def period(stalled: Sequence[int], watched: Sequence[int]) -> tuple[int | None, 
     """
     if len(stalled) < FEWEST:
         return None, 0.0
-    seen = np.asarray(watched)
     at = np.asarray(stalled)
+    watched = np.asarray(timed)
+    watched = watched[(watched >= at.min()) & (watched <= at.max())]
     best, chance = None, 1.0
-    longest = (max(stalled) - min(stalled)) // 2
-    tried = max(longest - 1, 1)
+    longest = int(at.max() - at.min()) // 2
     for k in range(2, longest + 1):
         phase, hits = Counter((at % k).tolist()).most_common(1)[0]
-        moments = seen[(seen % k) == phase]
-        moments = moments[(moments >= at.min()) & (moments <= at.max())]
-        if hits < FILLED * len(moments) or hits < FEWEST:
+        if hits < FEWEST or hits < FILLED * np.count_nonzero(watched % k == phase):
             continue
-        p = float(binom.sf(hits - 1, len(stalled), 1 / k)) * k * tried
+        p = float(binom.sf(hits - 1, len(at), 1 / k)) * k * max(longest - 1, 1)
         if p < chance:
             best, chance = k, p
     return (best, 1.0 - chance) if chance <= 1.0 - CONFIDENCE else (None, 0.0)
 
 
 def _beyond(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The running median of each value's neighbours, and which values are far beyond it."""
-    n, width = len(values), 2 * NEIGHBOURS + 1
-    starts = np.clip(np.arange(n) - NEIGHBOURS, 0, max(n - width, 0))
-    windows = values[starts[:, None] + np.arange(min(width, n))]
+    """Return the running median of each value's neighbours, and which values are far beyond it."""
+    width = min(2 * NEIGHBOURS + 1, len(values))
+    starts = np.clip(np.arange(len(values)) - NEIGHBOURS, 0, len(values) - width)
+    windows = values[starts[:, None] + np.arange(width)]
     level = np.median(windows, axis=1)
     spread = np.median(np.abs(windows - level[:, None]), axis=1)
     excess = values - level
@@ -165,68 +176,36 @@ def _beyond(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return level, beyond
 
 
-def _shares(samples: Samples, steps: set[int]) -> dict[int, float]:
-    """The share of these steps' samples at each place."""
-    chosen = np.isin(samples.step, list(steps)) & (samples.place >= 0)
-    total = float(samples.seconds[chosen].sum())
-    found: dict[int, float] = defaultdict(float)
-    if total > 0:
-        for place, seconds in zip(samples.place[chosen], samples.seconds[chosen], strict=True):
-            found[int(place)] += float(seconds) / total
-    return found
+def _line(samples: StackSamples, step: int, excess: float, usual: np.ndarray) -> CodeLine | None:
+    """Return the line that the time beyond was spent at. `usual`: shares of the other steps."""
+    spent = samples.spent([step])
+    if not spent.any():
+        return None
+    best = int(np.argmax(spent - usual * spent.sum()))
+    least = max(EXPLAINED * excess, LIFT * usual[best] * spent.sum())
+    return samples.lines[best] if spent[best] >= least else None
 
 
-def _cause(
-    at: int,
-    steps: np.ndarray,
-    excess: np.ndarray,
-    collected: np.ndarray,
-    samples: Samples,
-    normal: Mapping[int, float],
-    pauses: Mapping[int, CodeLine],
-) -> tuple[bool, CodeLine | None]:
-    """Whether it was the garbage collector, and the line that the time beyond was spent at."""
-    step = int(steps[at])
-    if collected[at] >= EXPLAINED * excess[at]:
-        return True, pauses.get(step)
-    mine = (samples.step == step) & (samples.place >= 0)
-    spent: dict[int, float] = defaultdict(float)
-    for place, seconds in zip(samples.place[mine], samples.seconds[mine], strict=True):
-        spent[int(place)] += float(seconds)
-    if not spent:
-        return False, None
-    total = sum(spent.values())
-    best = max(spent, key=lambda place: spent[place] - normal.get(place, 0.0) * total)
-    share = spent[best] / total
-    if spent[best] < EXPLAINED * excess[at] or share < LIFT * normal.get(best, 0.0):
-        return False, None
-    return False, samples.places[best]
+def _caused(stall: Stall) -> bool:
+    explained = (stall.line is not None or stall.collector) and len(stall.steps) >= FEWEST
+    return stall.every is not None or (explained and stall.share >= LEAST_SHARE)
 
 
 def _stall(
-    members: Sequence[int],
-    steps: np.ndarray,
-    own: np.ndarray,
-    excess: np.ndarray,
-    phases: Mapping[str, np.ndarray],
-    usual: Mapping[str, float],
-    cpu: np.ndarray,
-    place: CodeLine | None,
-    collector: bool,
+    steps: TimedSteps, at: np.ndarray, excess: np.ndarray, collector: bool, line: CodeLine | None
 ) -> Stall:
-    at = np.asarray(members)
-    beyond = {name: float((values[at] - usual[name]).sum()) for name, values in phases.items()}
+    beyond = {name: float((t[at] - np.median(t)).sum()) for name, t in steps.times.items()}
     total = float(excess[at].sum())
-    every, confidence = period(steps[at].tolist(), steps.tolist())
-    extra_cpu = float((cpu[at] - np.median(cpu)).sum())
+    every, confidence = period(steps.number[at].tolist(), steps.number.tolist())
+    extra_cpu = float((steps.cpu[at] - np.median(steps.cpu)).sum())
     return Stall(
-        steps=tuple(map(int, steps[at].tolist())),
-        excess=total,
-        share=total / float(own.sum()),
-        phase=max(beyond, key=lambda name: beyond[name]),
-        place=place,
-        collector=collector,
-        computing=min(max(extra_cpu / total, 0.0), 1.0),
+        steps=tuple(steps.number[at].tolist()),
         every=every,
         confidence=confidence,
+        seconds=total,
+        share=total / float(steps.own.sum()),
+        phase=max(beyond, key=lambda name: beyond[name]),
+        collector=collector,
+        computing=min(max(extra_cpu / total, 0.0), 1.0),
+        line=line,
     )

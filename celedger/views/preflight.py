@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
-from celedger.diagnose.preflight import CheckStatus, PreflightReport
+from celedger.diagnose.preflight import STATUSES
+from celedger.model import Commit, Task
 from celedger.views.export import Json, document
 from celedger.views.format import cells, plain, short
 
-_WAYS_OUT = {
+_ADVICE = {
     "loss at the start": "smaller first weights of the last layer, or its bias set to the classes'"
     " frequencies; a loss far below knows something: look for labels among the inputs",
     "overfits one batch": "look at the loss and the labels' order first, then the learning rate",
@@ -26,36 +30,32 @@ _WAYS_OUT = {
 }
 
 
-def preflight_text(report: PreflightReport, *, width: int = 100) -> str:
-    counts = {status: len(report.having(status)) for status in CheckStatus}
-    said = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
-    task = f"{report.task.suite}/{report.task.name}"
-    lines = [f"{task} at {short(report.commit.sha)}, seed {report.seed}: {said}", ""]
-    room = max(cells(check.name) for check in report.checks)
-    for check in report.checks:
-        head = f"{check.status.value:<4}  {check.name:<{room}}  "
+Checks = Sequence[Mapping[str, Any]]
+
+
+def preflight_text(
+    task: Task, commit: Commit, seed: int, checks: Checks, *, width: int = 100
+) -> str:
+    counts = Counter(check["status"] for check in checks)
+    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
+    room = max(cells(check["check"]) for check in checks)
+    for check in checks:
+        name, status = check["check"], check["status"]
+        head = f"{status:<4}  {name:<{room}}  "
         blank = " " * len(head)
-        lines += wrap(plain(check.said), width, initial_indent=head, subsequent_indent=blank)
-        if check.status in (CheckStatus.FAIL, CheckStatus.WARN) and check.name in _WAYS_OUT:
-            way = f"try: {_WAYS_OUT[check.name]}"
+        lines += wrap(plain(check["said"]), width, initial_indent=head, subsequent_indent=blank)
+        if status in ("fail", "warn") and name in _ADVICE:
+            way = f"try: {_ADVICE[name]}"
             lines += wrap(way, width, initial_indent=blank, subsequent_indent=blank)
     return "\n".join(lines)
 
 
-def preflight_json(report: PreflightReport) -> dict[str, Json]:
+def preflight_json(task: Task, commit: Commit, seed: int, checks: Checks) -> dict[str, Json]:
     return document(
-        suite=report.task.suite,
-        task=report.task.name,
-        commit=report.commit.sha,
-        seed=report.seed,
-        checks=[
-            {
-                "check": check.name,
-                "status": check.status,
-                "figure": check.figure,
-                "said": check.said,
-                "advice": _WAYS_OUT.get(check.name),
-            }
-            for check in report.checks
-        ],
+        suite=task.suite,
+        task=task.name,
+        commit=commit.sha,
+        seed=seed,
+        checks=[{**check, "advice": _ADVICE.get(check["check"])} for check in checks],
     )

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 
 from celedger.child.probes import memory, preflight, speed
 from celedger.child.probes.operators import _Row
-from celedger.child.probes.phases import TAIL, LoaderClock, OwnClock, PhaseClock
+from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.child.probes.seen import LossCall, Losses
 from celedger.child.torch import Training, shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import preflight as parent
-from celedger.diagnose import profiling
+from celedger.diagnose import profile as profiling
 from celedger.errors import CannotJudge
 from celedger.model import OutcomeKind
 from celedger.trial.diagnostic import Diagnostic
@@ -70,16 +70,14 @@ def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "events.jsonl").read_text())["marks"]) == 1
 
 
-def test_a_memory_probe_that_could_not_start_ends_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_memory_probe_that_could_not_start_gives_up_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory.Probe, "_census", lambda _: 1 / 0)
+    monkeypatch.setattr(memory.Probe, "_count_existing", lambda _: 1 / 0)
     probe = memory.Probe({})
-    probe.out = tmp_path
     with pytest.raises(ZeroDivisionError):
         probe.starts()
-    probe.ends()
-    assert not list(tmp_path.iterdir())
+    probe.gives_up()  # else its own error would hide the one to tell
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,7 @@ class Moments:
 def clock(monkeypatch: pytest.MonkeyPatch) -> PhaseClock:
     monkeypatch.setattr(torch.cuda, "Event", Moments)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    now = OwnClock()
-    return PhaseClock(now, LoaderClock(now), cuda=True)
+    return PhaseClock(cuda=True)
 
 
 def step(clock: PhaseClock, *, optimisers: int = 1) -> None:
@@ -130,29 +127,49 @@ def step(clock: PhaseClock, *, optimisers: int = 1) -> None:
     clock.enter(TAIL)
     for _ in range(optimisers):
         clock.end_step()
-        clock.begin_step()
+
+
+def read(clock: PhaseClock) -> dict[str, list[float]]:
+    steps, evaluations, _ = profiling._steps(clock.read())
+    times = {name: values.tolist() for name, values in steps.times.items()}
+    return {**times, "wall": steps.wall.tolist(), "evaluations": evaluations}
 
 
 def test_the_tail_of_a_second_optimiser_is_added_on_the_device(clock: PhaseClock) -> None:
-    clock.begin_forward()
-    step(clock)
-    clock.begin_forward()
-    step(clock, optimisers=3)
-    clock.begin_forward()
-    step(clock)
-    columns = clock.read()
-    assert columns["step"] == [0, 1, 2]
-    # A second for its own event, and one for that of the gap which turned out to be none.
-    assert columns["tail"] == [1, 5, 1]
+    for optimisers in (1, 3, 1):
+        clock.enter(FORWARD)
+        step(clock, optimisers=optimisers)
+    columns = read(clock)
+    assert columns["tail"] == [1, 3, 1]
     assert columns["forward"] == columns["backward"] == [1, 1, 1]
-    assert columns["wall"] == [4, 8, 4]
+    assert columns["wall"] == [4, 6, 4]
 
 
 def test_the_gap_of_a_step_without_modules_is_its_forward_pass(clock: PhaseClock) -> None:
     step(clock)
-    (data,), (forward,), (wall,) = (clock.read()[name] for name in ("data", "forward", "wall"))
-    assert (data, forward, wall) == (0, 2, 4)
-    assert clock.columns["data"][0] == 0
+    columns = read(clock)
+    assert (columns["data"], columns["forward"], columns["wall"]) == ([0], [1], [3])
+
+
+def test_a_gap_until_the_last_evaluation_is_no_part_of_the_step(clock: PhaseClock) -> None:
+    step(clock)
+    clock.evaluated()
+    clock.evaluated()
+    clock.enter(FORWARD)
+    clock.evaluated()  # within a step: a report, and no evaluation
+    step(clock)
+    columns = read(clock)
+    assert (columns["evaluations"], columns["data"], columns["forward"]) == ([2], [0, 1], [1, 1])
+
+
+def test_passes_before_the_last_backward_pass_are_no_tail(clock: PhaseClock) -> None:
+    clock.enter(FORWARD)
+    for _ in range(2):
+        clock.begin_backward()
+        clock.enter(TAIL)
+    clock.end_step()
+    columns = read(clock)
+    assert (columns["forward"], columns["backward"], columns["tail"]) == ([2], [2], [1])
 
 
 @pytest.mark.parametrize("kind", ["device", "cuda"])
@@ -188,10 +205,11 @@ def test_what_was_found_before_a_check_that_hangs_is_kept(
     ended = Diagnostic(tmp_path, tmp_path / "log.txt", OutcomeKind.TIMEOUT, "took 60 s")
     monkeypatch.setattr(parent, "diagnose", lambda *_, **__: ended)
     nothing: Any = None
-    report = parent.preflight(nothing, nothing, nothing, 0, tmp_path)
-    assert [check.said for check in report.checks[:2]] == ["as expected", "not finished: took 60 s"]
-    assert [check.name for check in report.checks[1:]] == list(preflight.CHECKS)
-    assert len(report.having(parent.CheckStatus.NOT_APPLICABLE)) == len(preflight.CHECKS)
+    checks, finished = parent.preflight(nothing, nothing, nothing, 0, tmp_path)
+    assert not finished
+    assert [check["said"] for check in checks[:2]] == ["as expected", "not finished: took 60 s"]
+    assert [check["check"] for check in checks[1:]] == list(preflight.CHECKS)
+    assert {check["status"] for check in checks[1:]} == {"n/a"}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +232,7 @@ def test_a_loss_that_a_library_computes_inside_is_not_judged(own: bool, status: 
         data=lambda: [x], loss=loss, evaluate=lambda m: {}, epochs=1,
     )  # fmt: skip
     found = preflight.start(preflight.PreflightBench(training), preflight.Seen())
-    assert found[:2] == ("loss at the start", status)
+    assert found[0] == status
 
 
 class Local(torch.utils.data.Dataset[torch.Tensor]):

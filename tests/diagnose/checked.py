@@ -174,7 +174,7 @@ def main():
             continue
         (out / name).mkdir()
         try:
-            preflight.drive(globals()[name](), {}, out / name)
+            preflight.drive(globals()[name](), out / name)
         except SystemExit:
             os._exit(0)
         finally:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.diagnose.stalls import CodeLine, Samples, Stalls, find, period
+from celedger.diagnose.stalls import CodeLine, StackSamples, Stalls, TimedSteps, find, period
 
 USUAL, OWN = CodeLine("loop.py", "fit", 3), CodeLine("loop.py", "save", 9)
 
@@ -36,44 +36,42 @@ def steps(
     for at, extra in (machine or {}).items():
         wall[at] += extra
     step, where, seconds = map(np.array, zip(*rows, strict=True))
-    samples = Samples(step, np.full(len(step), "forward"), where, seconds, (USUAL, OWN))
-    return find(
-        np.arange(n), own, wall, {"forward": own, "tail": np.zeros(n)}, gc, own, samples,
-        dict.fromkeys(stalled, OWN),
-    )  # fmt: skip
+    samples = StackSamples(step, np.full(len(step), "forward"), where, seconds, (USUAL, OWN))
+    timed = TimedSteps(np.arange(n), {"forward": own, "tail": np.zeros(n)}, wall, own, gc)
+    return find(timed, samples, dict.fromkeys(stalled, OWN))
 
 
 def test_a_regular_stall_is_named_with_its_period_line_and_share() -> None:
-    (stall,) = steps(dict.fromkeys(range(20, 200, 50), 0.1)).found
-    assert (stall.every, stall.place, stall.phase, len(stall.steps)) == (50, OWN, "forward", 4)
+    (stall,) = steps(dict.fromkeys(range(20, 200, 50), 0.1)).caused
+    assert (stall.every, stall.line, stall.phase, len(stall.steps)) == (50, OWN, "forward", 4)
     assert stall.confidence > 0.999
     assert stall.share == pytest.approx(0.4 / 2.4, rel=0.02)
 
 
 def test_an_irregular_stall_is_named_by_its_line_alone() -> None:
-    (stall,) = steps(dict.fromkeys((21, 48, 101, 163, 170), 0.1)).found
-    assert (stall.every, stall.place) == (None, OWN)
+    (stall,) = steps(dict.fromkeys((21, 48, 101, 163, 170), 0.1)).caused
+    assert (stall.every, stall.line) == (None, OWN)
 
 
 def test_the_garbage_collector_is_named() -> None:
-    (stall,) = steps(dict.fromkeys((21, 48, 101), 0.1), collected=True).found
-    assert (stall.collector, stall.place) == (True, OWN)
+    (stall,) = steps(dict.fromkeys((21, 48, 101), 0.1), collected=True).caused
+    assert (stall.collector, stall.line) == (True, OWN)
 
 
 def test_slow_steps_that_do_what_all_steps_do_are_not_concluded_from() -> None:
     found = steps(dict.fromkeys((21, 48, 101, 163), 0.1), place=0)
-    assert (found.found, found.unexplained) == ((), (21, 48, 101, 163))
+    assert (found.caused, found.unexplained) == ((), (21, 48, 101, 163))
 
 
 def test_a_step_without_a_core_is_the_machines() -> None:
     found = steps({}, machine={40: 0.2, 90: 0.1})
-    assert (found.found, found.machine) == ((), (40, 90))
+    assert (found.caused, found.machine) == ((), (40, 90))
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0.0, 0.2))
 def test_noise_alone_is_no_stall(seed: int, noise: float) -> None:
-    assert steps({}, seed=seed, noise=noise).found == ()
+    assert steps({}, seed=seed, noise=noise).caused == ()
 
 
 @settings(max_examples=30)

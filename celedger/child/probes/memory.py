@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celedger.child.probes import observe, stack
-from celedger.child.probes.phases import GAP, STATES, TAIL
+from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
 from celedger.child.probes.tensors import tensors
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _OURS = (observe.__file__, stack.__file__, __file__)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
@@ -38,62 +37,55 @@ _NODES = 100_000  # of autograd's graph, where counting ends
 _TOP = 40  # rows of a table
 
 
-class Tag(NamedTuple):
+class Maker(NamedTuple):
     """Who made a tensor."""
 
     phase: str
     module: str | None
     operator: str
-    place: int
+    line: int
 
 
-class Made(NamedTuple):
+class Storage(NamedTuple):
     """One storage: a weak reference to it, bytes, who made it, and in which step."""
 
-    storage: Any
+    reference: Any
     size: int
-    tag: Tag
+    maker: Maker
     step: int
 
 
-class PeakSeen(NamedTuple):
-    size: int
-    step: int
-    held: dict[Tag, int]
-
-
-BEFORE = Tag("before", None, "made before the training", -1)
+BEFORE = Maker("before", None, "made before the training", -1)
 
 
 class Probe(observe.Probe):
     """Writes one event, `memory`. With `steps`, the training ends after so many; with `objects`,
     Python's allocations are traced to their lines, which takes ten times as long."""
 
+    _mode: Any = None
+
     def starts(self) -> None:
-        self._mode: Any = None
+        from torch.utils._python_dispatch import TorchDispatchMode
+
         self._lines = Lines()
-        self._step, self._state = 0, 1
-        self._modules: list[str] = []
-        self._numbers: list[int] = []  # autograd's, as modules were entered and left
-        self._owners: list[str | None] = []  # whose all from each number on are
-        self._live: dict[int, Made] = {}
-        self._held: dict[Tag, int] = defaultdict(int)
-        self._total = 0
-        self._changes: list[tuple[int, Tag]] = []  # of this step, bytes and who
-        self._peak = 0  # since the step or evaluation began
-        self._peaks = {"step": PeakSeen(0, 0, {}), "evaluation": PeakSeen(0, 0, {})}  # the largest
+        self._step, self._state = 0, FORWARD
+        self._live: dict[int, Storage] = {}
+        self._held: dict[Maker, int] = defaultdict(int)
+        self._total = self._peak = 0  # now, and since the step or evaluation began
+        self._peaks: dict[str, dict[str, Any]] = {  # the largest so far
+            kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
+        }
         self._evaluated = False  # in this gap
         self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
         # Kept in a few large blocks, not to look like a leak of objects themselves.
-        self._columns = {name: array("q") for name in ("peak", "end", "tensors", "rss")}
+        self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
         self._spacing, self._reported = _MARK, False
-        self._census()
+        self._start_step()
+        self._count_existing()
         self._start_step()
         if self.options.get("objects"):
             tracemalloc.start(_FRAMES)
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         self._mode = observe.mode(TorchDispatchMode, self._ran)
         self._mode.__enter__()
 
@@ -101,36 +93,33 @@ class Probe(observe.Probe):
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note new storages among an operator's results."""
-        tag = None
+        maker = None
         for _, tensor in tensors(result):
             storage = _storage(tensor)
-            if storage is None or storage._cdata in self._live:
-                continue
-            if tag is None:
-                tag = self._tag(function._schema.name)
-            self._take(storage, tag)
+            if storage is not None and storage._cdata not in self._live:
+                maker = maker or self._maker(function._schema.name)
+                self._add(storage, maker)
 
-    def _take(self, storage: Any, tag: Tag) -> None:
+    def _add(self, storage: Any, maker: Maker) -> None:
         size, key = storage.nbytes(), storage._cdata
         if not size or storage.device.type == "meta":
             return
-        held = weakref.ref(storage, lambda _: self._freed(key))
-        self._live[key] = Made(held, size, tag, self._step)
-        self._count(size, tag)
-        if self._total > self._peak:
-            self._peak = self._total
+        reference = weakref.ref(storage, lambda _: self._freed(key))
+        self._live[key] = Storage(reference, size, maker, self._step)
+        self._count(size, maker)
+        self._peak = max(self._peak, self._total)
 
     def _freed(self, key: int) -> None:
-        made = self._live.pop(key, None)
-        if made is not None:
-            self._count(-made.size, made.tag)
+        storage = self._live.pop(key, None)
+        if storage is not None:
+            self._count(-storage.size, storage.maker)
 
-    def _count(self, size: int, tag: Tag) -> None:
+    def _count(self, size: int, maker: Maker) -> None:
         self._total += size
-        self._held[tag] += size
-        self._changes.append((size, tag))
+        self._held[maker] += size
+        self._changes.append((size, maker))
 
-    def _tag(self, operator: str) -> Tag:
+    def _maker(self, operator: str) -> Maker:
         import torch
 
         phase, module = STATES[self._state], self._modules[-1] if self._modules else None
@@ -142,7 +131,7 @@ class Probe(observe.Probe):
         elif self._state == GAP and self._modules:
             phase = "evaluation"
             self._evaluated = True
-        return Tag(phase, module, operator, self._lines.of(sys._getframe(4)))
+        return Maker(phase, module, operator, self._lines.of(sys._getframe(4)))
 
     # -- the training's edges ---------------------------------------------------------------
 
@@ -150,10 +139,10 @@ class Probe(observe.Probe):
         import torch
 
         if torch.is_grad_enabled() and self._state == GAP:
-            self._close_evaluation()
-            self._state = 1
+            self._end_evaluation()
+            self._state = FORWARD
         self._modules.append(self.names.of(module))
-        self._own()
+        self._own_nodes()
 
     def forward_ends(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -161,23 +150,24 @@ class Probe(observe.Probe):
         path = self.names.of(module)
         while self._modules and self._modules.pop() != path:
             pass  # left behind by an exception that the script caught
-        self._own()
+        self._own_nodes()
 
-    def _own(self) -> None:
+    def _own_nodes(self) -> None:
+        """Autograd's nodes from now on are the innermost module's."""
         import torch
 
         self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._owners.append(self._modules[-1] if self._modules else None)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
-        self._state = 2
+        self._state = BACKWARD
 
     def backward_ends(self) -> None:
         self._state = TAIL
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self._state = GAP
-        row = (self._peak, self._total, len(self._live), resident())
+        row = (self._peak, self._total, resident())
         for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
             column.append(value)
         self._take_apart("step")
@@ -199,41 +189,38 @@ class Probe(observe.Probe):
             self._mode.__exit__(None, None, None)
 
     def ends(self) -> None:
-        if self._mode is None:  # `starts` failed, and its error is the one to tell
-            return
-        self._mode.__exit__(None, None, None)
-        self._close_evaluation()
         import torch
 
-        document = {
-            "torch": torch.__version__,
-            "device": "cuda" if torch.cuda.is_initialized() else "cpu",  # type: ignore[no-untyped-call]
-            "steps": {name: list(values) for name, values in self._columns.items()},
-            "peaks": {
-                name: {
-                    "bytes": peak.size,
-                    "step": peak.step,
-                    "held": sorted(((s, *t) for t, s in peak.held.items() if s), key=_largest),
-                }
-                for name, peak in self._peaks.items()
-            },
-            "evaluations": self._evaluations,
-            "marks": [json.loads(mark) for mark in self._marks],
-            "places": self._lines.table,
-            "peak_rss": _peak_resident(),
-        }
-        self.write("memory", **document)
+        from celedger.child.torch import peak_rss
+
+        self.gives_up()
+        self._end_evaluation()
+        for peak in self._peaks.values():
+            rows = [{"bytes": n, **maker._asdict()} for maker, n in peak["held"].items() if n]
+            peak["held"] = sorted(rows, key=lambda row: -row["bytes"])
+        self.write(
+            "memory",
+            torch=torch.__version__,
+            device="cuda" if torch.cuda.is_initialized() else "cpu",  # type: ignore[no-untyped-call]
+            steps={name: list(values) for name, values in self._columns.items()},
+            peaks=self._peaks,
+            evaluations=self._evaluations,
+            marks=[json.loads(mark) for mark in self._marks],
+            lines=self._lines.table,
+            peak_rss=peak_rss(),
+        )
 
     # -- looks ----------------------------------------------------------------------------
 
     def _start_step(self) -> None:
-        self._numbers, self._owners = [], []
-        self._modules = []
-        self._changes = []
+        self._numbers: list[int] = []  # autograd's, as modules were entered and left
+        self._owners: list[str | None] = []  # whose all from each number on are
+        self._modules: list[str] = []
+        self._changes: list[tuple[int, Maker]] = []  # of this step, bytes and who
         self._base = dict(self._held)
         self._peak = self._total
 
-    def _close_evaluation(self) -> None:
+    def _end_evaluation(self) -> None:
         if self._evaluated:
             self._evaluations.append((self._step, self._peak))
             self._take_apart("evaluation")
@@ -242,17 +229,17 @@ class Probe(observe.Probe):
 
     def _take_apart(self, kind: str) -> None:
         """Who held what at this peak, where it is the largest so far: the changes replayed."""
-        if self._peak <= self._peaks[kind].size * _LARGER:
+        if self._peak <= self._peaks[kind]["bytes"] * _LARGER:
             return
         held, total = defaultdict(int, self._base), sum(self._base.values())
-        for size, tag in self._changes:
+        for size, maker in self._changes:
             if total == self._peak:
                 break
             total += size
-            held[tag] += size
-        self._peaks[kind] = PeakSeen(self._peak, self._step, dict(held))
+            held[maker] += size
+        self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": held}
 
-    def _census(self) -> None:
+    def _count_existing(self) -> None:
         """What there is before the training: parameters, and data."""
         import torch
 
@@ -260,26 +247,24 @@ class Probe(observe.Probe):
             if type(thing) is torch.Tensor or type(thing) is torch.nn.Parameter:
                 storage = _storage(thing)
                 if storage is not None and storage._cdata not in self._live:
-                    self._take(storage, BEFORE)
+                    self._add(storage, BEFORE)
 
     def _mark(self, epoch: int | None) -> None:
         """What is there now, by who made it: tensors, graphs, Python objects."""
         gc.collect()  # what it can free does not pile up
-        groups: dict[Tag, list[Made]] = defaultdict(list)
-        for made in list(self._live.values()):
-            groups[made.tag].append(made)
-        kept = [
-            (*tag, len(group), sum(made.size for made in group), [made.step for made in group])
-            for tag, group in groups.items()
-            if tag is not BEFORE
+        groups: dict[Maker, list[Storage]] = defaultdict(list)
+        for storage in list(self._live.values()):
+            if storage.maker is not BEFORE:
+                groups[storage.maker].append(storage)
+        live = [
+            (*maker, len(group), sum(one.size for one in group), [one.step for one in group])
+            for maker, group in groups.items()
         ]
         mark = {
             "step": self._step, "epoch": epoch, "held": self._total, "rss": resident(),
-            "tensors": kept, "graphs": self._graphs(), "objects": self._objects(),
+            "tensors": live, "graphs": self._graphs(), "objects": _objects(),
             "types": Counter(type(x).__qualname__ for x in gc.get_objects()).most_common(_TOP),
         }  # fmt: skip
-        del kept, groups
-        mark["blocks"] = sys.getallocatedblocks()
         self._marks.append(json.dumps(mark))
         if len(self._marks) > _MOST_MARKS:
             self._marks = self._marks[::2]
@@ -290,7 +275,7 @@ class Probe(observe.Probe):
         import torch
 
         seen: set[Any] = set()
-        found = []
+        graphs = []
         for thing in gc.get_objects():
             if type(thing) is not torch.Tensor or thing.grad_fn is None:
                 continue
@@ -302,25 +287,25 @@ class Probe(observe.Probe):
                     waiting += [n for n, _ in node.next_functions if n is not None]
             storage = _storage(thing)
             made = None if storage is None else self._live.get(storage._cdata)
-            found.append((len(seen) - before, made.tag.place if made else -1))
-        return sorted(found, reverse=True)[:_TOP]
+            graphs.append((len(seen) - before, made.maker.line if made else -1))
+        return sorted(graphs, reverse=True)[:_TOP]
 
-    def _objects(self) -> list[tuple[str, int, int, int]]:
-        """Bytes and number of what Python allocated, by the user's line: file, line, bytes,
-        number."""
-        sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-        if not tracemalloc.is_tracing():
-            return []
-        for trace in tracemalloc.take_snapshot().traces:
-            frames = list(trace.traceback)[::-1]  # the innermost first
-            if any(frame.filename in _OURS for frame in frames):
-                continue  # our own notes
-            at = next((f for f in frames if not is_library_file(f.filename)), None)
-            if at is not None:
-                row = sums[at.filename, at.lineno]
-                row[0] += trace.size
-                row[1] += 1
-        return [(file, line, row[0], row[1]) for (file, line), row in sums.items()]
+
+def _objects() -> list[tuple[str, int, int, int]]:
+    """Bytes and number of what Python allocated, by the user's line: file, line, bytes, number."""
+    if not tracemalloc.is_tracing():
+        return []
+    sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    for trace in tracemalloc.take_snapshot().traces:
+        frames = list(trace.traceback)[::-1]  # the innermost first
+        if any(frame.filename in _OURS for frame in frames):
+            continue  # our own notes
+        at = next((f for f in frames if not is_library_file(f.filename)), None)
+        if at is not None:
+            row = sums[at.filename, at.lineno]
+            row[0] += trace.size
+            row[1] += 1
+    return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
 
 
 def _storage(tensor: Tensor) -> Any:
@@ -331,20 +316,10 @@ def _storage(tensor: Tensor) -> Any:
         return None
 
 
-def _largest(row: tuple[Any, ...]) -> int:
-    return -int(row[0])
-
-
 def resident() -> int:
     """Bytes of RAM; 0 where the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
-            return int(file.read().split()[1]) * _PAGE
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
-
-
-def _peak_resident() -> int:
-    from celedger.child.torch import peak_rss
-
-    return peak_rss()

@@ -14,8 +14,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map
 
 from celedger.child.probes import speed
-from celedger.child.probes.seen import Losses, Seen, like, minimised
+from celedger.child.probes.seen import Losses, Seen, minimised
 from celedger.child.torch import Training, device, fingerprint, prepare, step
 from celedger.child.torch_steps import dense
 
@@ -34,7 +34,6 @@ PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
 EPOCH_STEPS, EPOCH_SECONDS = 200, 60.0  # of processor time, of the epoch looked at, at most
 OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0
 ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
-LISTEN = 5  # steps from one look at the loss to the next
 REPEATED_STEPS = 3
 # The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
 # times a confident mistake; half of it is knowledge that an untrained model cannot have.
@@ -42,7 +41,7 @@ START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
 # What is left of the loss above its floor after learning one batch by heart.
 LEFT_PASS, LEFT_WARN = 0.1, 0.5
 ZEROED = 1e-3  # relative: a loss that changes less without inputs does not look at them
-OVERLAP_WARN, OVERLAP_FAIL = 0.0, 0.05  # shares of validation rows met in training
+OVERLAP_FAIL = 0.05  # share of validation rows met in training
 MAJORITY = 0.9  # share of the commonest class
 INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
 
@@ -50,11 +49,11 @@ if TYPE_CHECKING:
     Result = tuple[str, Any, str]  # status, figure, sentence
 
 
-def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
+def drive(training: Training, out: Path) -> nn.Module:
     """Run the checks; ends the process, since nothing was trained for what the script does next."""
     bench = PreflightBench(training)
     seen = Seen()
-    results = [start(bench, seen)]
+    results = [(FIRST, *start(bench, seen))]
     broken: Exception | None = None
     try:
         epoch(bench, seen)
@@ -68,13 +67,13 @@ def drive(training: Training, probe: Mapping[str, Any], out: Path) -> nn.Module:
         try:
             if broken is not None and name not in ANEW:
                 raise broken
-            status, figure, said = check(bench, seen)
+            result = check(bench, seen)
         except Exception as error:
-            status, figure = NONE, None
-            said = f"could not be tried: {type(error).__name__}: {error}"
-        results.append((name, status, figure, said))
+            result = NONE, None, f"could not be tried: {type(error).__name__}: {error}"
+        results.append((name, *result))
         write(results, out)  # each time: a later check may hang
-        print(f"preflight: {name}: {status}, {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        spent = time.perf_counter() - began
+        print(f"preflight: {name}: {result[0]}, {spent:.1f} s", file=sys.stderr)
     raise SystemExit(0)
 
 
@@ -114,103 +113,95 @@ class PreflightBench:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         model.eval()
         with torch.no_grad():
-            found = {k: float(v) for k, v in self.training.evaluate(model).items()}
-        return {k: v for k, v in found.items() if not k.startswith(("latency", "step_time"))}
+            metrics = {k: float(v) for k, v in self.training.evaluate(model).items()}
+        return {k: v for k, v in metrics.items() if not k.startswith(("latency", "step_time"))}
 
 
 # --- the loss --------------------------------------------------------------------------------
 
 
-def start(bench: PreflightBench, seen: Seen) -> tuple[str, str, Any, str]:
+def start(bench: PreflightBench, seen: Seen) -> Result:
     """Loss of the untrained model beside that of a guess without knowledge."""
     model, _, _ = bench.fresh()
     with Losses() as losses, torch.enable_grad():
         loss = bench.training.loss(model, bench.first_batch())
     seen.minimised = minimised(losses.calls, loss)
     total = float(loss.detach())
-    name = "loss at the start"
     if not math.isfinite(total):
-        return name, FAIL, total, f"the loss is {total} before any training"
-    known = losses.calls[seen.minimised] if seen.minimised is not None else None
-    if known is None or not known.guess:
-        said = f"{total:.4g}; no one loss of torch's own leads to it that would say what to expect"
-        return name, NONE, total, said
-    ratio = known.value / known.guess
-    said = f"{known.name} {known.value:.4g}, {known.guess:.4g} for a guess without knowledge"
-    if ratio > START_FAIL or ratio < START_LOW:
-        status = FAIL
-    else:
-        status = WARN if ratio > START_WARN else PASS
-    return name, status, ratio, said
+        return FAIL, total, f"the loss is {total} before any training"
+    call = losses.calls[seen.minimised] if seen.minimised is not None else None
+    if call is None or not call.guess:
+        why = "no one loss of torch's own leads to it that would say what to expect"
+        return NONE, total, f"{total:.4g}; {why}"
+    ratio = call.value / call.guess
+    sentence = f"{call.name} {call.value:.4g}, {call.guess:.4g} for a guess without knowledge"
+    status = FAIL if ratio < START_LOW else _graded(ratio, START_WARN, START_FAIL)
+    return status, ratio, sentence
 
 
 def overfits(bench: PreflightBench, seen: Seen) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
     model, optimiser, _ = bench.fresh()
-    whole = bench.first_batch()
-    batch, cut = _few(bench, model, whole)
-    first = last = math.nan
-    floor, ends = 0.0, time.process_time() + OVERFIT_SECONDS
+    batch, cut = _few(bench, model, bench.first_batch())
+    first, known = math.nan, True
+    ends = time.process_time() + OVERFIT_SECONDS
     for number in range(OVERFIT_STEPS):
         bench.reseed()
-        losses = Losses()
-        with losses if number % LISTEN == 0 else nullcontext():
-            total = float(step(bench.training, model, optimiser, None, batch))
-        if number % LISTEN:
-            continue
-        known = losses.calls[seen.minimised] if seen.minimised is not None else None
-        known = known if known is not None and known.floor is not None else None
-        last = known.value if known else total
+        with Losses() as losses:
+            last, floor = float(step(bench.training, model, optimiser, None, batch)), 0.0
+        call = losses.calls[seen.minimised] if seen.minimised is not None else None
+        known = call is not None and call.floor is not None
+        if call is not None and call.floor is not None:
+            last, floor = call.value, call.floor
         if number == 0:
-            first, floor = last, known.floor or 0.0 if known else 0.0
-        if time.process_time() > ends or last - floor < LEFT_PASS * (first - floor) / 2:
+            first = last
+        left = (last - floor) / (first - floor) if first > floor else 0.0
+        if time.process_time() > ends or left < LEFT_PASS / 2:
             break
-    left = (last - floor) / (first - floor) if first > floor else 0.0
     rows = f"{len(_tensors(batch)[0])} rows" if cut else "the whole batch (it cannot be cut)"
-    said = f"loss of {rows} {first:.4g} -> {last:.4g} in {number + 1} steps, floor {floor:.4g}"
+    steps = f"{first:.4g} -> {last:.4g} in {number + 1} steps"
+    sentence = f"loss of {rows} {steps}, floor {floor:.4g}"
     if left <= LEFT_PASS:
-        return PASS, left, said
+        return PASS, left, sentence
     if left <= LEFT_WARN or not cut:
-        return WARN, left, said + ": it learns, but does not learn it by heart"
-    if known is None:
-        return WARN, left, said + ": the floor of this loss is not known"
-    return FAIL, left, said
+        return WARN, left, sentence + ": it learns, but does not learn it by heart"
+    if not known:
+        return WARN, left, sentence + ": the floor of this loss is not known"
+    return FAIL, left, sentence
 
 
 def zeroed(bench: PreflightBench, seen: Seen) -> Result:
     """The trained model's loss with and without inputs."""
-    model, batch = seen.model, seen.batches[-1]
     values = []
     for blank in (False, True):
         bench.reseed()
         with torch.no_grad(), seen.blanked(blank):
-            values.append(float(bench.training.loss(model, batch)))
+            values.append(float(bench.training.loss(seen.model, seen.batches[-1])))
     real, zero = values
     change = (zero - real) / max(abs(real), 1e-12)
-    said = f"loss {real:.4g} with inputs, {zero:.4g} with zeros in their place"
+    sentence = f"loss {real:.4g} with inputs, {zero:.4g} with zeros in their place"
     if abs(change) < ZEROED:
-        return FAIL, change, said
+        return FAIL, change, sentence
     if change < 0:
-        return WARN, change, said + ": inputs do not help (yet)"
-    return PASS, change, said
+        return WARN, change, sentence + ": inputs do not help (yet)"
+    return PASS, change, sentence
 
 
 def repeats(bench: PreflightBench, seen: Seen) -> Result:
     """A few steps twice."""
     ends = []
     for _ in range(2):
-        model, optimiser, schedule = bench.fresh()
+        parts = bench.fresh()
         losses = [
-            float(step(bench.training, model, optimiser, schedule, batch))
+            float(step(bench.training, *parts, batch))
             for _, batch in zip(range(REPEATED_STEPS), bench.training.data())  # noqa: B905
         ]
-        ends.append((losses, fingerprint(model)))
+        ends.append((losses, fingerprint(parts[0])))
     (one, first), (other, second) = ends
-    gap = max(abs(a - b) for a, b in zip(one, other))  # noqa: B905 (Python 3.8)
     if first == second and one == other:
         return PASS, 0.0, f"equal bits after {len(one)} steps"
-    said = f"losses differ by {gap:.3g} within {len(one)} steps of the same seed"
-    return FAIL, gap, said
+    gap = max(abs(a - b) for a, b in zip(one, other))  # noqa: B905 (Python 3.8)
+    return FAIL, gap, f"losses differ by {gap:.3g} within {len(one)} steps of the same seed"
 
 
 # --- an epoch, and what was seen in it -------------------------------------------------------
@@ -247,16 +238,14 @@ def epoch(bench: PreflightBench, seen: Seen) -> None:
 def labels(bench: PreflightBench, seen: Seen) -> Result:
     if seen.classes is not None:
         counts = seen.classes
-        total, most = int(counts.sum()), int(counts.max())
-        share, kinds = most / total, int((counts > 0).sum())
-        said = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
-        if kinds < 2:
-            return FAIL, share, said
-        return WARN if share > MAJORITY else PASS, share, said
+        total, kinds = int(counts.sum()), int((counts > 0).sum())
+        share = int(counts.max()) / total
+        sentence = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
+        return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
     if seen.targets:
         low, high = min(a for a, _ in seen.targets), max(b for _, b in seen.targets)
-        said = f"targets from {low:.4g} to {high:.4g}"
-        return PASS if high > low else FAIL, high - low, said
+        sentence = f"targets from {low:.4g} to {high:.4g}"
+        return PASS if high > low else FAIL, high - low, sentence
     return NONE, None, "no labels were seen: the loss has none that torch names"
 
 
@@ -265,14 +254,14 @@ def inputs(bench: PreflightBench, seen: Seen) -> Result:
         return NONE, None, "no module was called with a tensor"
     low, high = min(a for a, _, _ in seen.ranges), max(b for _, b, _ in seen.ranges)
     size = max(abs(low), abs(high))
-    said = f"from {low:.4g} to {high:.4g}"
+    sentence = f"from {low:.4g} to {high:.4g}"
     if not math.isfinite(size):
-        return FAIL, size, f"{said}: not finite"
+        return FAIL, size, f"{sentence}: not finite"
     if low == high:
-        return FAIL, size, f"{said}: constant"
-    if all(float32 for *_, float32 in seen.ranges) and size > INPUT_WARN:
-        return WARN, size, f"{said}: scale them to about -1..1 or unit variance"
-    return PASS, size, said
+        return FAIL, size, f"{sentence}: constant"
+    if all(floats for *_, floats in seen.ranges) and size > INPUT_WARN:
+        return WARN, size, f"{sentence}: scale them to about -1..1 or unit variance"
+    return PASS, size, sentence
 
 
 def overlap(bench: PreflightBench, seen: Seen) -> Result:
@@ -280,44 +269,36 @@ def overlap(bench: PreflightBench, seen: Seen) -> Result:
         return NONE, None, "evaluation did not call what training called"
     shared = len(seen.rows_evaluated & seen.rows_trained)
     share = shared / len(seen.rows_evaluated)
-    said = f"{shared} of {len(seen.rows_evaluated)} validation rows were met in training"
+    sentence = f"{shared} of {len(seen.rows_evaluated)} validation rows were met in training"
     if share and seen.same_tensor:
-        said += ": the model is given one and the same tensor in both, as on a graph"
-        return WARN, share, said
-    if share > OVERLAP_FAIL:
-        return FAIL, share, said
-    return WARN if share > OVERLAP_WARN else PASS, share, said
+        sentence += ": the model is given one and the same tensor in both, as on a graph"
+        return WARN, share, sentence
+    return _graded(share, 0.0, OVERLAP_FAIL), share, sentence
 
 
 def modes(bench: PreflightBench, seen: Seen) -> Result:
-    if seen.training_in_evaluation:
-        where = ", ".join(sorted(seen.training_in_evaluation)[:3])
-        said = f"in training mode during evaluation: {where}"
-        return FAIL, len(seen.training_in_evaluation), said
-    if seen.buffers_changed_in_evaluation:
-        where = ", ".join(seen.buffers_changed_in_evaluation[:3])
-        return (FAIL, len(seen.buffers_changed_in_evaluation),
-                      f"evaluation changed {where}")  # fmt: skip
+    drawn: list[str] = []
     if len(seen.metrics) == 3:
         one, again, other = seen.metrics
         drawn = [k for k in one if one[k] == again[k] != other[k]]
-        if drawn:
-            said = f"{', '.join(drawn)} of one model depends on random numbers: dropout is on?"
-            return FAIL, len(drawn), said
     still = sorted(seen.norms - seen.norms_moved)
-    if still:
-        said = f"statistics never updated in training: {', '.join(still[:3])}"
-        return WARN, len(still), said
-    parts = f"{len(seen.norms)} norms updated in training alone" if seen.norms else "no batch norm"
-    return PASS, 0, f"{parts}; evaluation repeats itself"
+    for names, status, sentence in (
+        (sorted(seen.training_in_evaluation), FAIL, "in training mode during evaluation: {}"),
+        (seen.buffers_changed_in_evaluation, FAIL, "evaluation changed {}"),
+        (drawn, FAIL, "{} of one model depends on random numbers: dropout is on?"),
+        (still, WARN, "statistics never updated in training: {}"),
+    ):
+        if names:
+            return status, len(names), sentence.format(", ".join(names[:3]))
+    norms = f"{len(seen.norms)} norms updated in training alone" if seen.norms else "no batch norm"
+    return PASS, 0, f"{norms}; evaluation repeats itself"
 
 
 def gradients(bench: PreflightBench, seen: Seen) -> Result:
     held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
+    trained = {path: p for path, p in seen.model.named_parameters() if p.requires_grad}
     wrong = []
-    for path, parameter in seen.model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    for path, parameter in trained.items():
         if path not in seen.with_gradient:
             wrong.append(f"{path} gets no gradient")
         elif id(parameter) not in held:
@@ -325,10 +306,9 @@ def gradients(bench: PreflightBench, seen: Seen) -> Result:
         elif parameter.dim() > 1 and torch.equal(parameter.detach(), seen.initial[path]):
             # A bias before a norm has no effect, so its gradient is rounding alone.
             wrong.append(f"{path} did not move")
-    total = sum(p.requires_grad for p in seen.model.parameters())
     if wrong:
-        return FAIL, len(wrong), f"{len(wrong)} of {total}: {'; '.join(wrong[:3])}"
-    return PASS, 0, f"all {total} get gradients and moved in {seen.steps} steps"
+        return FAIL, len(wrong), f"{len(wrong)} of {len(trained)}: {'; '.join(wrong[:3])}"
+    return PASS, 0, f"all {len(trained)} get gradients and moved in {seen.steps} steps"
 
 
 def cleared(bench: PreflightBench, seen: Seen) -> Result:
@@ -339,9 +319,13 @@ def cleared(bench: PreflightBench, seen: Seen) -> Result:
         if id(p) in held and p.grad is not None and bool((dense(p.grad) != 0).any())
     ]  # fmt: skip
     if left:
-        said = f"zero_grad leaves the gradient of {', '.join(left[:3])}: they add up over steps"
-        return FAIL, len(left), said
+        names = ", ".join(left[:3])
+        return FAIL, len(left), f"zero_grad leaves the gradient of {names}: they add up over steps"
     return PASS, 0, "zero_grad leaves none"
+
+
+def _graded(value: float, warn: float, fail: float = math.inf) -> str:
+    return FAIL if value > fail else WARN if value > warn else PASS
 
 
 def _tensors(batch: Any) -> list[Tensor]:
@@ -352,8 +336,8 @@ def _few(bench: PreflightBench, model: nn.Module, batch: Any) -> tuple[Any, bool
     """The first rows of a batch, where the loss can do with them."""
     parts = _tensors(batch)
     plain = isinstance(batch, Tensor) or len(parts) == len(batch)
-    if plain and parts and all(len(part) == len(parts[0]) for part in parts):
-        few = parts[0][:ROWS] if isinstance(batch, Tensor) else like(batch, _cut(batch))
+    if plain and len({len(part) for part in parts}) == 1:
+        few = tree_map(lambda part: part[:ROWS], batch)
         try:
             with torch.no_grad():
                 if math.isfinite(float(bench.training.loss(model, few))):
@@ -363,10 +347,7 @@ def _few(bench: PreflightBench, model: nn.Module, batch: Any) -> tuple[Any, bool
     return batch, False
 
 
-def _cut(batch: Any) -> Iterator[Tensor]:
-    return (part[:ROWS] for part in batch)
-
-
+FIRST = "loss at the start"
 CHECKS: dict[str, Callable[[PreflightBench, Seen], Result]] = {
     "looks at its inputs": zeroed,
     "labels balanced": labels,

@@ -8,7 +8,6 @@ neither measurement is in the other's way.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 import time
@@ -17,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import observe
 from celedger.child.probes.operators import ProfilerWindow, TensorReads
-from celedger.child.probes.phases import (
-    BACKWARD,
-    FORWARD,
-    GAP,
-    TAIL,
-    LoaderClock,
-    OwnClock,
-    PhaseClock,
-)
+from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
 from celedger.child.probes.stack import Lines, StackSampler
 
 if TYPE_CHECKING:
@@ -35,7 +26,7 @@ if TYPE_CHECKING:
 WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
 SETTLE = 2  # steps after it, in which caches fill again
-_LONG_PAUSE = 1e-3  # s; a shorter one of the garbage collector is not told by itself
+_LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not told by itself
 
 
 class Probe(observe.Probe):
@@ -45,24 +36,21 @@ class Probe(observe.Probe):
     def starts(self) -> None:
         import torch
 
-        self._cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        now = OwnClock()
-        self._exact = now.exact
-        self._loader = LoaderClock(now)
-        self._loader.watch()
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = "cuda" if cuda else "cpu"
+        self._clock = clock = PhaseClock(cuda=cuda)
+        clock.watch_loaders()
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
-        self._waits = TensorReads(self._lines)
-        self._pauses: list[tuple[int, float, int, int]] = []  # step, s, generation, place
+        self._reads = TensorReads(self._lines)
+        self._pauses: list[tuple[int, int]] = []  # step and line
         self._hooks: list[Any] = []
-        self._clock = clock = PhaseClock(now, self._loader, cuda=self._cuda)
+        self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._watch_collector()
         self._sampler = StackSampler(
-            threading.get_ident(), self._lines, lambda: clock.step * 4 + clock.state
+            threading.get_ident(), self._lines, lambda: (clock.step, clock.state)
         )
         self._sampler.start()
-        self._began = time.time()
-        self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._enter(FORWARD)
 
     def wants(self, step: int) -> bool:
@@ -83,8 +71,7 @@ class Probe(observe.Probe):
         self._window.module_ends(module)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
-        if self._clock.state == GAP:
-            self._unhook()
+        self._unhook()
         self._accumulates = False
         self._clock.begin_backward()
         self._window.phase(BACKWARD)
@@ -98,57 +85,47 @@ class Probe(observe.Probe):
         done = self._clock.step
         if done == WARM_UP and not self._window.asked:
             self._window.start()
-            self._waits.watch()
-        elif self._window.running and done == WARM_UP + 1 + WINDOW:  # the first warms it up
-            self._window.stop()
-            self._waits.leave()
+            self._reads.watch()
+        elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
+            self._stop_window()
         if done >= self.options.get("steps", sys.maxsize):
             raise SystemExit(0)
-        self._clock.begin_step()
-        self._watch_gap()
+        # Until the next forward pass with gradients: those without are an evaluation.
+        self._unhook()
+        self._hooks = observe.module_hooks(self._forward_in_gap, self._evaluated_in_gap)
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         self._clock.evaluated()
 
+    def gives_up(self) -> None:
+        self._unhook()
+        self._stop_window()
+        self._sampler.finish()
+
     def ends(self) -> None:
         import torch
 
-        self._sampler.finish()
-        self._unhook()
-        self._clock.note_evaluation()
-        if self._window.running:
-            self._window.stop()
-            self._waits.leave()
-        labels = self._sampler.labels
-        document = {
-            "torch": torch.__version__, "device": "cuda" if self._cuda else "cpu",
-            "threads": torch.get_num_threads(), "pid": os.getpid(),
-            "seconds": time.time() - self._began, "exact": self._exact,
-            "steps": self._clock.read(), "evaluations": self._clock.evaluations,
-            "untimed": [WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
-            "window": {"first": WARM_UP + 1, **self._window.read()},
-            "places": self._lines.table,
-            "samples": {
-                "step": [label // 4 for label in labels],
-                "state": [label % 4 for label in labels],
-                "place": list(self._sampler.lines),
-                "seconds": list(self._sampler.seconds),
-            },
-            "waits": [(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
-            "pauses": self._pauses, "workers": self._loader.workers,
-        }  # fmt: skip
+        self.gives_up()
         if self.options.get("timeline"):
             self._window.export(self.out / "trace.json.gz")
-        self.write("profile", **document)
+        self.write(
+            "profile", torch=torch.__version__, device=self._device,
+            threads=torch.get_num_threads(), exact=self._clock.own.exact,
+            workers=self._clock.workers, edges=self._clock.read(),
+            untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
+            window={"first": WARM_UP + 1, **self._window.read()},
+            lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
+            waits=[(*key, n / (WINDOW + 1)) for key, n in self._reads.counts.items()],
+        )  # fmt: skip
 
     def _enter(self, state: int) -> None:
         self._clock.enter(state)
         self._window.phase(state)
 
-    def _watch_gap(self) -> None:
-        """Hooks until the next forward pass with gradients: those without are an evaluation."""
-        self._unhook()
-        self._hooks = observe.module_hooks(self._forward_in_gap, self._evaluated_in_gap)
+    def _stop_window(self) -> None:
+        if self._window.asked:
+            self._window.stop()
+            self._reads.leave()
 
     def _unhook(self) -> None:
         for hook in self._hooks:
@@ -160,33 +137,25 @@ class Probe(observe.Probe):
 
         if torch.is_grad_enabled() and self._clock.state == GAP:
             self._unhook()
-            self._clock.begin_forward()
-            self._window.phase(FORWARD)
+            self._enter(FORWARD)
 
     def _evaluated_in_gap(self, *_: Any) -> None:
         self._clock.evaluated()
 
-    def gives_up(self) -> None:
-        self._unhook()
-        self._waits.leave()
-        self._window.stop()
-        self._sampler.finish()
-
     def _watch_collector(self) -> None:
         """Count the time of Python's garbage collector, in this thread, and where it struck."""
-        ident, began = threading.get_ident(), 0.0
+        ident, began = threading.get_ident(), 0
 
         def called(phase: str, info: Mapping[str, int]) -> None:
             nonlocal began
             if threading.get_ident() != ident:
                 return
             if phase == "start":
-                began = time.perf_counter()
+                began = time.perf_counter_ns()
                 return
-            spent = time.perf_counter() - began
+            spent = time.perf_counter_ns() - began
             self._clock.collected += spent
             if spent > _LONG_PAUSE:
-                place = self._lines.of(sys._getframe().f_back)
-                self._pauses.append((self._clock.step, spent, info["generation"], place))
+                self._pauses.append((self._clock.step, self._lines.of(sys._getframe().f_back)))
 
         gc.callbacks.append(called)

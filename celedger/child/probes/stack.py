@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import threading
 import time
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -109,24 +108,24 @@ class CallSites:
 
 
 class StackSampler(threading.Thread):
-    """Samples of one thread: for each what `label` says at that moment, a line's number, and the
-    seconds since the sample before. Code that keeps the interpreter lock delays the next sample,
-    which then finds it still there, or just left, and counts for all that time."""
+    """Samples of one thread, in `columns`: the step and phase that `moment` gives, a line's number,
+    and the seconds since the sample before. Code that keeps the interpreter lock delays the next
+    sample, which then finds it still there, or just left, and counts for all that time."""
 
-    def __init__(self, ident: int, lines: Lines, label: Callable[[], int]) -> None:
+    def __init__(self, ident: int, lines: Lines, moment: Callable[[], tuple[int, int]]) -> None:
         super().__init__(name="celedger sampler", daemon=True)
-        self.labels, self.lines, self.seconds = array("q"), array("q"), array("d")
-        self._watched, self._table, self._label = ident, lines, label
+        self.columns: dict[str, list[Any]] = {"step": [], "phase": [], "line": [], "seconds": []}
+        self._watched, self._lines, self._moment = ident, lines, moment
         self._done = threading.Event()
 
     def run(self) -> None:
         last = time.perf_counter()
         while not self._done.wait(PERIOD):
             frame = sys._current_frames().get(self._watched)
-            label, now = self._label(), time.perf_counter()
-            self.lines.append(self._table.of(frame))
-            self.labels.append(label)
-            self.seconds.append(now - last)
+            moment, now = self._moment(), time.perf_counter()
+            row = (*moment, self._lines.of(frame), round(now - last, 6))
+            for column, value in zip(self.columns.values(), row):  # noqa: B905 (Python 3.8)
+                column.append(value)
             last = now
             del frame  # else its locals live until the next look
 
