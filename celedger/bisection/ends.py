@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
-from celedger.bisection.many import search
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Reader, Step
+from celedger.bisection.search import Limits, Step, search
 from celedger.bisection.symptom import CHOOSING, NotWorse, Symptom, find_symptom, must_be_judged
+from celedger.bisection.track import Track
 from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
@@ -154,7 +154,6 @@ def _symptoms(
     for name in names:
         if symptoms:  # one training measures them all
             tasks = [symptoms[0].task]
-        must_be_judged(tasks, name)
         try:
             bad = history.commits[-1]
             symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
@@ -177,7 +176,7 @@ def _between(
 ) -> CannotJudge | None:
     """Say that a commit between the ends is worse than both, where stored trials show one."""
     # One budget over all metrics.
-    each = replace(limits, confidence=1 - (1 - limits.confidence) / max(len(symptoms), 1))
+    confidence = 1 - (1 - limits.confidence) / max(len(symptoms), 1)
     for symptom in symptoms:
         task, metric = symptom.task, symptom.metric
         assert metric is not None
@@ -185,9 +184,10 @@ def _between(
             classes = classify(bench, history, good, task)
         except CannotJudge:
             continue  # nothing that the task reads differs
-        reader = Reader(bench, symptom, history, good, classes)
-        question, evidence = reader.ask(reader.stored(), classes, each)
-        between = worse_between(history, good, question, evidence, metric.direction.sign)
+        track = Track(bench, history, good, symptom, confidence)
+        track.hear(classes.stored(bench, task), classes)
+        sign = metric.direction.sign
+        between = worse_between(history, good, track.question, track.evidence, sign)
         if between is not None:
             sha, than = between.commit.sha, "better" if symptom.improved else "worse"
             line = command(

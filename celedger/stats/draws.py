@@ -73,6 +73,16 @@ def contradicted(lineage: Lineage, readings: Sequence[Reading], sides: Mapping[i
     return apart
 
 
+def sides(readings: Sequence[Reading], bad: int) -> dict[int, str]:
+    """Return the positions that repeat the bits of one of the ends, and only one."""
+    ends: dict[int, set[str]] = {}
+    for places in _places(readings).values():
+        repeated = {name for end, name in ((GOOD, "good"), (bad, "bad")) if end in places}
+        for position in places - {GOOD, bad}:
+            ends.setdefault(position, set()).update(repeated)
+    return {position: names.pop() for position, names in ends.items() if len(names) == 1}
+
+
 def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
     """The readings, of those between the ends only one for each draw, and none that an end has."""
     seen = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
@@ -86,10 +96,13 @@ def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
     return kept
 
 
-def alike(readings: Sequence[Reading], position: int) -> frozenset[int]:
+def alike(
+    readings: Sequence[Reading], position: int, others: Sequence[frozenset[int]] = ()
+) -> frozenset[int]:
     """The positions whose bits are known to be those of `position`, itself among them: a trial
-    there tells something new only with a seed that none of them had."""
-    groups = [places for places in _places(readings).values() if len(places) > 1]
+    there tells something new only with a seed that none of them had. `others` are further sets of
+    positions that computed the same."""
+    groups = [places for places in (*_places(readings).values(), *others) if len(places) > 1]
     found = {position}
     while joined := [places for places in groups if places & found and not places <= found]:
         found.update(*joined)
