@@ -45,6 +45,8 @@ class Epoch:
 
 
 Trace = tuple[Epoch, ...]
+_Class = tuple[Trace, set[int]]
+"""A trace, and the positions that have it."""
 Placed = Sequence[tuple[int, TrialRecord]]
 """The trials of a range with their positions."""
 
@@ -128,8 +130,8 @@ class Traces:
         early computed the same there as another."""
         groups: list[frozenset[int]] = []
         for seed in sorted({r.trial.seed for _, r in placed if r.early_stopped}):
-            classes, past = self._classes(placed, seed)
-            joined: list[set[int]] = []
+            wholes, past = self._classes(placed, seed)
+            classes: list[_Class] = []
             stopped = [
                 (self.trace(r), position)
                 for position, r in placed
@@ -137,21 +139,21 @@ class Traces:
             ]
             # The longest first: it stands for those that began like it.
             for part, position in sorted(stopped, key=lambda pair: -len(pair[0])):
-                same = [positions for trace, positions in classes if agrees(part, trace)]
-                if len(same) != 1 or not past(part):
-                    same = [set()]
-                    classes.append((part, same[0]))
-                same[0].add(position)
-                joined += same
-            groups += map(frozenset, joined)
+                for candidates in (wholes, classes):
+                    same = [each for each in candidates if agrees(part, each[0])]
+                    if len(same) == 1 and past(part):
+                        break
+                else:
+                    same = [(part, set())]
+                same[0][1].add(position)
+                classes += [each for each in same if each not in classes]
+            groups += [frozenset(positions) for _, positions in classes]
         return tuple(group for group in dict.fromkeys(groups) if len(group) > 1)
 
-    def _classes(
-        self, placed: Placed, seed: int
-    ) -> tuple[list[tuple[Trace, set[int]]], Callable[[Trace], bool]]:
+    def _classes(self, placed: Placed, seed: int) -> tuple[list[_Class], Callable[[Trace], bool]]:
         """Return the different traces of the whole trials of a seed with their positions, and a
         test whether a trace went past the epoch at which the ends part."""
-        classes: list[tuple[Trace, set[int]]] = []
+        classes: list[_Class] = []
         ends: dict[int, Trace] = {}
         for position, record in placed:
             if not record.ok or record.early_stopped or record.trial.seed != seed:
