@@ -36,6 +36,7 @@ from celedger.model import (
     Why,
 )
 from celedger.stats import draws, equal_bits, firstbad
+from celedger.stats.choice import Choice
 from celedger.stats.lineage import GOOD, Lineage
 
 EPOCHS = 16
@@ -149,7 +150,7 @@ def search(history: History, *, stop: bool) -> Answer:
         outcome = Outcome(OutcomeKind.OK, 1.0, marks=marks)
         records.append((position, TrialRecord(trial, "s", "t", outcome, values, epochs)))
 
-    def train(position: int, seed: int, pick: equal_bits.Pick | None) -> int:
+    def train(position: int, seed: int, pick: Choice | None) -> int:
         ulid = f"{next(numbers):06d}"
         values = history.series(position, seed)
         points = [(e, float(v)) for e, v in enumerate(values)]

@@ -89,7 +89,7 @@ class Track:
         """Return how many trials the search will still take."""
         return choice.expected_trials(self.question, self.evidence, self.posterior)
 
-    def pick(self, cost: choice.Cost) -> equal_bits.Pick | None:
+    def pick(self, cost: choice.Cost) -> choice.Choice | None:
         """Return the next trial for this metric; None when it is answered, or no trial would
         tell."""
         return equal_bits.pick(self.question, self.evidence, self.view, cost)

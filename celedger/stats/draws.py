@@ -6,7 +6,7 @@ caller's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,7 @@ def contradicted(lineage: Lineage, readings: Sequence[Reading], sides: Mapping[i
     end it repeats, or two that repeat each other on different sides."""
     ends = {GOOD, lineage.bad}
     own = [places for places in _places(readings).values() if len(places) > 1 and not places & ends]
-    apart = _parted(lineage, own)
+    apart = parted(lineage, own)
     for side in ("good", "bad"):
         positions = sorted(p for p, said in sides.items() if said == side and p != GOOD)
         if positions:
@@ -145,8 +145,8 @@ def _places(readings: Sequence[Reading]) -> dict[int, set[int]]:
     return places
 
 
-def _parted(lineage: Lineage, groups: Sequence[set[int]]) -> Bools:
-    """(n,) which candidates put the members of one group on different sides."""
+def parted(lineage: Lineage, groups: Iterable[Collection[int]]) -> Bools:
+    """Return (n,) True where a candidate puts the members of one group on different sides."""
     apart = np.zeros(len(lineage), dtype=bool)
     for places in groups:
         split = lineage.split(sorted(places))
