@@ -20,8 +20,7 @@ from itertools import count
 
 import numpy as np
 
-from celedger.bisection.bits import Bits
-from celedger.bisection.curves import Curves, Placed
+from celedger.bisection.bits import Traces
 from celedger.bisection.symptom import Symptom
 from celedger.model import (
     Command,
@@ -36,7 +35,8 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
-from celedger.stats import equal_bits, firstbad
+from celedger.stats import draws, equal_bits, firstbad
+from celedger.stats.choice import Choice
 from celedger.stats.lineage import GOOD, Lineage
 
 EPOCHS = 16
@@ -138,7 +138,7 @@ class Answer:
 def search(history: History, *, stop: bool) -> Answer:
     cell, n = history.cell, history.cell.n
     ledger, numbers = Trainings(), count()
-    curves, bits = Curves(ledger, [SYMPTOM]), Bits(ledger, SYMPTOM)  # type: ignore[arg-type]
+    traces = Traces(ledger, SYMPTOM, n - 1)  # type: ignore[arg-type]
     records: list[tuple[int, TrialRecord]] = []
     spent = stopped = 0
 
@@ -150,16 +150,16 @@ def search(history: History, *, stop: bool) -> Answer:
         outcome = Outcome(OutcomeKind.OK, 1.0, marks=marks)
         records.append((position, TrialRecord(trial, "s", "t", outcome, values, epochs)))
 
-    def train(position: int, seed: int, pick: equal_bits.Pick | None) -> int:
+    def train(position: int, seed: int, pick: Choice | None) -> int:
         ulid = f"{next(numbers):06d}"
         values = history.series(position, seed)
         points = [(e, float(v)) for e, v in enumerate(values)]
         epochs = EPOCHS
         if pick is not None and stop and not pick.whole:
-            enough = curves.enough(Placed(n - 1, tuple(records)), seed)
+            enough = traces.enough(records, seed)
             for epochs in range(1, EPOCHS + 1):
                 ledger.keep(ulid, points[:epochs])
-                if enough(curves.read(ulid)):
+                if enough(traces.read(ulid)):
                     break
         ledger.keep(ulid, points[:epochs])
         keep(position, seed, ulid, epochs)
@@ -170,20 +170,19 @@ def search(history: History, *, stop: bool) -> Answer:
             train(end, seed, None)
     ends = len(records)
     while True:
-        placed = Placed(n - 1, tuple(records))
-        whole = placed.whole()
         readings = tuple(
-            firstbad.Reading(p, r.summaries["loss"], r.trial.seed, bits.draw(r)) for p, r in whole
+            firstbad.Reading(p, r.summaries["loss"], r.trial.seed, traces.draw(r))
+            for p, r in records
+            if not r.early_stopped
         )
-        sides = bits.sides(whole, GOOD, n - 1)
-        evidence = firstbad.Evidence(readings, frozenset(), sides)
+        evidence = firstbad.Evidence(readings, frozenset(), draws.sides(readings, n - 1))
         question = firstbad.Question(Lineage.line(n), cell.confidence)
-        alike = curves.alike(placed) if stop else ()
+        alike = traces.alike(records) if stop else ()
         seen = equal_bits.view(question, evidence, alike)
         pick = equal_bits.pick(question, evidence, seen)
         if pick is None or len(records) - ends >= BUDGET:
             break
-        same = {pick.position} if pick.whole else curves.fellows(placed, alike, pick.position)
+        same = {pick.position} if pick.whole else draws.alike(readings, pick.position, alike)
         here = {r.trial.seed for p, r in records if p in same and not (
             pick.whole and r.early_stopped)}  # fmt: skip
         seed = next(s for s in count() if s not in here)

@@ -5,10 +5,9 @@ here joins them, and can be killed at any time: typed again it goes on from the 
 """
 
 from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
-from celedger.bisection.many import search
 from celedger.bisection.plan import Plan, plan
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step
+from celedger.bisection.search import Limits, Step, search
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [

@@ -25,12 +25,14 @@ UNLIKELY = 0.02
 @dataclass(frozen=True, slots=True)
 class Classes:
     """`place` maps each position to the one where its readings count: of its class the first, or
-    the end it equals. `weights` are 0 for commits that cannot be the first bad one. `trials` are
-    the stored trials that count somewhere, by ulid."""
+    the end it equals. `weights` are 0 for commits that cannot be the first bad one. `positions` are
+    those of the range's commits, by hash; `elsewhere` those where stored trials of other commits
+    count, by ulid."""
 
     place: tuple[int, ...]
     weights: tuple[float, ...]
-    trials: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int]
+    elsewhere: dict[str, int] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -40,6 +42,22 @@ class Classes:
     def at(self, position: int) -> int:
         return position if position == GOOD else self.place[position]
 
+    def position(self, record: TrialRecord) -> int:
+        """Return where a trial counts."""
+        own = self.elsewhere.get(record.trial.ulid)
+        return self.at(self.positions[record.trial.commit] if own is None else own)
+
+    def stored(self, bench: Bench, task: Task) -> list[TrialRecord]:
+        """Return the trials that the ledger already holds: of the range, and of commits elsewhere
+        that cannot differ from one in it. What is derived is left to its evidence."""
+        ledger, environment = bench.ledger, bench.environments[task.name].fingerprint
+        trials = ledger.trials(
+            commits=list(self.positions), recipe=task.recipe, environment=environment
+        )
+        trials += filter(None, map(ledger.trial, self.elsewhere))
+        ran = {(r.trial.ulid, self.position(r)) for r in trials if not r.derived}
+        return [r for r in trials if (r.derived, self.position(r)) not in ran]
+
 
 def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classes:
     """The classes of a range, as far as the ledger's trials of the task prove them.
@@ -47,12 +65,13 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     Raises CannotJudge where they prove that nothing in the range can have changed the task.
     """
     commits = history.commits
+    positions = {c.sha: i for i, c in enumerate(commits)} | {good.sha: GOOD}
     outside = _outside(bench, history, good)
     wanted = {c.sha: c for c in (good, *outside.values(), *commits)}
     environment = bench.environments[task.name].fingerprint
     agreeing, keys = bench.reuse.compared(list(wanted.values()), task, environment)
     if not keys:
-        return Classes(tuple(range(len(commits))), (1.0,) * len(commits))
+        return Classes(tuple(range(len(commits))), (1.0,) * len(commits), positions)
     met = {sha: {trial.ulid for trial in found} for sha, found in agreeing.items()}
     whole = {sha for sha, found in agreeing.items() if any(trial.whole for trial in found)}
     for record in _unproven(bench, task, environment, agreeing):
@@ -98,7 +117,12 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
         )
     last = place[-1]
     place = [len(commits) - 1 if at == last else at for at in place]
-    return Classes(tuple(place), tuple(weights), _trials(agreeing, commits, good))
+    elsewhere: dict[str, int] = {}  # a trial counts once: at the first commit that agrees
+    for sha in (good.sha, *(c.sha for c in commits)):
+        for trial in agreeing[sha]:
+            if trial.commit not in positions:
+                elsewhere.setdefault(trial.ulid, positions[sha])
+    return Classes(tuple(place), tuple(weights), positions, elsewhere)
 
 
 def _unproven(
@@ -113,19 +137,6 @@ def _unproven(
         done = record.outcome is not None and record.outcome.kind.final
         if done and not record.derived and record.trial.ulid not in known:
             yield record
-
-
-def _trials(
-    agreeing: dict[str, list[ReusableTrial]], commits: Sequence[Commit], good: Commit
-) -> dict[str, int]:
-    """Where the trials count that ran elsewhere: at the first commit that agrees, once."""
-    found: dict[str, int] = {}
-    here = {commit.sha for commit in (good, *commits)}
-    for position, commit in enumerate((good, *commits), GOOD):
-        for trial in agreeing[commit.sha]:
-            if trial.commit not in here:
-                found.setdefault(trial.ulid, position)
-    return found
 
 
 def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:

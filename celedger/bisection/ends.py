@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
-from celedger.bisection.many import search
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Reader, Step
-from celedger.bisection.symptom import CHOOSING, NotWorse, Symptom, find_symptom, must_be_judged
+from celedger.bisection.search import Limits, Step, search
+from celedger.bisection.symptom import (
+    CHOOSING,
+    NotWorse,
+    Symptom,
+    final_trials,
+    find_symptom,
+    must_be_judged,
+)
+from celedger.bisection.track import Track
 from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.trial.runner import Bench
-from celedger.trial.seeds import next_seed, trials_of
+from celedger.trial.seeds import next_seed
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -40,9 +47,7 @@ def lacking_ends(
     lack = []
     for task in tasks:
         for end, number in zip((good, bad), wanted, strict=True):
-            held = trials_of(bench, end, task, bench.environments[task.name].fingerprint)
-            final = [r for r in held if r.outcome is not None and r.outcome.kind.final]
-            final = [r for r in final if not r.early_stopped]
+            final = final_trials(bench, end, task, bench.environments[task.name].fingerprint)
             # An end that does not run at all tells so with its first trial.
             if final and not any(r.ok for r in final):
                 continue
@@ -54,19 +59,17 @@ def measure_ends(
     bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
 ) -> list[TrialRecord]:
     """Run what the ends lack, asking anew after each trial: a crash makes the rest needless.
-    Returns the trials it ran."""
+    Return the trials."""
     ran: list[TrialRecord] = []
     killed = 0
-    while lack := lacking_ends(bench, good, bad, tasks, metric):
+    while killed < _PATIENCE and (lack := lacking_ends(bench, good, bad, tasks, metric)):
         end = lack[0]
-        # What could be re-used would be held already.
-        seed = next_seed(bench, end.commit, end.task)
-        record = bench.run(end.commit, end.task, seed, reuse=False)
+        # What could be re-used would be in the ledger already.
+        record = bench.run(
+            end.commit, end.task, next_seed(bench, end.commit, end.task), reuse=False
+        )
         ran.append(record)
-        if record.outcome is not None and not record.outcome.kind.final:
-            killed += 1
-            if killed >= _PATIENCE:
-                break
+        killed += record.outcome is not None and not record.outcome.kind.final
     return ran
 
 
@@ -126,7 +129,9 @@ def bisect_many(
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.hold_environment(bad.sha, tasks)
     ran = measure_ends(bench, good, bad, tasks, names[0])
-    symptoms, refused = _symptoms(bench, history, good, tasks, names, limits, improved=improved)
+    symptoms, refused = _symptoms(
+        bench, history, good, tasks, names, limits.confidence, improved=improved
+    )
     if not symptoms:
         raise refused[0][1]
     chosen(symptoms)
@@ -144,40 +149,36 @@ def _symptoms(
     good: Commit,
     tasks: Sequence[Task],
     names: Sequence[str | None],
-    limits: Limits,
+    confidence: float,
     *,
     improved: bool,
 ) -> tuple[list[Symptom], list[tuple[str, CannotJudge]]]:
-    """What is searched, and what is not because it did not get worse."""
+    """Return what is searched, and what is not because it did not get worse."""
+    bad = history.commits[-1]
     symptoms: list[Symptom] = []
     refused: list[tuple[str, CannotJudge]] = []
     for name in names:
-        if symptoms:  # one training measures them all
-            tasks = [symptoms[0].task]
-        must_be_judged(tasks, name)
         try:
-            bad = history.commits[-1]
             symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
-        except NotWorse as error:
-            # A metric that nobody named is not accused by a clock that may have drifted.
-            asked = [s for s in error.symptoms if name is not None or s.bits_decide]
-            refused.append((name or "", _between(bench, history, good, asked, limits) or error))
-            continue
         except CannotJudge as error:
-            refused.append((name or "", error))
+            between = None
+            if isinstance(error, NotWorse):
+                # A metric that nobody named is not accused by a clock that may have drifted.
+                same = [s for s in error.symptoms if name is not None or s.bits_decide]
+                between = _between(bench, history, good, same, confidence)
+            refused.append((name or "", between or error))
             continue
         if symptom.metric is None:  # who crashes measures nothing
             return [symptom], []
         symptoms.append(symptom)
+        tasks = [symptom.task]  # one training measures them all
     return symptoms, refused
 
 
 def _between(
-    bench: Bench, history: History, good: Commit, symptoms: Sequence[Symptom], limits: Limits
+    bench: Bench, history: History, good: Commit, symptoms: Sequence[Symptom], confidence: float
 ) -> CannotJudge | None:
     """Say that a commit between the ends is worse than both, where stored trials show one."""
-    # One budget over all metrics.
-    each = replace(limits, confidence=1 - (1 - limits.confidence) / max(len(symptoms), 1))
     for symptom in symptoms:
         task, metric = symptom.task, symptom.metric
         assert metric is not None
@@ -185,9 +186,11 @@ def _between(
             classes = classify(bench, history, good, task)
         except CannotJudge:
             continue  # nothing that the task reads differs
-        reader = Reader(bench, symptom, history, good, classes)
-        question, evidence = reader.ask(reader.stored(), classes, each)
-        between = worse_between(history, good, question, evidence, metric.direction.sign)
+        # One budget over all metrics.
+        track = Track(bench, history, good, symptom, 1 - (1 - confidence) / len(symptoms))
+        track.hear(classes.stored(bench, task), classes)
+        sign = metric.direction.sign
+        between = worse_between(history, good, track.question, track.evidence, sign)
         if between is not None:
             sha, than = between.commit.sha, "better" if symptom.improved else "worse"
             line = command(

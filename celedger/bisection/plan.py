@@ -14,7 +14,6 @@ from celedger.bisection.track import Track
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.repo import History
-from celedger.stats import choice
 from celedger.trial.runner import Bench
 
 # The answer of a search with no noise at all, and the confirmation of both neighbours.
@@ -60,7 +59,7 @@ def plan(
         if not ends:
             raise
     classes = {task.name: classify(bench, history, good, task) for task in tasks}
-    left = min(found.left for found in classes.values())
+    left = min(each.left for each in classes.values())
     least = math.log2(left) + _CONFIRMING
     trials, known, name = least + len(ends), False, ""
     here = {good.sha, *(commit.sha for commit in commits)}
@@ -72,13 +71,15 @@ def plan(
     timed = [seconds(task) for task in tasks]
     if symptom is not None:
         of_task = classes[symptom.task.name]
-        track = Track(bench, history, good, symptom, limits, of_task)
-        track.hear(track.reader.stored(), of_task)
+        track = Track(bench, history, good, symptom, limits.confidence)
+        track.hear(of_task.stored(bench, symptom.task), of_task)
         name = f"{symptom.task.name} {symptom.name}"
         timed = [seconds(symptom.task)]
-        left, stored, known = of_task.left, track.stored, not ends
+        left, known = of_task.left, not ends
+        stopped = sum(record.early_stopped for record in track.records)
+        stored = len(track.evidence.readings) + stopped
         if known:
-            trials = choice.expected_trials(track.question, track.evidence, track.posterior)
+            trials = track.expected_trials()
     each = [s for s in timed if s is not None]
     return Plan(
         commits=len(commits),

@@ -9,12 +9,21 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from celedger.bisection.between import Between, worse_between
-from celedger.bisection.others import Other, others
-from celedger.bisection.symptom import Symptom
+from celedger.bisection.track import Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, firstbad
+from celedger.stats import changepoints, firstbad
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A change after `after` and not later than `by`, in the metric's own unit and direction."""
+
+    after: Commit
+    by: Commit
+    effect: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,46 +104,48 @@ _STATUS = {
 
 # Probability that nothing changed from which a commit that is worse than both ends is the answer.
 _ALIKE = 0.5
+# A step much smaller than the one searched is more likely the jitter of commits between two
+# trials than something a person would bisect.
+_WORTH = 0.2
 
 
 def conclude(
     ledger: Ledger,
     history: History,
     good: Commit,
-    symptom: Symptom,
-    question: firstbad.Question,
-    evidence: firstbad.Evidence,
-    posterior: firstbad.Posterior,
-    *,
+    track: Track,
     spent: Sequence[TrialRecord],
-    free: int,
-    named: Sequence[tuple[str, str]],
-    steps: tuple[tuple[int, tuple[float, ...]], ...],
+    *,
+    stored: int,
     ulid: str,
     now: float,
 ) -> Report:
-    """Make the report and write it to the ledger."""
-    metric = symptom.metric
+    """Make the report of one metric and write it to the ledger. `spent` are the trials that this
+    command ran; `stored` how many told something before."""
+    symptom, metric, evidence, posterior = (
+        track.symptom, track.symptom.metric, track.evidence, track.posterior,
+    )  # fmt: skip
     sign = metric.direction.sign if metric is not None else 1
-    finite = [r for r in evidence.readings if math.isfinite(r.value)]
-    on_good = [
-        r.value for r in finite if not question.lineage.ancestors(r.position)[posterior.leader]
-    ]
-    status = _STATUS[posterior.state]
+    status, commits = _STATUS[posterior.state], history.commits
+    nothing = status == "nothing-changed"
     order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
-    commits = history.commits
-    line = [good.sha, *(c.sha for c in commits)]
-    still = choice.expected_trials(question, evidence, posterior) if status == "undecided" else 0.0
-    effect = sign * posterior.effect
-    low, high = sorted((sign * posterior.effect_low, sign * posterior.effect_high))
-    at_bad = [r.value for r in evidence.readings if r.position == question.lineage.bad]
+    effect, low, high = posterior.effect, posterior.effect_low, posterior.effect_high
+    at_bad = [r.value for r in evidence.readings if r.position == len(commits) - 1]
     if metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
         # The statistics then ask whether a commit is finite, and answer in rates.
         effect = low = high = math.nan
-    nothing = status == "nothing-changed"
+    low, high = sorted((sign * low, sign * high))
+    ancestors = track.question.lineage.ancestors
+    on_good = [
+        r.value
+        for r in evidence.readings
+        if math.isfinite(r.value) and not ancestors(r.position)[posterior.leader]
+    ]
     between = None
     if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
-        between = worse_between(history, good, question, evidence, sign)
+        between = worse_between(history, good, track.question, evidence, sign)
+    speakers = track.speakers()
+    stopped = [record for record in spent if record.early_stopped]
     report = Report(
         id=ulid,
         ended=now,
@@ -149,64 +160,79 @@ def conclude(
         status=status,
         culprits=() if nothing else tuple(commits[i] for i in order),
         probability=float(
-            posterior.no_change if nothing else np.asarray(posterior.probability)[posterior.leader]
+            posterior.no_change if nothing else posterior.probability[posterior.leader]
         ),
         no_change=posterior.no_change,
-        confidence=question.confidence,
+        confidence=track.question.confidence,
         level=sign * float(np.mean(on_good)) if on_good else math.nan,
-        effect=effect,
+        effect=sign * effect,
         low=low,
         high=high,
         trials=sum(not record.derived for record in spent),
-        stopped=sum(record.early_stopped for record in spent),
-        stored=free,
+        stopped=len(stopped),
+        stored=stored,
         epochs=sum(record.epochs for record in spent),
         tried=len(
-            {line[r.position + 1] for r in evidence.readings}
-            | {r.trial.commit for r in spent if r.early_stopped}
+            {track.commit(r.position).sha for r in evidence.readings}
+            | {r.trial.commit for r in stopped}
         ),
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
-        still=still,
+        still=track.expected_trials() if status == "undecided" else 0.0,
         posterior=tuple(np.asarray(posterior.probability).tolist()),
         readings=tuple((r.position, sign * r.value) for r in evidence.readings),
         untestable=tuple(sorted(evidence.untestable)),
-        steps=steps,
-        others=others(question, evidence, effect, posterior.leader, (good, *commits), sign),
-        compared=tuple(commit for commit, _ in named),
+        steps=tuple(track.steps),
+        others=_others(track, effect, sign),
+        compared=tuple(commit for commit, _ in speakers),
         between=between,
-        ran=named[-1][1] if named else "",
+        ran=speakers[-1][1] if speakers else "",
     )
-    said = [b for b in ledger.bisects() if _same(b, report)]
-    if said and not spent:
-        return replace(report, id=said[-1].ulid, ended=said[-1].ended)  # nothing new to keep
-    ledger.record_bisect(record(report))
+    fresh = record(report)
+    asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
+    answer = [getattr(fresh, name) for name in asked]
+    same = [b for b in ledger.bisects() if [getattr(b, name) for name in asked] == answer]
+    if same and not spent:
+        return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to keep
+    ledger.record_bisect(fresh)
     return report
 
 
-def _same(kept: BisectRecord, report: Report) -> bool:
-    """Whether a bisect that is kept asked the same question and found the same."""
-    return (
-        (kept.suite, kept.task, kept.metric) == (report.suite, report.task, report.metric)
-        and (kept.good, kept.bad) == (report.good.sha, report.bad.sha)
-        and (kept.status, kept.culprits) == (report.status, tuple(c.sha for c in report.culprits))
-    )
+def _others(track: Track, effect: float, sign: int) -> tuple[Other, ...]:
+    """Return the steps in either direction beside the leader's that the trials happen to show, on
+    a history without merges: hints for the next bisect, no answers."""
+    question, leader = track.question, track.posterior.leader
+    if not question.lineage.linear or question.binary or not math.isfinite(effect):
+        return ()
+    values: dict[int, list[float]] = {}
+    for reading in track.evidence.readings:
+        if math.isfinite(reading.value):
+            values.setdefault(reading.position, []).append(reading.value)
+    positions = sorted(values)
+    steps = []
+    for point in changepoints.detect([values[p] for p in positions]).points:
+        after, by = positions[point.index - 1], positions[point.index]
+        large = abs(point.effect) >= max(question.floor, _WORTH * abs(effect))
+        if large and not after < leader <= by:
+            ends = track.commit(after), track.commit(by)
+            steps.append(Other(*ends, sign * point.effect, point.probability))
+    return tuple(steps)
 
 
 def record(report: Report) -> BisectRecord:
     """The report as the ledger keeps it; commits by their hashes."""
-    kept = asdict(replace(report, steps=(), posterior=()))
+    document = asdict(replace(report, steps=(), posterior=()))
     # The doubt after each trial is for the picture; over thousands of commits it would be most
     # of the ledger.
-    kept["steps"] = [position for position, _ in report.steps]
-    kept["posterior"] = [round(p, 6) for p in report.posterior]
-    for other in kept["others"]:
+    document["steps"] = [position for position, _ in report.steps]
+    document["posterior"] = [round(p, 6) for p in report.posterior]
+    for other in document["others"]:
         other["after"], other["by"] = other["after"]["sha"], other["by"]["sha"]
     if report.between is not None:
-        kept["between"]["commit"] = report.between.commit.sha
+        document["between"]["commit"] = report.between.commit.sha
     for name in ("good", "bad"):
-        kept[name] = kept[name]["sha"]
+        document[name] = document[name]["sha"]
     for name in ("commits", "culprits"):
-        kept[name] = [commit["sha"] for commit in kept[name]]
+        document[name] = [commit["sha"] for commit in document[name]]
     return BisectRecord(
         ulid=report.id,
         suite=report.suite,
@@ -218,5 +244,5 @@ def record(report: Report) -> BisectRecord:
         probability=report.probability,
         status=report.status,
         ended=report.ended,
-        report=kept,
+        report=document,
     )

@@ -1,29 +1,42 @@
-"""What a bisect asks the statistics of one metric: every trial of the range that the ledger holds
-read as evidence, and what the ledger knows of the noise.
+"""The loop of a bisect: ask the statistics for the next commit, run it, tell them, stop. Several
+metrics of one task are searched at once: every trial tells something of each.
+
+Its whole state is the ledger: every question it asks first counts the trials that are stored,
+so a killed search goes on where it was when the same command is typed again.
+
+Each metric keeps a posterior of its own. Metrics of one training are correlated, so their
+evidence is never multiplied; only what they are expected to learn is added, to choose the commit
+whose trial serves those that are not answered yet best.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.bisection.bits import Bits
-from celedger.bisection.classes import Classes
+from celedger.bisection.classes import classify
+from celedger.bisection.report import Report, conclude
 from celedger.bisection.symptom import Symptom
-from celedger.drift.baseline import noise, usable
-from celedger.model import Commit, Mark, OutcomeKind, SummaryRow, TrialRecord
+from celedger.bisection.track import Track
+from celedger.errors import RepositoryError
+from celedger.ledger import ulid as ulids
+from celedger.model import Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import firstbad
-from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats import choice, firstbad
+from celedger.stats.lineage import GOOD
+from celedger.trial import events
 from celedger.trial.runner import Bench
+from celedger.trial.seeds import next_seed
 
 # A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
 # the shift is far below the noise, or is not there, and a person should decide to go on.
 BUDGET = 200
-MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
+# Commits that git cannot check out and that a search steps around: of more it is the clone that is
+# broken, or without a network.
+UNREACHABLE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +59,161 @@ class Step:
     metric: str = ""  # whose posterior it is, where several are searched at once
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The next trial, and the metrics that it is for. `seed`: of a trial of that very commit;
+    None where any of its class tells as much."""
+
+    position: int
+    whole: bool
+    wanting: Sequence[Track]
+    seed: int | None = None
+
+
+def search(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    symptoms: Sequence[Symptom],
+    limits: Limits,
+    *,
+    ran: Sequence[TrialRecord] = (),
+    seconds: float = 1.0,
+    expected: Callable[[float], None] = lambda _: None,
+    seen: Callable[[Step], None] = lambda _: None,
+) -> tuple[Report, ...]:
+    """Search the first bad commit of `history.commits` (good..bad, oldest first) for every one of
+    the `symptoms`, which are of one task. One report each, in their order.
+
+    `ran` are the trials that were just run to measure the ends: they are part of what this search
+    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
+    many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
+    MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
+    """
+    seeking = _Search(bench, history, good, symptoms, limits, ran)
+    stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
+    budget = limits.budget + len(seeking.spent)
+    searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
+    if searching:
+        expected(max(track.expected_trials() for track in searching))
+    while len(seeking.spent) < budget and (request := seeking.next(seconds)) is not None:
+        step = seeking.run(request)
+        if step is not None:
+            seen(step)
+    return tuple(
+        conclude(
+            bench.ledger, history, good, track, seeking.spent, stored=number,
+            ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+        )
+        for track, number in zip(seeking.tracks, stored, strict=True)
+    )  # fmt: skip
+
+
+class _Search:
+    """All trials known so far, and one track for each metric that hears them."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptoms: Sequence[Symptom],
+        limits: Limits,
+        ran: Sequence[TrialRecord],
+    ) -> None:
+        self._bench, self._history, self._good = bench, history, good
+        self._task = symptoms[0].task
+        self._unreachable: set[int] = set()  # forgotten with this command
+        self.tracks = [Track(bench, history, good, s, limits.confidence) for s in symptoms]
+        self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
+        self._classes = classify(bench, history, good, self._task)
+        self.records = self._classes.stored(bench, self._task)
+        self._hear()
+
+    def next(self, seconds: float) -> _Request | None:
+        """Return the trial to run next; None when all metrics are answered, or no trial would
+        tell them more."""
+        tried = frozenset(map(self._classes.position, self.records))
+        cost = choice.Cost(seconds, build_seconds(self.records), tried)
+        picks = [(pick, track) for track in self.tracks if (pick := track.pick(cost)) is not None]
+        wanting = [track for _, track in picks]
+        for pick, _ in picks:
+            if pick.whole:  # some metric cannot do without it
+                return _Request(pick.position, True, wanting)
+        if picks:
+            positions = sorted({pick.position for pick, _ in picks})
+            bits = sum(
+                choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting
+            )
+            best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
+            return _Request(positions[best], False, wanting)
+        # A commit that is named, or its parent, of which only their classes had a trial: the
+        # report is about them, and what it prints reads their trials.
+        for track in self.tracks:
+            if (unrun := track.unrun(self._unreachable)) is not None:
+                return _Request(unrun[0], True, [track], seed=unrun[1])
+        return None
+
+    def run(self, request: _Request) -> Step | None:
+        """Run a trial and hear it; None where it told nothing new.
+
+        Raises RepositoryError where git can check out neither an end nor too many others.
+        """
+        wanting, seed, first = request.wanting, request.seed, request.wanting[0]
+        at = request.position if seed is not None else self._classes.at(request.position)
+        commit = first.commit(at)
+        if seed is None:
+            same = (
+                set[int]() if request.whole else set.union(*(set(t.fellows(at)) for t in wanting))
+            )
+            shas = [first.commit(position).sha for position in same]
+            seed = next_seed(self._bench, commit, self._task, shas, whole=request.whole)
+        try:
+            record = self._bench.run(
+                commit, self._task, seed,
+                reuse=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
+                until=self._until(request, seed),
+            )  # fmt: skip
+        except RepositoryError as error:
+            # This clone cannot check it out. That is not kept: asked again, it is tried again.
+            self._unreachable.add(at)
+            if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
+                raise
+            self._bench.listen(events.Unreachable(commit, str(error)))
+            self._hear()
+            return None
+        if request.seed is not None and record.derived:
+            return None  # it is the trial that spoke for the commit, by another name
+        self.spent.append(record)
+        self.records.append(record)
+        self._classes = classify(self._bench, self._history, self._good, self._task)
+        self._hear()
+        for track in self.tracks:
+            track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
+        name = first.symptom.name if len(self.tracks) > 1 else ""
+        return Step(at, commit, record, first.posterior, len(self.spent), name)
+
+    def _hear(self) -> None:
+        for track in self.tracks:
+            track.hear(self.records, self._classes, self._unreachable)
+
+    def _until(self, request: _Request, seed: int) -> events.Until | None:
+        """Return when the trial may stop; None where its end is wanted: speed, memory and crashes
+        are not told by epochs."""
+        if request.whole or not all(track.symptom.bits_decide for track in request.wanting):
+            return None
+        tests = [track.enough(seed) for track in request.wanting]
+
+        def until(ulid: str) -> str:
+            reasons = [test(ulid) for test in tests]
+            return reasons[0] if all(reasons) else ""
+
+        return until
+
+
 def build_seconds(records: Sequence[TrialRecord]) -> float:
-    """The usual time that a commit's first trial takes beyond its commands: checkout and build,
-    which are kept for the later ones. Of trials that ended well; 0 where there is none."""
+    """Return the usual time that a commit's first trial takes beyond its commands: checkout and
+    build, which are kept for the later ones. Of trials that ended well; 0 where there is none."""
     first: dict[str, TrialRecord] = {}
     for record in sorted(records, key=lambda r: r.trial.started):
         first.setdefault(record.trial.commit, record)
@@ -58,151 +223,3 @@ def build_seconds(records: Sequence[TrialRecord]) -> float:
         if record.ok and record.outcome is not None and "duration" in record.summaries
     ]
     return max(statistics.median(beyond), 0.0) if beyond else 0.0
-
-
-class Reader:
-    """Turns all trials known so far into evidence, afresh each time: what an end's trial says
-    of the others does not depend on which came first."""
-
-    def __init__(
-        self, bench: Bench, symptom: Symptom, history: History, good: Commit, classes: Classes
-    ) -> None:
-        self._bench, self._ledger, self._symptom = bench, bench.ledger, symptom
-        self._history = history
-        self._environment = bench.environments[symptom.task.name].fingerprint
-        self.shas = {i: c.sha for i, c in enumerate(history.commits)} | {GOOD: good.sha}
-        self.places = {c.sha: i for i, c in enumerate(history.commits)} | {good.sha: GOOD}
-        self._bits = Bits(bench.ledger, symptom)
-        self.classes = classes
-        # Positions that git cannot check out now: of no trial, and forgotten with this command.
-        self.unreachable: set[int] = set()
-
-    def stored(self) -> list[TrialRecord]:
-        """The trials that the ledger already holds: of the range, and of commits elsewhere that
-        cannot differ from one in it. What is derived is left to its evidence."""
-        found = self._ledger.trials(
-            commits=list(self.places), recipe=self._symptom.task.recipe,
-            environment=self._environment,
-        )  # fmt: skip
-        found += filter(None, map(self._ledger.trial, self.classes.trials))
-        ran = {(r.trial.ulid, self.position(r)) for r in found if not r.derived}
-        return [r for r in found if (r.derived, self.position(r)) not in ran]
-
-    def position(self, record: TrialRecord) -> int:
-        """Where a trial counts."""
-        elsewhere = self.classes.trials.get(record.trial.ulid)
-        at = self.places[record.trial.commit] if elsewhere is None else elsewhere
-        return self.classes.at(at)
-
-    def rows(self, position: int) -> list[TrialRecord]:
-        """Return the whole trials of that very commit, those derived from others too."""
-        rows = self._ledger.trials(
-            commit=self.shas[position], recipe=self._symptom.task.recipe,
-            environment=self._environment,
-        )  # fmt: skip
-        return [row for row in rows if not row.early_stopped]
-
-    def speaker(self, records: Sequence[TrialRecord], position: int) -> tuple[str, str]:
-        """Return the commits (hashes) whose trials tell of this one, and that ran for it: itself,
-        unless all that it has is derived, or only others of its class have any."""
-        own, rows = self.shas[position], self.rows(position)
-        if any(not row.derived for row in rows):
-            return own, own
-        at = self.classes.at(position)
-        ran = next(
-            (
-                record.trial.commit
-                for record in records
-                if self.position(record) == at
-                and self._symptom.reads(record) is not None
-                and not record.derived
-            ),
-            own,
-        )
-        return own if rows else ran, ran
-
-    def measured_parent(self, records: Sequence[TrialRecord], position: int) -> int:
-        """Return the nearest ancestor of a candidate for which a trial speaks."""
-        heard = {self.position(r) for r in records if self._symptom.reads(r) is not None}
-        ahead = list(self._history.parents[position]) or [GOOD]
-        for at in ahead:  # grows: the nearest first
-            if at == GOOD or self.classes.at(at) in heard:
-                return at
-            parents = self._history.parents[at] or (GOOD,)
-            ahead += [parent for parent in parents if parent not in ahead]
-        return GOOD
-
-    def ask(
-        self, records: list[TrialRecord], classes: Classes, limits: Limits
-    ) -> tuple[firstbad.Question, firstbad.Evidence]:
-        """What the statistics are asked, by all that the ledger knows now: the noise, too, is
-        what a second asking of the same question would find. `classes` are those of the range,
-        as far as its trials prove them by now."""
-        self.classes = classes
-        evidence = self.evidence(records)
-        question = firstbad.Question(
-            lineage=Lineage(self._history.parents),
-            confidence=limits.confidence,
-            noise=_noise(self._bench, self._symptom, self._environment, self.places),
-            binary=self._symptom.metric is None,
-            asked=self._symptom.asked,
-            floor=_floor(self._symptom, evidence),
-            prior=self.classes.weights,
-            place=self.classes.place,
-        )
-        return question, evidence
-
-    def evidence(self, records: list[TrialRecord]) -> firstbad.Evidence:
-        readings, mute = [], dict[int, int]()
-        for record in records:
-            position = self.position(record)
-            if record.outcome is None or record.outcome.kind is OutcomeKind.INTERRUPTED:
-                continue
-            if record.early_stopped:  # it has no summary; its epochs are heard elsewhere
-                continue
-            value = self._symptom.reads(record)
-            if value is not None:
-                draw = self._bits.draw(record) if self._symptom.bits_decide else None
-                readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
-                continue
-            if record.derived:  # it says nothing of a clock, and one that runs here may
-                continue
-            # A trial that was killed, or whose speed was disturbed, may be tried again; one
-            # that ended without a value will not give one the next time either.
-            spoilt = {Mark.DISTURBED, Mark.THROTTLED}.intersection(record.outcome.marks)
-            once = 1 if spoilt or record.outcome.kind is OutcomeKind.KILLED else MAX_KILLED
-            mute[position] = mute.get(position, 0) + once
-        heard = {reading.position for reading in readings}
-        silent = {p for p, n in mute.items() if n >= MAX_KILLED} | self.unreachable
-        untestable = frozenset(silent - heard)
-        sides: dict[int, str] = {}
-        if self._symptom.bits_decide:
-            placed = [(self.position(r), r) for r in records]
-            sides = self._bits.sides(placed, GOOD, len(self._history.commits) - 1)
-        return firstbad.Evidence(tuple(readings), untestable, sides)
-
-
-def _noise(
-    bench: Bench, symptom: Symptom, environment: str, places: dict[str, int]
-) -> firstbad.NoisePrior | None:
-    """What the whole ledger knows of this metric's noise, not only this range."""
-    if symptom.metric is None:
-        return None
-    rows: list[SummaryRow] = [
-        row
-        for row in bench.ledger.summaries(
-            symptom.task.name, symptom.metric.name, recipe=symptom.task.recipe
-        )
-        if row.environment == environment and usable(row, symptom.metric)
-    ]
-    found = noise(rows, places)
-    # Not `between`: by how much commits of the ledger differ, those of this range among them, is
-    # what is searched. Taken for jitter, no change would ever be beyond it.
-    return firstbad.NoisePrior(found.sd, found.dof) if found.known else None
-
-
-def _floor(symptom: Symptom, evidence: firstbad.Evidence) -> float:
-    if symptom.metric is None:
-        return 0.0
-    at_good = [r.value for r in evidence.readings if r.position == GOOD and np.isfinite(r.value)]
-    return symptom.metric.floor.at(float(np.median(at_good))) if at_good else 0.0

@@ -98,14 +98,14 @@ def signature(record: TrialRecord) -> str:
 
 
 def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
-    """Raises UsageError unless a task can be worse in this metric (None: in any)."""
+    """Raise UsageError unless a task can be worse in this metric (None: in any)."""
     if metric is None:
         return
-    known = [found for task in tasks if (found := task.metric(metric)) is not None]
-    if not known:
+    named = [each for task in tasks if (each := task.metric(metric)) is not None]
+    if not named:
         have = ", ".join(m.name for m in tasks[0].metrics if m.direction is not Direction.INFO)
         raise UsageError(f"no task has a judged metric {metric!r}", f"there are {have}")
-    if all(found.direction is Direction.INFO for found in known):
+    if all(each.direction is Direction.INFO for each in named):
         raise UsageError(
             f"{metric!r} has no direction, so nothing is worse",
             f'give it one in suite.toml: [metrics.{metric}] direction = "lower"',
@@ -121,45 +121,48 @@ def find_symptom(
     *,
     improved: bool = False,
 ) -> Symptom:
-    """What is worst at BAD against GOOD, among the given tasks and (if named) the one metric.
+    """Return what is worst at BAD against GOOD, among the given tasks and (if named) the one
+    metric.
 
     Raises CannotJudge where an end is not what it is said to be, with the sentence that says so;
     UsageError for an unknown metric.
     """
     must_be_judged(tasks, metric)
-    asked: list[_Asked] = []
+    symptoms: list[Symptom] = []
+    questions: list[rules.Question] = []
     refused: CannotJudge | None = None
     silent = True
     for task in tasks:
         if metric is not None and task.metric(metric) is None:
             continue
         here = bench.environments[task.name].fingerprint
-        at_good, at_bad = (_first(trials_of(bench, end, task, here)) for end in (good, bad))
-        silent = silent and not (at_good and at_bad)
+        # The first trials: the same ones however many the search itself has added since.
+        ends = [final_trials(bench, end, task, here)[:CHOOSING] for end in (good, bad)]
+        silent = silent and not all(ends)
         try:
-            crash = _crash(task, good, bad, at_good, at_bad)
+            crash = _crash(task, good, bad, *ends)
         except CannotJudge as error:
             refused = refused or error  # another task may still tell
             continue
         if crash is not None and not improved:
             return replace(crash, asked=CHOOSING if metric is None else 1)
-        for known in task.metrics:
-            if known.direction is Direction.INFO or metric not in (None, known.name):
+        for each in task.metrics:
+            if each.direction is Direction.INFO or metric not in (None, each.name):
                 continue
             if improved:
-                known = replace(known, direction=known.direction.opposite)
-            question = _question(bench.ledger, task, known, at_good, at_bad)
+                each = replace(each, direction=each.direction.opposite)
+            question = _question(bench.ledger, task, each, *ends)
             if question is not None:
-                asked.append(_Asked(Symptom(task, known, improved=improved), question))
+                symptoms.append(Symptom(task, each, improved=improved))
+                questions.append(question)
     # One budget over all that is compared: of a dozen metrics one always looks worse.
-    answers = rules.judge_many([item.question for item in asked])
-    found = [
-        (weight, item.symptom)
-        for item, answer in zip(asked, answers, strict=True)
-        if (weight := _weight(item, answer, named=metric is not None)) is not None
+    answers = rules.judge_many(questions)
+    weights = [
+        _weight(question, answer, named=metric is not None)
+        for question, answer in zip(questions, answers, strict=True)
     ]
-    if found:
-        return min(found, key=lambda pair: pair[0])[1]
+    if questions and min(weights) < math.inf:
+        return symptoms[weights.index(min(weights))]
     if refused is not None:
         raise refused
     if silent:
@@ -168,26 +171,21 @@ def find_symptom(
             f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
         )
     changed = "better" if improved else "worse"
-    same = [f"{item.symptom.task.name} {item.symptom.name}" for item in asked]
+    same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
     raise NotWorse(
         f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
         "name the metric with --metric, or other ends",
-        tuple(item.symptom for item in asked),
+        tuple(symptoms),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    symptom: Symptom
-    question: rules.Question
-
-
-def _first(records: list[TrialRecord]) -> list[TrialRecord]:
-    """The first trials of an end: the same ones whenever the same question is asked, however
-    many the search itself has added since."""
-    final = [r for r in records if r.outcome is not None and r.outcome.kind.final]
-    final = [r for r in final if not r.early_stopped]
-    return sorted(final, key=lambda r: r.trial.started)[:CHOOSING]
+def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
+    """Return the whole trials that tell of an end and need no repetition, oldest first."""
+    return [
+        record
+        for record in trials_of(bench, end, task, environment)
+        if record.outcome is not None and record.outcome.kind.final and not record.early_stopped
+    ]
 
 
 def _crash(
@@ -237,30 +235,30 @@ def _question(
     at_good: list[TrialRecord],
     at_bad: list[TrialRecord],
 ) -> rules.Question | None:
-    """BAD against GOOD in one metric; None where an end has no value of it. The noise is what
-    was known of it when the ends had been measured, BAD's own step left out."""
-    good, bad = _values(metric, at_good), _values(metric, at_bad)
+    """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
+    what was known of it when the ends had been measured, BAD's own step left out."""
+    rows = [
+        row
+        for row in ledger.summaries(task.name, metric.name, recipe=task.recipe)
+        if usable(row, metric)
+    ]
+    ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
+    good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
     if not good or not bad:
         return None
-    environment, end = at_good[0].trial.environment, at_bad[0].trial.commit
+    environment = at_good[0].trial.environment
     then = max(r.trial.started for r in (*at_good, *at_bad))
-    rows = [
-        r
-        for r in ledger.summaries(task.name, metric.name, recipe=task.recipe)
-        if r.environment == environment and r.started <= then and usable(r, metric)
-    ]
-    noise = baseline.noise([r for r in rows if r.commit != end], {})
-    if len(bad) > 1 and not noise.between:
-        noise = replace(baseline.noise(rows, {}), between=0.0)
+    known = [r for r in rows if r.environment == environment and r.started <= then]
+    noise = baseline.noise_beside(known, at_bad[0].trial.commit, {}, len(bad))
     return rules.Question(
-        [v for _, v in bad], [[v for _, v in good]],
+        [row.value for row in bad], [[row.value for row in good]],
         sign=metric.direction.sign, floor=metric.floor, noise=noise if noise.known else None,
-        seeds=[s for s, _ in bad], baseline_seeds=[[s for s, _ in good]],
+        seeds=[row.seed for row in bad], baseline_seeds=[[row.seed for row in good]],
     )  # fmt: skip
 
 
-def _weight(item: _Asked, answer: rules.Judgement, *, named: bool) -> float | None:
-    """How surely BAD is worse, as a p-value; None where it is the same or better.
+def _weight(question: rules.Question, answer: rules.Judgement, *, named: bool) -> float:
+    """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
     A metric that the person named is believed to be worse unless the ends prove that it is
     not: the search itself measures them more, and ends with "nothing changed" if that is so.
@@ -268,22 +266,17 @@ def _weight(item: _Asked, answer: rules.Judgement, *, named: bool) -> float | No
     p_value = answer.p_value if math.isfinite(answer.p_value) else 0.0
     if answer.kind in (VerdictKind.REGRESSED, VerdictKind.NOT_FINITE):
         return p_value
-    noise = item.question.noise
-    if answer.kind is VerdictKind.IMPROVED or (noise is not None and noise.exact):
-        return None
-    seems_worse = answer.effect * item.question.sign > 0
+    exact = question.noise is not None and question.noise.exact
+    if answer.kind is VerdictKind.IMPROVED or exact:
+        return math.inf
+    seems_worse = answer.effect * question.sign > 0
     if named or (answer.kind is VerdictKind.UNDECIDED and seems_worse):
         return 1.0 + p_value
-    return None
-
-
-def _values(metric: Metric, records: list[TrialRecord]) -> list[tuple[int, float]]:
-    rows = [(r.trial.seed, _row(r, metric)) for r in records]
-    return [(seed, row.value) for seed, row in rows if row is not None and usable(row, metric)]
+    return math.inf
 
 
 def _row(record: TrialRecord, metric: Metric) -> SummaryRow | None:
-    """The trial's summary of this metric as `usable` wants it."""
+    """Return the trial's summary of this metric as `usable` wants it."""
     if record.outcome is None or metric.name not in record.summaries:
         return None
     trial = record.trial

@@ -1,86 +1,203 @@
-"""One metric of a bisect: what is asked of it, what all trials say so far, and the trial it would
-run next. Several tracks share the trials of one search; none knows of the others."""
+"""One metric of a bisect: all trials of the range read as evidence, what the statistics make of
+them, and the trial that it would run next. Several tracks share the trials of one search; none
+knows of the others."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+from math import isfinite
+
+import numpy as np
+
+from celedger.bisection.bits import Traces
 from celedger.bisection.classes import Classes
-from celedger.bisection.curves import Curves, Placed
-from celedger.bisection.search import Limits, Reader
 from celedger.bisection.symptom import Symptom
-from celedger.model import Commit, TrialRecord
+from celedger.drift import baseline
+from celedger.drift.values import SPOILT
+from celedger.model import Commit, OutcomeKind, TrialRecord
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.trial import events
 from celedger.trial.runner import Bench
+
+MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
 class Track:
-    """The search for the first commit bad in one metric."""
+    """The search for the first commit bad in one metric.
+
+    What it derives is derived anew from all trials after each: what a trial of an end says of the
+    others does not depend on which came first, and a second search sees what the first one saw.
+    """
 
     def __init__(
-        self,
-        bench: Bench,
-        history: History,
-        good: Commit,
-        symptom: Symptom,
-        limits: Limits,
-        classes: Classes,
+        self, bench: Bench, history: History, good: Commit, symptom: Symptom, confidence: float
     ) -> None:
         self.symptom = symptom
-        self.reader = Reader(bench, symptom, history, good, classes)
         self.steps: list[tuple[int, tuple[float, ...]]] = []
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
-        self._limits = limits
-        self._curves = Curves(bench.ledger, [symptom])
-        self._bad = len(history.commits) - 1
-        self._placed = Placed(self._bad, ())
+        self.records: Sequence[TrialRecord]
+        self.classes: Classes
+        self._ledger, self._history, self._good = bench.ledger, history, good
+        self._environment = bench.environments[symptom.task.name].fingerprint
+        self._confidence, self._lineage = confidence, Lineage(history.parents)
+        self._traces = Traces(bench.ledger, symptom, self._lineage.bad)
         self._alike: tuple[frozenset[int], ...] = ()
 
     @property
     def posterior(self) -> firstbad.Posterior:
         return self.view.posterior
 
-    @property
-    def stored(self) -> int:
-        """How many trials tell something, whole or stopped."""
-        return len(self.evidence.readings) + len(self._placed.stopped)
+    def commit(self, position: int) -> Commit:
+        return self._good if position == GOOD else self._history.commits[position]
 
-    def hear(self, records: list[TrialRecord], classes: Classes) -> None:
-        """Take in all trials known so far, and the classes of the range that they prove."""
-        self.question, self.evidence = self.reader.ask(records, classes, self._limits)
-        placed = tuple((self.reader.position(r), r) for r in records)
-        self._placed = Placed(self._bad, placed)
-        self._alike = self._curves.alike(self._placed) if self.symptom.bits_decide else ()
-        self.view = equal_bits.view(self.question, self.evidence, self._alike)
+    def hear(
+        self,
+        records: Sequence[TrialRecord],
+        classes: Classes,
+        unreachable: Collection[int] = frozenset(),
+    ) -> None:
+        """Take in all trials known so far, the classes of the range that they prove, and the
+        positions that git cannot check out."""
+        self.records, self.classes = records, classes
+        placed = [(classes.position(record), record) for record in records]
+        self.evidence = evidence = self._evidence(placed, unreachable)
+        metric = self.symptom.metric
+        at_good = [r.value for r in evidence.readings if r.position == GOOD and isfinite(r.value)]
+        self.question = firstbad.Question(
+            lineage=self._lineage,
+            confidence=self._confidence,
+            noise=self._noise(),
+            binary=metric is None,
+            asked=self.symptom.asked,
+            floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
+            prior=classes.weights,
+            place=classes.place,
+        )
+        self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
+        self.view = equal_bits.view(self.question, evidence, self._alike)
 
-    def named(self, records: list[TrialRecord]) -> tuple[int, ...]:
-        """Return the commit that is named and, before it, its nearest measured parent."""
-        if self.posterior.state is not firstbad.State.FOUND:
-            return ()
-        return self.reader.measured_parent(records, self.posterior.leader), self.posterior.leader
+    def told_by(self, records: Sequence[TrialRecord]) -> int:
+        """Return how many of these trials tell something."""
+        return sum(self.symptom.reads(record) is not None for record in records)
 
-    def unrun(self, records: list[TrialRecord]) -> tuple[int, int] | None:
-        """Return which of these two has no trial of its own, and the seed of one that spoke for
-        it; None where both have."""
-        for position in self.named(records):
-            if position not in self.reader.unreachable and not self.reader.rows(position):
-                at = self.reader.classes.at(position)
-                spoke = (r for r in records if self.reader.position(r) == at)
-                return position, next(
-                    r.trial.seed for r in spoke if self.symptom.reads(r) is not None
-                )
-        return None
+    def expected_trials(self) -> float:
+        """Return how many trials the search will still take."""
+        return choice.expected_trials(self.question, self.evidence, self.posterior)
 
-    def pick(self, cost: choice.Cost) -> equal_bits.Pick | None:
-        """The next trial for this metric; None when it is answered, or no trial would tell."""
+    def pick(self, cost: choice.Cost) -> choice.Choice | None:
+        """Return the next trial for this metric; None when it is answered, or no trial would
+        tell."""
         return equal_bits.pick(self.question, self.evidence, self.view, cost)
 
-    def fellows(self, position: int) -> set[int]:
-        """The positions known to compute the same as this one."""
-        if not self.symptom.bits_decide:
-            return {position}
-        whole = draws.alike(self.evidence.readings, position)
-        return set(whole).union(
-            *(self._curves.fellows(self._placed, self._alike, at) for at in whole)
-        )
+    def fellows(self, position: int) -> frozenset[int]:
+        """Return the positions known to compute the same as this one."""
+        return draws.alike(self.evidence.readings, position, self._alike)
+
+    def enough(self, seed: int) -> events.Until:
+        """Return a test of a running trial of this seed: why it has told enough, or ""."""
+        placed = [(self.classes.position(record), record) for record in self.records]
+        enough = self._traces.enough(placed, seed)
+
+        def until(ulid: str) -> str:
+            part = self._traces.read(ulid)
+            if not enough(part):
+                return ""
+            return f"computed the same as another trial up to epoch {part[-1].number}"
+
+        return until
+
+    def named(self) -> tuple[int, ...]:
+        """Return the commit that is named and, before it, its nearest ancestor for which a trial
+        speaks."""
+        if self.posterior.state is not firstbad.State.FOUND:
+            return ()
+        tested = {reading.position for reading in self.evidence.readings}
+        leader = self.posterior.leader
+        ahead = list(self._history.parents[leader]) or [GOOD]
+        for at in ahead:  # grows: the nearest first
+            if at == GOOD or self.classes.at(at) in tested:
+                return at, leader
+            ahead += [p for p in self._history.parents[at] or (GOOD,) if p not in ahead]
+        return GOOD, leader
+
+    def unrun(self, unreachable: Collection[int]) -> tuple[int, int] | None:
+        """Return which of these two has no trial of its own, and the seed of one that spoke for
+        it; None where both have."""
+        for position in self.named():
+            if position not in unreachable and not self._own_trials(position):
+                return position, self._spoke(position)[0].trial.seed
+        return None
+
+    def speakers(self) -> list[tuple[str, str]]:
+        """Return for each of these two the commits (hashes) whose trials tell of it, and that ran
+        for it: itself, unless all that it has is derived, or only others of its class have any."""
+        speakers = []
+        for position in self.named():
+            own = ran = self.commit(position).sha
+            trials = self._own_trials(position)
+            if all(trial.derived for trial in trials):
+                measured = (r for r in self._spoke(position) if not r.derived)
+                ran = next((r.trial.commit for r in measured), own)
+            speakers.append((own if trials else ran, ran))
+        return speakers
+
+    def _own_trials(self, position: int) -> list[TrialRecord]:
+        """Return the whole trials of that very commit, those derived from others too."""
+        trials = self._ledger.trials(
+            commit=self.commit(position).sha, recipe=self.symptom.task.recipe,
+            environment=self._environment,
+        )  # fmt: skip
+        return [trial for trial in trials if not trial.early_stopped]
+
+    def _spoke(self, position: int) -> list[TrialRecord]:
+        """Return the trials of the commit's class that tell something."""
+        at = self.classes.at(position)
+        return [
+            record
+            for record in self.records
+            if self.classes.position(record) == at and self.symptom.reads(record) is not None
+        ]
+
+    def _evidence(
+        self, placed: Sequence[tuple[int, TrialRecord]], unreachable: Collection[int]
+    ) -> firstbad.Evidence:
+        readings: list[firstbad.Reading] = []
+        failed: Counter[int] = Counter()
+        for position, record in placed:
+            outcome = record.outcome
+            if outcome is None or outcome.kind is OutcomeKind.INTERRUPTED or record.early_stopped:
+                continue
+            value = self.symptom.reads(record)
+            if value is not None:
+                draw = self._traces.draw(record) if self.symptom.bits_decide else None
+                readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+            elif not record.derived:  # it says nothing of a clock, and one that runs here may
+                # A trial that was killed, or whose speed was disturbed, may be tried again; one
+                # that ended without a value will not give one the next time either.
+                again = outcome.kind is OutcomeKind.KILLED or SPOILT.intersection(outcome.marks)
+                failed[position] += 1 if again else MAX_KILLED
+        tested = {reading.position for reading in readings}
+        silent = {position for position, n in failed.items() if n >= MAX_KILLED}
+        untestable = frozenset((silent | set(unreachable)) - tested)
+        sides = draws.sides(readings, self._lineage.bad)
+        return firstbad.Evidence(tuple(readings), untestable, sides)
+
+    def _noise(self) -> firstbad.NoisePrior | None:
+        """Return what the whole ledger knows of this metric's noise, not only this range."""
+        metric, task = self.symptom.metric, self.symptom.task
+        if metric is None:
+            return None
+        rows = [
+            row
+            for row in self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
+            if row.environment == self._environment and baseline.usable(row, metric)
+        ]
+        noise = baseline.noise(rows, self.classes.positions)
+        # Not `between`: by how much commits of the ledger differ, those of this range among them,
+        # is what is searched. Taken for jitter, no change would ever be beyond it.
+        return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None

@@ -104,7 +104,7 @@ def courses(
         commits: The series to segment, oldest first; those without a value are skipped.
         lineage: Every commit that may have made a change, measured or not, oldest first
             [default: `commits`].
-        cache: As in `changepoints.detect_many`.
+        cache: As in `changepoints.detect`.
 
     Environments come in the order in which they were first used.
     """
@@ -129,7 +129,7 @@ def courses(
                 here, coverage = measured[own.commits], values.coverage(own)
                 series.append(_Series(record, each, environment, here, own.grouped, coverage))
         values.keep()
-    changes = changepoints.detect_many([each.values for each in series], cache)
+    changes = [changepoints.detect(each.values, cache) for each in series]
     pins = [r for r in ledger.baselines() if r.act is BaselineAct.PIN]
     return [_course(each, own, pins, gaps) for each, own in zip(series, changes, strict=True)]
 

@@ -7,7 +7,6 @@ group of commits, or that nothing changed), with levels and noise integrated out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,27 +48,28 @@ CONFIRMING = 4.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial takes: seconds per trial, plus the build where it has not been built.
+    """What a trial takes: seconds per trial, plus the build where it has not been built."""
 
-    `seconds` is one number, or one for every candidate and, last, for GOOD."""
-
-    seconds: float | Sequence[float] = 1.0
+    seconds: float = 1.0
     build: float = 0.0
     built: frozenset[int] = field(default_factory=frozenset)
 
     def at(self, position: int) -> float:
-        trial = self.seconds if isinstance(self.seconds, (int, float)) else self.seconds[position]
-        return float(trial) + (0.0 if position in self.built else self.build)
+        return self.seconds + (0.0 if position in self.built else self.build)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The next commit to measure, what it should tell, and why it."""
+    """The next commit to measure, and what it should tell."""
 
     position: int
-    gain: float
-    """Expected information in bits."""
-    reason: str
+    gain: float = 0.0
+    """Expected information in bits; 0 at an end of the range, or to confirm."""
+
+    @property
+    def whole(self) -> bool:
+        """Return True if the end of the trial is asked, and not only its first epochs."""
+        return self.gain == 0
 
 
 def choose(
@@ -81,24 +81,23 @@ def choose(
     bad = lineage.bad
     places = [reading.position for reading in evidence.readings]
     if places.count(GOOD) < FEWEST_GOOD:
-        return Choice(GOOD, 0.0, "the good end first")
+        return Choice(GOOD)
     if places.count(bad) < FEWEST_BAD:
-        return Choice(bad, 0.0, "the bad end first")
+        return Choice(bad)
     if posterior.state is not State.SEARCHING:
         return None
     tested = question.tested(evidence)
     hidden = evidence.untestable - tested
     belief = posterior.belief
     if belief is None:  # every reading is the same so far
-        here = GOOD if places.count(GOOD) <= places.count(bad) else bad
-        return Choice(here, 0.0, "the ends do not differ yet")
+        return Choice(GOOD if places.count(GOOD) <= places.count(bad) else bad)
     classes = inseparable(lineage, hidden)
     mass = np.bincount(classes, weights=posterior.probability)
     members = np.flatnonzero(classes == int(np.argmax(mass)))
     if mass.max() * (1 - posterior.no_change) >= question.confidence:
         missing = unconfirmed(lineage, members, hidden, tested)
         if missing:
-            return Choice(missing[0], 0.0, "the culprit and its parents are always measured")
+            return Choice(missing[0])  # the culprit and its parents are always measured
 
     useful = tested - draws.spare(evidence.readings, bad)
     positions = _positions(lineage, posterior, useful, frozenset(tested | hidden), cost)
@@ -128,14 +127,7 @@ def choose(
     best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
     if gain[best] < SMALLEST_GAIN:
         return None
-    position = positions[best]
-    if position in tested:
-        reason = "more trials here tell most"
-        if position in (GOOD, bad):
-            reason = "the level of this end is not known well enough"
-    else:
-        reason = "splits what is left best"
-    return Choice(position, float(gain[best]), reason)
+    return Choice(positions[best], float(gain[best]))
 
 
 def gains(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Floats:

@@ -6,7 +6,7 @@ caller's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,7 @@ def contradicted(lineage: Lineage, readings: Sequence[Reading], sides: Mapping[i
     end it repeats, or two that repeat each other on different sides."""
     ends = {GOOD, lineage.bad}
     own = [places for places in _places(readings).values() if len(places) > 1 and not places & ends]
-    apart = _parted(lineage, own)
+    apart = parted(lineage, own)
     for side in ("good", "bad"):
         positions = sorted(p for p, said in sides.items() if said == side and p != GOOD)
         if positions:
@@ -71,6 +71,16 @@ def contradicted(lineage: Lineage, readings: Sequence[Reading], sides: Mapping[i
             wrong: Bools = np.any(split.bad != (side == "bad"), axis=1)
             apart |= wrong[split.group]
     return apart
+
+
+def sides(readings: Sequence[Reading], bad: int) -> dict[int, str]:
+    """Return the positions that repeat the bits of one of the ends, and only one."""
+    ends: dict[int, set[str]] = {}
+    for places in _places(readings).values():
+        repeated = {name for end, name in ((GOOD, "good"), (bad, "bad")) if end in places}
+        for position in places - {GOOD, bad}:
+            ends.setdefault(position, set()).update(repeated)
+    return {position: names.pop() for position, names in ends.items() if len(names) == 1}
 
 
 def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
@@ -86,10 +96,13 @@ def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
     return kept
 
 
-def alike(readings: Sequence[Reading], position: int) -> frozenset[int]:
+def alike(
+    readings: Sequence[Reading], position: int, others: Sequence[frozenset[int]] = ()
+) -> frozenset[int]:
     """The positions whose bits are known to be those of `position`, itself among them: a trial
-    there tells something new only with a seed that none of them had."""
-    groups = [places for places in _places(readings).values() if len(places) > 1]
+    there tells something new only with a seed that none of them had. `others` are further sets of
+    positions that computed the same."""
+    groups = [places for places in (*_places(readings).values(), *others) if len(places) > 1]
     found = {position}
     while joined := [places for places in groups if places & found and not places <= found]:
         found.update(*joined)
@@ -132,8 +145,8 @@ def _places(readings: Sequence[Reading]) -> dict[int, set[int]]:
     return places
 
 
-def _parted(lineage: Lineage, groups: Sequence[set[int]]) -> Bools:
-    """(n,) which candidates put the members of one group on different sides."""
+def parted(lineage: Lineage, groups: Iterable[Collection[int]]) -> Bools:
+    """Return (n,) True where a candidate puts the members of one group on different sides."""
     apart = np.zeros(len(lineage), dtype=bool)
     for places in groups:
         split = lineage.split(sorted(places))

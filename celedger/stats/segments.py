@@ -1,6 +1,6 @@
 """Piecewise constant levels under robust noise: the exact segmentation on a grid of levels, and
 the posterior probability of a change at each place. Arrays in, arrays out; which changes are
-believed and what they mean is `changepoints`' business.
+reported and what they mean is `changepoints`' business.
 
 The model: x_t = level_t + scale_t * noise, level constant but for rare jumps. The loss of a
 residual u is that of Student's t, capped at the price of calling the value an outlier:
@@ -13,17 +13,14 @@ Fearnhead & Rigaill 2019 for capped losses), which is exact up to the grid's ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import lgamma, log, pi
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 FINE = 1 / 20
 """Grid step of the segmentation, in noise sds: the loss from rounding is below 0.001 a point."""
@@ -34,17 +31,13 @@ SCALE_STEPS = 8.0
 """Scales are rounded to 2^(1/8), so that a handful of loss tables serve every point."""
 HAZARD = 1 / 2000
 """Prior probability of a change at a commit."""
-REACH = 300
-"""Commits before and after a candidate that its posterior looks at."""
-CELLS = 32_768
-"""Levels that are worked on side by side: with fewer, the calls cost more than the work."""
 TIE = 1e-9
 """A difference of cost that is rounding: of equally cheap segments the longer one is taken."""
 FAR = 14.0
 """Loss above which a value counts as an outlier when the cap is set (about 5 sd at nu = 6)."""
 NUS = (2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 30.0)
 MOST_FITTED = 20_000
-"""Residuals that the fit of the noise's law looks at."""
+"""Residuals that the fit of the noise's distribution looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +48,19 @@ class Loss:
     cap: float = 9.0
 
     def of(self, residuals: Floats) -> Floats:
-        """Loss of residuals in units of the scale, not capped."""
+        """Return the loss of residuals in units of the scale, not capped."""
         loss: Floats = (self.nu + 1) * np.log1p(residuals * residuals / self.nu)
         return loss
-
-    def capped(self, residuals: Floats) -> Floats:
-        return np.minimum(self.of(residuals), self.cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Values snapped to a grid of `size` levels, and the loss of each level for each value.
-
-    `places[t]` is the grid position of x_t (it may lie outside the levels); `tables[k]` the loss
-    by distance in grid steps for scale class k, so that a value's losses over all levels are one
-    slice of one table, without copying."""
+    """The losses of values on a grid of `size` levels: those of value t are the `size` numbers of
+    `losses` from `starts[t]` on."""
 
     size: int
-    places: Ints
-    classes: Ints
-    tables: Floats
+    starts: Sequence[int]
+    losses: Floats
 
     @classmethod
     def of(cls, x: Floats, scale: Floats, loss: Loss, step: float) -> Grid:
@@ -87,125 +73,72 @@ class Grid:
         size = int(np.ceil((high - low) / step)) + 1
         reach = size + int(np.ceil(20 * unit / step))  # beyond it every loss is capped or equal
         places = np.rint(np.clip((x - low) / step, -reach, size + reach)).astype(np.int64)
-        rounded = np.rint(np.log2(scale / unit) * SCALE_STEPS).astype(np.int64)
-        least = int(rounded.min())
-        occurs = np.bincount(rounded - least) > 0
-        kinds = np.flatnonzero(occurs) + least
-        classes = (np.cumsum(occurs) - 1)[rounded - least]
+        # One table of losses by distance for each class of scales, one after another.
+        kinds, classes = np.unique(
+            np.rint(np.log2(scale / unit) * SCALE_STEPS), return_inverse=True
+        )
         distance = np.arange(-(size + reach), size + reach + 1) * step
         scales = unit * 2.0 ** (kinds / SCALE_STEPS)
-        tables = np.ascontiguousarray(loss.capped(distance[None, :] / scales[:, None]))
-        return cls(size, places, classes, tables)
-
-    def starts(self) -> Ints:
-        """Where in the tables, one after another, each value's losses begin: the distance of
-        level 0 to the value."""
-        width = self.tables.shape[1]
-        starts: Ints = self.classes * width + width // 2 - self.places
-        return starts
-
-    def near(self, first: int, end: int) -> tuple[int, int]:
-        """Return the range of levels that holds all that are near one of the values from `first`
-        to before `end`. At the others each of these values is an outlier, at the same price."""
-        reach = (self.tables < self.tables[:, -1:]).sum(axis=1)[self.classes[first:end]] // 2
-        places = self.places[first:end]
-        low, high = int((places - reach).min()), int((places + reach).max()) + 1
-        return min(max(0, low), self.size - 1), max(1, min(self.size, high))
+        tables = np.minimum(loss.of(distance / scales[:, None]), loss.cap)
+        starts = classes * distance.size + distance.size // 2 - places
+        return cls(size, starts.tolist(), tables.ravel())
 
 
-def segment(grids: Sequence[Grid], penalties: Sequence[float]) -> list[list[int]]:
-    """For each series the first indices of all segments but the first, of its cheapest
-    segmentation. Series of similar size are worked on side by side."""
-    paths = [_Path.of(grid, penalty) for grid, penalty in zip(grids, penalties, strict=True)]
-    pending = sorted(paths, key=lambda path: -path.grid.size)
-    while pending:
-        together = max(1, CELLS // pending[0].grid.size)
-        batch, pending = pending[:together], pending[together:]
-        _advance(sorted(batch, key=lambda path: -path.best.size))
-    return [path.changes() for path in paths]
+def segment(grid: Grid, penalty: float) -> list[int]:
+    """Return the first indices of all segments but the first, of the cheapest segmentation."""
+    size, losses = grid.size, grid.losses
+    cost = np.zeros(size)  # of the cheapest segmentation so far that ends at each level
+    best: list[np.intp] = []  # the cheapest level after each value
+    anew: list[float] = []  # what it costs to start anew after each value
+    for start in grid.starts:
+        if anew:
+            np.minimum(cost, anew[-1], out=cost)
+        cost += losses[start : start + size]
+        level = cost.argmin()
+        best.append(level)
+        anew.append(cost.item(level) + penalty)
+    starts, limits = np.array(grid.starts), np.array(anew)
+    changes = []
+    end = len(best)
+    while end > 0:
+        # The last segment began where it last was cheaper to start anew with its level.
+        going_on = np.cumsum(losses[starts[: end - 1] + best[end - 1]])
+        least = np.minimum.accumulate(np.concatenate(([0.0], limits[: end - 1] - going_on)))
+        began = np.flatnonzero(least[1:] < least[:-1] - TIE)
+        end = int(began[-1]) + 1 if began.size else 0
+        changes.append(end)
+    return changes[-2::-1]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Path:
-    """The segmentation of one series. `best[t]`: the level that ends the cheapest segmentation of
-    the values up to t; `limit[t]`: what it costs to start anew after t."""
+def change_probabilities(grid: Grid) -> Floats:
+    """Return for each value the posterior probability that the level changed before it.
 
-    grid: Grid
-    starts: Ints
-    penalty: float
-    best: Ints
-    limit: Floats
-
-    @classmethod
-    def of(cls, grid: Grid, penalty: float) -> _Path:
-        n = grid.places.size
-        return cls(grid, grid.starts(), penalty, np.zeros(n, dtype=np.int64), np.zeros(n))
-
-    def changes(self) -> list[int]:
-        """Return where the cheapest segmentation of the whole series changes its level."""
-        found = []
-        end = self._began(self.best.size)
-        while end > 0:
-            found.append(end)
-            end = self._began(end)
-        return found[::-1]
-
-    def _began(self, end: int) -> int:
-        """Return where the last segment begins in the cheapest segmentation that ends before `end`:
-        where it last was cheaper to start anew with its level than to go on."""
-        losses = self.grid.tables.ravel()[self.starts[: end - 1] + self.best[end - 1]]
-        anew = self.limit[: end - 1] - np.cumsum(losses)  # less what going on would have cost
-        least = np.minimum.accumulate(np.concatenate(([0.0], anew)))
-        starts = np.flatnonzero(least[1:] < least[:-1] - TIE)
-        return int(starts[-1]) + 1 if starts.size else 0
+    A hidden Markov model on the levels: stay with probability 1 - HAZARD, else jump to any level
+    alike. A jump makes what comes after independent of what was before, so that its probability is
+    HAZARD * P(values before) * P(values after) / P(all values).
+    """
+    likelihoods = np.exp(-0.5 * grid.losses)
+    before = _log_evidence(likelihoods, grid.size, grid.starts)
+    after = _log_evidence(likelihoods, grid.size, reversed(grid.starts))[::-1]
+    probabilities: Floats = HAZARD * np.exp(before[:-1] + after[:-1] - before[-1])
+    probabilities[0] = 0.0
+    return probabilities
 
 
-def _advance(paths: Sequence[_Path]) -> None:
-    """Find `best` and `limit` of several series, the longest first. `cost[i, g]`: of the cheapest
-    segmentation so far of series i whose last level is g."""
-    sizes = [path.grid.size for path in paths]
-    rows, offsets = _rows([path.grid.tables for path in paths], max(sizes))
-    lengths = [path.best.size for path in paths]
-    begins = _columns([p.starts + at for p, at in zip(paths, offsets, strict=True)])
-    penalty = np.array([path.penalty for path in paths])
-    best, limit = np.zeros(begins.shape, dtype=np.int64), np.zeros(begins.shape)
-    cost = np.where(np.arange(max(sizes)) < np.array(sizes)[:, None], 0.0, np.inf)
-    outside = cost.copy()  # of the grids of the smaller ones
-    begin = 0
-    for count in range(len(paths), 0, -1):  # so many series are that long
-        own, numbers = cost[:count], np.arange(count)
-        for t in range(begin, lengths[count - 1]):
-            if t:
-                np.minimum(own, limit[t - 1, :count, None], out=own)
-            own += rows[begins[t, :count]]
-            own += outside[:count]
-            best[t, :count] = cheapest = own.argmin(axis=1)
-            limit[t, :count] = own[numbers, cheapest] + penalty[:count]
-        begin = max(begin, lengths[count - 1])
-    for i, path in enumerate(paths):
-        path.best[:] = best[: lengths[i], i]
-        path.limit[:] = limit[: lengths[i], i]
-
-
-def _rows(tables: Sequence[Floats], width: int) -> tuple[Floats, list[int]]:
-    """(a view: row i of it are the `width` numbers from number i on of all tables, one after
-    another; where each of these begins)"""
-    sizes = [table.size for table in tables]
-    flat = np.concatenate([*(table.ravel() for table in tables), np.zeros(width)])
-    begins = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
-    return sliding_window_view(flat, width), begins
-
-
-def _columns(parts: Sequence[Ints]) -> Ints:
-    """A matrix with these columns, zeros below the shorter ones."""
-    matrix = np.zeros((max(part.size for part in parts), len(parts)), dtype=np.int64)
-    for i, part in enumerate(parts):
-        matrix[: part.size, i] = part
-    return matrix
+def _log_evidence(likelihoods: Floats, size: int, starts: Iterable[int]) -> Floats:
+    """Return the log probability of the first t values, for t = 0, 1, …"""
+    belief, ones = np.full(size, 1 / size), np.ones(size)
+    totals = [1.0]
+    for start in starts:
+        belief *= (1 - HAZARD) / totals[-1]
+        belief += HAZARD / size
+        belief *= likelihoods[start : start + size]
+        totals.append(belief.dot(ones))
+    return np.cumsum(np.log(totals))
 
 
 def level_of(x: Floats, scale: Floats, changes: list[int], loss: Loss) -> Floats:
-    """The level of each point: per segment the robust mean, from its median by reweighting."""
+    """Return the level of each point: per segment the robust mean, reweighted from its median."""
     starts = np.array([0, *changes])
     sizes = np.diff([*starts, x.size])
     medians = np.array([np.median(part) for part in np.split(x, changes)])
@@ -216,26 +149,23 @@ def level_of(x: Floats, scale: Floats, changes: list[int], loss: Loss) -> Floats
         weights[loss.of(residuals) > loss.cap] = 0
         total = np.add.reduceat(weights, starts)
         moved = np.add.reduceat(weights * x, starts)
-        level = np.repeat(
-            np.where(total > 0, moved / np.where(total > 0, total, 1), medians), sizes
-        )
+        means = np.where(total > 0, moved / np.where(total > 0, total, 1), medians)
+        level = np.repeat(means, sizes)
     return level
 
 
 def refit(residuals: Floats) -> tuple[Loss, float]:
-    """(the loss, the factor for the scale) that fit residuals best: maximum likelihood with a weak
-    prior on nu = 6, and a cap of -2 log of the share of outliers."""
+    """Return the loss, and the factor for the scale, that fit residuals best: maximum likelihood
+    with a weak prior on nu = 6, and a cap of -2 log of the share of outliers."""
     some = residuals[:: 1 + residuals.size // MOST_FITTED]
     typical = max(float(np.median(np.abs(some))) / 0.7, 1e-300)  # 0.7: that of a t with 6 dof
     squares = some[Loss().of(some / typical) <= FAR] ** 2
     best, nu, width = -np.inf, 6.0, 1.0
     for each in NUS:
-        fitted = typical**2
-        for _ in range(30):  # EM for the scale of a Student law
-            before, fitted = (
-                fitted,
-                float(np.mean((each + 1) * squares / (each + squares / fitted))),
-            )
+        fitted, before = typical**2, 0.0
+        for _ in range(30):  # EM for the scale of a Student distribution
+            before = fitted
+            fitted = float(np.mean((each + 1) * squares / (each + squares / before)))
             if abs(fitted - before) < 1e-4 * before:
                 break
         likelihood = squares.size * (_log_constant(each) - 0.5 * log(fitted))
@@ -250,143 +180,3 @@ def refit(residuals: Floats) -> tuple[Loss, float]:
 
 def _log_constant(nu: float) -> float:
     return lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(pi * nu)
-
-
-def change_mass(
-    grids: Sequence[Grid], centres: Sequence[Sequence[int]]
-) -> list[list[tuple[int, Floats]]]:
-    """For each candidate of each series, (first index, posterior probability that the level changed
-    at each index from there on), up to the middle between it and its neighbours. What is within
-    REACH of a candidate counts. All candidates are worked on side by side.
-
-    A hidden Markov model on the levels: stay with probability 1 - HAZARD, else jump to any level
-    alike. A jump makes what comes after independent of what was before, so that its probability is
-    HAZARD * P(values before) * P(values after) / P(all values).
-    """
-    likelihoods = [np.exp(-0.5 * grid.tables) for grid in grids]
-    windows = []
-    for series, (grid, own) in enumerate(zip(grids, centres, strict=True)):
-        starts = grid.starts()
-        edges = [1, *((a + b + 1) // 2 for a, b in pairwise(own)), starts.size]
-        windows += [
-            _Window.of(series, grid, starts, centre, low, high)
-            for centre, (low, high) in zip(own, pairwise(edges), strict=True)
-        ]
-    masses: list[Floats] = [np.empty(0)] * len(windows)
-    pending = sorted(range(len(windows)), key=lambda i: -windows[i].weights.size)
-    while pending:
-        together = max(1, CELLS // windows[pending[0]].weights.size)
-        batch, pending = pending[:together], pending[together:]
-        some = [windows[i] for i in batch]
-        before = _evidence([window.before() for window in some], likelihoods)
-        after = _evidence([window.after() for window in some], likelihoods)
-        for i, window, left, right in zip(batch, some, before, after, strict=True):
-            masses[i] = window.mass(left, right)
-    answers = iter(zip((window.low for window in windows), masses, strict=True))
-    return [[next(answers) for _ in own] for own in centres]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """Values to be seen one after another, by where their likelihoods begin. `weights`: what each
-    level counts before. The state is asked for after `pause` values."""
-
-    series: int
-    begins: Ints
-    weights: Floats
-    pause: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Evidence:
-    """`logs[t]`: log probability of the first t values of a run. `state`: what is believed of the
-    levels after `pause` of them, its sum is 1."""
-
-    logs: Floats
-    state: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Window:
-    """The surroundings of a candidate that may lie from `low` to before `high`: the values of one
-    series from number `first` on. Of the levels all that are near none of these values are alike:
-    one of them stands for all."""
-
-    series: int
-    first: int
-    low: int
-    high: int
-    begins: Ints
-    weights: Floats
-
-    @classmethod
-    def of(cls, series: int, grid: Grid, starts: Ints, centre: int, low: int, high: int) -> _Window:
-        first, end = max(0, centre - REACH), min(starts.size, centre + REACH)
-        lowest, highest = grid.near(first, end)
-        far = grid.size - (highest - lowest)
-        weights = np.ones(highest - lowest)
-        if far and lowest:
-            lowest, weights = lowest - 1, np.concatenate(([far], weights))
-        elif far:
-            weights = np.concatenate((weights, [far]))
-        low, high = max(low, first), min(high, end)
-        return cls(series, first, low, high, starts[first:end] + lowest, weights / grid.size)
-
-    def before(self) -> _Run:
-        """Return the values before `high`, in their order."""
-        count = self.high - self.first
-        return _Run(self.series, self.begins[:count], self.weights, count)
-
-    def after(self) -> _Run:
-        """Return the values from `low` on, the last one first."""
-        begins = self.begins[self.low - self.first :][::-1]
-        return _Run(self.series, begins, self.weights, begins.size - (self.high - self.low))
-
-    def mass(self, before: _Evidence, after: _Evidence) -> Floats:
-        """Return the probability of a change at each index from `low` on."""
-        stay = (1 - HAZARD) * float((before.state * after.state / self.weights).sum())
-        every = before.logs[-1] + after.logs[after.logs.size - 1 - (self.high - self.low)]
-        every += log(stay + HAZARD)
-        left = before.logs[self.low - self.first : -1]
-        right = after.logs[: -(self.high - self.low) - 1 : -1]
-        mass: Floats = HAZARD * np.exp(left + right - every)
-        return mass
-
-
-def _evidence(runs: Sequence[_Run], likelihoods: Sequence[Floats]) -> list[_Evidence]:
-    """The evidence of several runs, side by side. `belief[i, g]`: in the level g of run i, before
-    its next value is seen, and after."""
-    order = sorted(range(len(runs)), key=lambda i: -runs[i].begins.size)
-    longest_first = [runs[i] for i in order]
-    series = sorted({run.series for run in runs})
-    sizes = [run.weights.size for run in longest_first]
-    rows, offsets = _rows([likelihoods[i] for i in series], max(sizes))
-    offset = dict(zip(series, offsets, strict=True))
-    begins = _columns([run.begins + offset[run.series] for run in longest_first])
-    lengths = [run.begins.size for run in longest_first]
-    belief = np.zeros((len(runs), max(sizes)))
-    for i, run in enumerate(longest_first):
-        belief[i, : sizes[i]] = run.weights
-    jump = HAZARD * belief
-    states = [run.weights for run in longest_first]
-    pauses: dict[int, list[int]] = {}
-    for i, run in enumerate(longest_first):
-        pauses.setdefault(run.pause, []).append(i)
-    totals = np.ones((lengths[0] + 1, len(runs)))
-    begin = 0
-    for count in range(len(runs), 0, -1):  # so many runs are that long
-        own, jumps = belief[:count], jump[:count]
-        for t in range(begin, lengths[count - 1]):
-            own *= ((1 - HAZARD) / totals[t, :count])[:, None]
-            own += jumps
-            own *= rows[begins[t, :count]]
-            totals[t + 1, :count] = own.sum(axis=1)
-            for i in pauses.get(t + 1, ()):
-                states[i] = own[i, : sizes[i]] / totals[t + 1, i]
-        begin = max(begin, lengths[count - 1])
-    logs = np.cumsum(np.log(totals), axis=0)
-    found = {
-        i: _Evidence(logs[: lengths[place] + 1, place], states[place])
-        for place, i in enumerate(order)
-    }
-    return [found[i] for i in range(len(runs))]

@@ -1,21 +1,17 @@
-"""Same bits, same side; and what only looks like it."""
+"""Same bits, same side; what only looks like it; and when a running trial is the same as one that
+ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-import pytest
-
-from celedger.bisection.bits import Bits
+from celedger.bisection.bits import Epoch, Placed, Trace, Traces, agrees
 from celedger.bisection.symptom import Symptom
-from celedger.ledger import Ledger
 from celedger.model import (
     Command,
-    Commit,
     Direction,
-    Environment,
     Kind,
+    Mark,
     Metric,
     Outcome,
     OutcomeKind,
@@ -24,104 +20,159 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
+from celedger.stats import draws
 
-LOSS = Metric("val_loss", direction=Direction.LOWER, kind=Kind.QUALITY)
-SCORE = Metric("val_accuracy", direction=Direction.HIGHER, kind=Kind.QUALITY)
+LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)
+SCORE = Metric("score", direction=Direction.HIGHER, kind=Kind.QUALITY)
 TASK = Task("s", "t", (Command("main", ("true",)),), metrics=(LOSS, SCORE))
 GOOD, BAD = -1, 9
 
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path / "ledger.db", create=True) as opened:
-        opened.record_task(TASK)
-        opened.record_environment(Environment("e" * 64, {}))
-        yield opened
+A = (0.912345678901, 0.512345678902, 0.312345678903, 0.212345678904)
+B = (0.912345678901, 0.522345678902, 0.332345678903, 0.242345678904)  # parts from A at epoch 1
+LATE = (*A[:3], 0.412345678904)  # parts from A at the last epoch only
+COARSE, OTHER_COARSE = (0.9, 0.5, 0.25, 0.2), (0.9, 0.5, 0.3, 0.2)
 
 
-def trial(
-    ledger: Ledger,
-    number: int,
-    losses: Sequence[float],
-    prints: Sequence[str] = (),
-    scores: Sequence[float] = (),
-    seed: int = 0,
-) -> TrialRecord:
-    sha = f"{number + 1:040x}"
-    ulid = f"{number + 1:04d}{seed:02d}".rjust(26, "0")
-    ledger.record_commits([Commit(sha, sha, (), "Ada", 0, 0, "subject")])
-    ledger.start_trial(Trial(ulid, sha, TASK.recipe, "e" * 64, seed, Why.BISECT, 1.0, "here"))
-    for epoch, loss in enumerate(losses):
-        values = {"val_loss": loss} | ({"val_accuracy": scores[epoch]} if scores else {})
-        ledger.append(ulid, epoch, values, prints[epoch] if prints else None)
-    ledger.finish_trial(ulid, Outcome(OutcomeKind.OK, 2.0), {"val_loss": losses[-1]})
-    found = ledger.trial(ulid)
-    assert found is not None
-    return found
+class Ledger:
+    """Series of trials, as the ledger gives them. Those of fewer than four epochs were stopped."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, Sequence[float]]] = {}
+        self.prints: dict[str, Sequence[str]] = {}
+
+    def series(self, ulid: str) -> dict[str, list[tuple[int, float]]]:
+        return {name: list(enumerate(values)) for name, values in self.values[ulid].items()}
+
+    def fingerprints(self, ulid: str) -> dict[int, str]:
+        return dict(enumerate(self.prints[ulid]))
+
+    def trial(
+        self,
+        position: int,
+        losses: Sequence[float],
+        prints: Sequence[str] = (),
+        scores: Sequence[float] = (),
+        seed: int = 0,
+    ) -> tuple[int, TrialRecord]:
+        ulid = f"{len(self.values):04d}"
+        self.values[ulid] = {"loss": losses} | ({"score": scores} if scores else {})
+        self.prints[ulid] = prints
+        marks = () if len(losses) == 4 else (Mark.EARLY_STOPPED,)
+        trial = Trial(ulid, str(position), TASK.recipe, "e", seed, Why.BISECT, 1.0, "here")
+        outcome = Outcome(OutcomeKind.OK, 2.0, marks=marks)
+        return position, TrialRecord(trial, "s", "t", outcome, {}, len(losses))
+
+    def traces(self, metric: Metric = LOSS) -> Traces:
+        return Traces(self, Symptom(TASK, metric), BAD)  # type: ignore[arg-type]
+
+    def sides(self, placed: Placed, metric: Metric = LOSS) -> dict[int, str]:
+        traces = self.traces(metric)
+        readings = [draws.Reading(p, 0.0, r.trial.seed, traces.draw(r)) for p, r in placed]
+        return draws.sides(readings, BAD)
 
 
-FINE = (0.912345678901, 0.512345678902, 0.312345678903)
-OTHER = (0.912345678901, 0.522345678902, 0.332345678903)
+def test_a_commit_that_repeats_an_end_is_on_its_side() -> None:
+    ledger = Ledger()
+    ends = ledger.trial(GOOD, A), ledger.trial(BAD, B)
+    assert ledger.sides([*ends, ledger.trial(4, A), ledger.trial(5, B)]) == {4: "good", 5: "bad"}
 
 
-def sides(
-    ledger: Ledger, *trials: tuple[int, TrialRecord], metric: Metric = LOSS
-) -> dict[int, str]:
-    return Bits(ledger, Symptom(TASK, metric)).sides(trials, GOOD, BAD)
+def test_another_seed_and_what_repeats_both_ends_say_nothing() -> None:
+    ledger = Ledger()
+    ends = ledger.trial(GOOD, A), ledger.trial(BAD, B)
+    assert ledger.sides([*ends, ledger.trial(4, A, seed=1)]) == {}
+    assert ledger.sides([ends[0], ledger.trial(BAD, A), ledger.trial(4, A)]) == {}
 
 
-def test_a_commit_that_repeats_an_end_is_on_its_side(ledger: Ledger) -> None:
-    ends = (GOOD, trial(ledger, 0, FINE)), (BAD, trial(ledger, 9, OTHER))
-    middle = (4, trial(ledger, 4, FINE)), (5, trial(ledger, 5, OTHER))
-    assert sides(ledger, *ends, *middle) == {4: "good", 5: "bad"}
+def test_coarse_values_agree_by_chance_unless_fingerprints_make_them_sure() -> None:
+    ledger = Ledger()
+    ends = ledger.trial(GOOD, COARSE), ledger.trial(BAD, OTHER_COARSE)
+    assert ledger.sides([*ends, ledger.trial(4, COARSE)]) == {}
+    ends = ledger.trial(GOOD, COARSE, "abcd"), ledger.trial(BAD, OTHER_COARSE, "abef")
+    assert ledger.sides([*ends, ledger.trial(4, COARSE, "abcd")]) == {4: "good"}
 
 
-def test_another_seed_says_nothing(ledger: Ledger) -> None:
-    ends = (GOOD, trial(ledger, 0, FINE)), (BAD, trial(ledger, 9, OTHER))
-    assert sides(ledger, *ends, (4, trial(ledger, 4, FINE, seed=1))) == {}
+def test_a_broken_evaluation_leaves_the_parameters_as_they_were_and_is_not_good() -> None:
+    ledger = Ledger()
+    ends = ledger.trial(GOOD, A, "abcd"), ledger.trial(BAD, B, "abcd")
+    inside = ledger.trial(4, B, "abcd"), ledger.trial(5, LATE, "abcd")
+    assert ledger.sides([*ends, *inside]) == {4: "bad"}
 
 
-def test_what_repeats_both_ends_is_on_neither_side(ledger: Ledger) -> None:
-    ends = (GOOD, trial(ledger, 0, FINE)), (BAD, trial(ledger, 9, FINE))
-    assert sides(ledger, *ends, (4, trial(ledger, 4, FINE))) == {}
-
-
-def test_coarse_values_may_agree_by_chance(ledger: Ledger) -> None:
-    coarse, other = (0.9, 0.5, 0.25), (0.9, 0.5, 0.3)
-    ends = (GOOD, trial(ledger, 0, coarse)), (BAD, trial(ledger, 9, other))
-    assert sides(ledger, *ends, (4, trial(ledger, 4, coarse))) == {}
-
-
-def test_fingerprints_make_coarse_values_sure(ledger: Ledger) -> None:
-    coarse, other = (0.9, 0.5, 0.25), (0.9, 0.5, 0.3)
+def test_a_metric_is_compared_by_its_own_values_where_they_are_fine() -> None:
+    ledger = Ledger()
     ends = (
-        (GOOD, trial(ledger, 0, coarse, ("a", "b", "c"))),
-        (BAD, trial(ledger, 9, other, ("a", "d", "e"))),
+        ledger.trial(GOOD, A, scores=COARSE),
+        ledger.trial(BAD, A, scores=OTHER_COARSE),
     )
-    same = (4, trial(ledger, 4, coarse, ("a", "b", "c")))
-    assert sides(ledger, *ends, same) == {4: "good"}
+    inside = ledger.trial(4, A, scores=OTHER_COARSE)
+    assert ledger.sides([*ends, inside], SCORE) == {4: "bad"}
+    assert ledger.sides([*ends, inside]) == {}, "both ends have this loss"
+    assert ledger.sides([ends[0], ledger.trial(BAD, B), inside]) == {4: "good"}
 
 
-def test_a_broken_evaluation_leaves_the_parameters_as_they_were_and_is_not_good(
-    ledger: Ledger,
-) -> None:
-    prints = ("a", "b", "c")
-    ends = (
-        (GOOD, trial(ledger, 0, FINE, prints)),
-        (BAD, trial(ledger, 9, OTHER, prints)),
+def trace(losses: Sequence[float], prints: Sequence[str] = ()) -> Trace:
+    return tuple(
+        Epoch(e, prints[e] if prints else None, {"loss": v, "other": v / 3, "third": v / 7})
+        for e, v in enumerate(losses)
     )
-    third = (0.812345678901, 0.722345678902, 0.632345678903)
-    middle = (
-        (4, trial(ledger, 4, OTHER, prints)),
-        (5, trial(ledger, 5, third, prints)),
-    )
-    assert sides(ledger, *ends, *middle) == {4: "bad"}
 
 
-def test_a_metric_that_moved_alone_is_not_proven_by_the_others(ledger: Ledger) -> None:
-    ends = (
-        (GOOD, trial(ledger, 0, FINE, scores=(0.1, 0.2, 0.3))),
-        (BAD, trial(ledger, 9, FINE, scores=(0.1, 0.2, 0.2))),
+def test_a_beginning_agrees_only_when_it_is_sure() -> None:
+    assert agrees(trace(A[:1]), trace(A))
+    assert not agrees(trace(A), trace(A[:2])), "it has gone further already"
+    assert not agrees((), trace(A))
+    coarse = tuple(Epoch(e, None, {"loss": v}) for e, v in enumerate((0.5, 0.25)))
+    assert not agrees(coarse[:1], coarse), "coarse values agree by chance"
+    assert agrees(trace(A[:1], "abcd"), trace(A, "abcd"))
+    assert not agrees(trace(A[:1], "xbcd"), trace(A, "abcd"))
+
+
+def test_an_epoch_half_reported_may_still_become_the_same() -> None:
+    half = (*trace(A[:2]), Epoch(2, None, {"loss": A[2]}))
+    assert agrees(half, trace(A))
+    assert not agrees((*trace(A[:2]), Epoch(2, None, {"loss": 0.3})), trace(A))
+
+
+def enough(ledger: Ledger, placed: Placed, losses: Sequence[float], metric: Metric = LOSS) -> bool:
+    """Return whether a running trial with these losses, and a fingerprint each, has told enough."""
+    _, running = ledger.trial(0, losses, [str(v) for v in losses], [1.0] * len(losses))
+    traces = ledger.traces(metric)
+    return traces.enough(placed, 0)(traces.read(running.trial.ulid))
+
+
+def printed(ledger: Ledger, *trials: tuple[int, Sequence[float]]) -> Placed:
+    return [ledger.trial(p, v, [str(x) for x in v], [1.0] * len(v)) for p, v in trials]
+
+
+def test_a_trial_ends_once_it_repeats_another_past_the_parting() -> None:
+    ledger = Ledger()
+    placed = printed(ledger, (GOOD, A), (BAD, B))
+    assert not enough(ledger, placed, A[:1]), "the ends have not parted yet"
+    assert enough(ledger, placed, A[:2])
+    assert enough(ledger, placed, B[:2])
+    assert not enough(ledger, placed, (A[0], 0.7, 0.6)), "it repeats nothing and goes on"
+    assert not enough(ledger, placed, A[:2], SCORE), "in the score the ends never part"
+
+
+def test_a_change_that_acts_late_takes_the_proof_from_all_that_began_like_it() -> None:
+    ledger = Ledger()
+    placed = printed(ledger, (GOOD, A), (BAD, B), (5, LATE))
+    assert not enough(ledger, placed, A[:2])
+    assert enough(ledger, placed, A)
+
+
+def test_stopped_trials_lie_with_what_they_repeat() -> None:
+    ledger = Ledger()
+    own = (0.9, 0.61, 0.5, 0.4)
+    placed = printed(
+        ledger, (GOOD, A), (BAD, B), (2, A[:2]), (7, B[:3]), (4, own[:2]), (5, own[:3])
     )
-    middle = (4, trial(ledger, 4, FINE, scores=(0.1, 0.2, 0.2)))
-    assert sides(ledger, *ends, middle, metric=SCORE) == {4: "bad"}
+    alike = ledger.traces().alike(placed)
+    assert set(alike) == {frozenset({GOOD, 2}), frozenset({BAD, 7}), frozenset({4, 5})}
+
+
+def test_a_late_change_found_by_a_whole_trial_sets_the_stopped_ones_free() -> None:
+    ledger = Ledger()
+    placed = printed(ledger, (GOOD, A), (BAD, B), (2, A[:2]), (6, A[:2]), (6, LATE))
+    assert not any(GOOD in positions for positions in ledger.traces().alike(placed))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.stats import scan, segments
+from celedger.stats import changepoints, segments
 from celedger.stats.changepoints import detect
 
 RNG_SEED = 20242
@@ -140,13 +140,10 @@ def test_more_trials_of_a_commit_count_for_more() -> None:
 
 def test_the_simulated_limit_is_exceeded_as_rarely_as_it_says() -> None:
     random = np.random.default_rng(RNG_SEED)
-    limit = scan.limit(9, 2)
-    over = 0
-    for _ in range(3000):
-        x = random.normal(size=(9, 2))
-        _, t, _ = scan.strongest_split(x.sum(axis=1), (x**2).sum(axis=1), np.full(9, 2))
-        over += t > limit
-    assert over <= 3000 * scan.LEVEL * 2.2
+    limit = changepoints.limit(9, 2)
+    x = random.normal(size=(3000, 9, 2))
+    t, _ = changepoints.split_t(x.sum(axis=2), (x**2).sum(axis=(1, 2)), np.full(9, 2))
+    assert int((t.max(axis=1) > limit).sum()) <= 3000 * changepoints.LEVEL * 2.2
 
 
 def test_the_segmentation_is_the_cheapest_there_is() -> None:
@@ -155,9 +152,7 @@ def test_the_segmentation_is_the_cheapest_there_is() -> None:
     x = random.standard_t(3, 60) + np.repeat([0, 3, -1], 20)
     loss = segments.Loss(4.0, 9.0)
     grid = segments.Grid.of(x, np.ones(60), loss, segments.FINE)
-    rows = np.stack(
-        [grid.tables[0][s : s + grid.size] for s in grid.starts()]
-    ).cumsum(axis=0)  # fmt: skip
+    rows = np.stack([grid.losses[s : s + grid.size] for s in grid.starts]).cumsum(axis=0)
     rows = np.vstack([np.zeros(grid.size), rows])
     best, back = [0.0], [0]
     for end in range(1, 61):
@@ -171,7 +166,7 @@ def test_the_segmentation_is_the_cheapest_there_is() -> None:
     while at > 0:
         expected.append(at)
         at = back[at]
-    assert segments.segment([grid], [11.0]) == [expected[::-1]]
+    assert segments.segment(grid, 11.0) == expected[::-1]
 
 
 @given(

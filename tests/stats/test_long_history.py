@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from celedger.stats import long_history
-from celedger.stats.changepoints import detect, detect_many
-from celedger.stats.grouped import Grouped
+from celedger.stats.changepoints import detect
 from celedger.stats.long_history import STRIDE, Settled
 
 
@@ -23,7 +22,7 @@ def test_what_was_cached_gives_the_answer_that_nothing_cached_gives() -> None:
     cache: dict[str, Settled] = {}
     whole = series(260)
     for n in range(240, 260):
-        with_cache = detect_many([Grouped.of(whole[:n])], cache)[0]
+        with_cache = detect(whole[:n], cache)
         assert with_cache == detect(whole[:n])
     assert len(cache) == 1, "between two hundredths nothing old is derived again"
     assert 150 in with_cache.points[0].commits
@@ -33,21 +32,15 @@ def test_what_was_cached_gives_the_answer_that_nothing_cached_gives() -> None:
 def test_another_value_or_another_method_is_derived_anew(monkeypatch: object) -> None:
     cache: dict[str, Settled] = {}
     x = series(2 * STRIDE + 10)
-    detect_many([Grouped.of(x)], cache)
+    detect(x, cache)
     changed = x.copy()
     changed[7, 0] += 1e-12
-    detect_many([Grouped.of(changed)], cache)
+    detect(changed, cache)
     assert len(cache) == 2
     method = long_history._method
     try:
         long_history._method = lambda: b"of tomorrow"  # type: ignore[assignment]
-        detect_many([Grouped.of(x)], cache)
+        detect(x, cache)
     finally:
         long_history._method = method
     assert len(cache) == 3
-
-
-def test_histories_worked_on_side_by_side_have_the_answers_that_each_has_alone() -> None:
-    several = [series(n, seed) for seed, n in enumerate((30, 400, 90, 210, 26, 10))]
-    together = detect_many([Grouped.of(x) for x in several])
-    assert together == [detect(x) for x in several]
