@@ -104,6 +104,18 @@ class Grouped:
     def seeds(self) -> Ints | None:
         return self.layout.seeds
 
+    def scaled(self, factor: float) -> Grouped:
+        """Return the values times a factor."""
+        return Grouped(self.values * factor, self.layout)
+
+    def followed_by(self, other: Grouped) -> Grouped:
+        """Return the groups of both; seeds are known where they are in both."""
+        seeds = None
+        if self.seeds is not None and other.seeds is not None:
+            seeds = np.concatenate((self.seeds, other.seeds))
+        sizes = np.concatenate((self.sizes, other.sizes))
+        return Grouped(np.concatenate((self.values, other.values)), Layout(sizes, seeds))
+
     def where(self, keep: Bools) -> Grouped:
         """Return the values chosen by a mask; groups may become empty, none is dropped."""
         sizes = np.bincount(self.layout.group[keep], minlength=self.sizes.size)

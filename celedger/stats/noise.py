@@ -236,7 +236,7 @@ def _repeats_exactly(known: Grouped) -> bool:
     if known.seeds is not None and several.any():
         equal = known.values == first[known.layout.group]
         if not np.any(several & ~np.logical_and.reduceat(equal, known.layout.starts)) and all(
-            _fine(value) for value in first[several].tolist()
+            fine(value) for value in first[several].tolist()
         ):
             return not own.come_back()  # no seed has a say in it
     if own.repeats:
@@ -290,8 +290,8 @@ class _Own:
         return int((seen & ~self.same[order]).sum()) > self.neighbours / 20
 
 
-def _fine(value: float) -> bool:
-    """Too many digits for different draws of the noise to agree by chance."""
+def fine(value: float) -> bool:
+    """Return True if different draws of the noise hardly ever agree in so many digits."""
     return float(f"{value:.{COARSE}g}") != value
 
 
