@@ -63,12 +63,12 @@ class Layout:
     def by_size(self) -> list[tuple[Ints, Ints]]:
         """The numbers of the groups of each size but 0, and the places of their values, a row for
         each group."""
-        found = []
+        groups = []
         for size in np.flatnonzero(np.bincount(self.sizes)).tolist():
             if size:
                 numbers = np.flatnonzero(self.sizes == size)
-                found.append((numbers, self.starts[numbers][:, None] + np.arange(size)))
-        return found
+                groups.append((numbers, self.starts[numbers][:, None] + np.arange(size)))
+        return groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
