@@ -72,11 +72,11 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
     agreeing, keys = bench.reuse.compared(list(wanted.values()), task, environment)
     if not keys:
         return Classes(tuple(range(len(commits))), (1.0,) * len(commits), positions)
-    met = {sha: {trial.ulid for trial in found} for sha, found in agreeing.items()}
-    whole = {sha for sha, found in agreeing.items() if any(trial.whole for trial in found)}
+    met = {sha: {trial.ulid for trial in trials} for sha, trials in agreeing.items()}
+    whole = {sha for sha, trials in agreeing.items() if any(trial.whole for trial in trials)}
     for record in _unproven(bench, task, environment, agreeing):
         met[record.trial.commit].add(record.trial.ulid)
-    seen = {sha: tuple(by_sha[sha] for by_sha in keys.values()) for sha in wanted}
+    read = {sha: tuple(by_sha[sha] for by_sha in keys.values()) for sha in wanted}
 
     def same(one: str, other: str) -> bool:
         return one in whole and met[one] == met[other]
@@ -104,7 +104,7 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
         if at == GOOD or any(same(commit.sha, parent) for parent in parents):
             weights.append(0.0)
         elif any(
-            seen[commit.sha] == seen[parent] or (parent, commit.sha) in alike for parent in parents
+            read[commit.sha] == read[parent] or (parent, commit.sha) in alike for parent in parents
         ):
             weights.append(UNLIKELY)
         else:
@@ -117,12 +117,19 @@ def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classe
         )
     last = place[-1]
     place = [len(commits) - 1 if at == last else at for at in place]
-    elsewhere: dict[str, int] = {}  # a trial counts once: at the first commit that agrees
-    for sha in (good.sha, *(c.sha for c in commits)):
+    return Classes(tuple(place), tuple(weights), positions, _elsewhere(agreeing, positions))
+
+
+def _elsewhere(
+    agreeing: Mapping[str, Sequence[ReusableTrial]], positions: Mapping[str, int]
+) -> dict[str, int]:
+    """Return where the trials count that ran elsewhere: at the first commit that agrees, once."""
+    counted: dict[str, int] = {}
+    for sha, position in sorted(positions.items(), key=lambda item: item[1]):
         for trial in agreeing[sha]:
             if trial.commit not in positions:
-                elsewhere.setdefault(trial.ulid, positions[sha])
-    return Classes(tuple(place), tuple(weights), positions, elsewhere)
+                counted.setdefault(trial.ulid, position)
+    return counted
 
 
 def _unproven(
@@ -130,21 +137,21 @@ def _unproven(
 ) -> Iterator[TrialRecord]:
     """Trials of these commits of which nobody can say what would have ended as they did: their
     commits are like no other."""
-    known = {trial.ulid for found in agreeing.values() for trial in found}
+    proven = {trial.ulid for trials in agreeing.values() for trial in trials}
     for record in bench.ledger.trials(
         commits=agreeing, recipe=task.recipe, environment=environment
     ):
         done = record.outcome is not None and record.outcome.kind.final
-        if done and not record.derived and record.trial.ulid not in known:
+        if done and not record.derived and record.trial.ulid not in proven:
             yield record
 
 
 def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:
     """The first parents of the candidates that have none among the candidates."""
     repository = bench.checkouts.repository
-    found = {}
+    parents = {}
     for position, commit in enumerate(history.commits):
         if not history.parents[position] and commit.parents:
             sha = commit.parents[0]
-            found[position] = good if sha == good.sha else repository.commit(sha)
-    return found
+            parents[position] = good if sha == good.sha else repository.commit(sha)
+    return parents

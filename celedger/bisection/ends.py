@@ -31,18 +31,10 @@ _CHOOSING = (CHOOSING, CHOOSING)
 _PATIENCE = 3  # trials of the ends killed from outside before it is left at that
 
 
-@dataclass(frozen=True, slots=True)
-class EndTrial:
-    """A trial that an end still needs."""
-
-    commit: Commit
-    task: Task
-
-
 def lacking_ends(
     bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
-) -> list[EndTrial]:
-    """The trials of the two ends that the ledger lacks, GOOD first, seed by seed."""
+) -> list[tuple[Commit, Task]]:
+    """Return the commit and task of each trial that the ends still lack, GOOD first."""
     wanted = _NAMED if metric is not None else _CHOOSING
     lack = []
     for task in tasks:
@@ -51,7 +43,7 @@ def lacking_ends(
             # An end that does not run at all tells so with its first trial.
             if final and not any(r.ok for r in final):
                 continue
-            lack += [EndTrial(end, task)] * max(0, number - len(final))
+            lack += [(end, task)] * max(0, number - len(final))
     return lack
 
 
@@ -63,11 +55,9 @@ def measure_ends(
     ran: list[TrialRecord] = []
     killed = 0
     while killed < _PATIENCE and (lack := lacking_ends(bench, good, bad, tasks, metric)):
-        end = lack[0]
+        commit, task = lack[0]
         # What could be re-used would be in the ledger already.
-        record = bench.run(
-            end.commit, end.task, next_seed(bench, end.commit, end.task), reuse=False
-        )
+        record = bench.run(commit, task, next_seed(bench, commit, task), reuse=False)
         ran.append(record)
         killed += record.outcome is not None and not record.outcome.kind.final
     return ran
@@ -95,7 +85,7 @@ def bisect(
     metric: str | None,
     limits: Limits = Limits(),  # noqa: B008  frozen
 ) -> Report:
-    """The first bad commit in one metric, in whatever got worst with None. Raises as
+    """Return the first bad commit in one metric, or in whatever got worst with None. Raises as
     `bisect_many`."""
     asked = () if metric is None else (metric,)
     return bisect_many(bench, history, good, tasks, asked, limits).reports[0]

@@ -122,33 +122,34 @@ def conclude(
 ) -> Report:
     """Make the report of one metric and write it to the ledger. `spent` are the trials that this
     command ran; `stored` how many told something before."""
-    symptom, metric, evidence, posterior = (
-        track.symptom, track.symptom.metric, track.evidence, track.posterior,
-    )  # fmt: skip
+    report = replace(_report(history, good, track, spent), id=ulid, ended=now, stored=stored)
+    fresh = record(report)
+    asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
+    answer = [getattr(fresh, name) for name in asked]
+    same = [b for b in ledger.bisects() if [getattr(b, name) for name in asked] == answer]
+    if same and not spent:
+        return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to record
+    ledger.record_bisect(fresh)
+    return report
+
+
+def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialRecord]) -> Report:
+    symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
+    metric, commits = symptom.metric, history.commits
     sign = metric.direction.sign if metric is not None else 1
-    status, commits = _STATUS[posterior.state], history.commits
+    status = _STATUS[posterior.state]
     nothing = status == "nothing-changed"
     order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
-    effect, low, high = posterior.effect, posterior.effect_low, posterior.effect_high
-    at_bad = [r.value for r in evidence.readings if r.position == len(commits) - 1]
-    if metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
-        # The statistics then ask whether a commit is finite, and answer in rates.
-        effect = low = high = math.nan
-    low, high = sorted((sign * low, sign * high))
-    ancestors = track.question.lineage.ancestors
-    on_good = [
-        r.value
-        for r in evidence.readings
-        if math.isfinite(r.value) and not ancestors(r.position)[posterior.leader]
-    ]
+    level, effect, low, high = _effect(track, sign)
     between = None
     if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
         between = worse_between(history, good, track.question, evidence, sign)
     speakers = track.speakers()
-    stopped = [record for record in spent if record.early_stopped]
-    report = Report(
-        id=ulid,
-        ended=now,
+    stopped = [trial for trial in spent if trial.early_stopped]
+    measured = {track.commit(reading.position).sha for reading in evidence.readings}
+    return Report(
+        id="",
+        ended=0.0,
         suite=symptom.task.suite,
         task=symptom.task.name,
         metric=metric.name if metric is not None else "",
@@ -164,18 +165,15 @@ def conclude(
         ),
         no_change=posterior.no_change,
         confidence=track.question.confidence,
-        level=sign * float(np.mean(on_good)) if on_good else math.nan,
-        effect=sign * effect,
+        level=level,
+        effect=effect,
         low=low,
         high=high,
         trials=sum(not record.derived for record in spent),
         stopped=len(stopped),
-        stored=stored,
+        stored=0,
         epochs=sum(record.epochs for record in spent),
-        tried=len(
-            {track.commit(r.position).sha for r in evidence.readings}
-            | {r.trial.commit for r in stopped}
-        ),
+        tried=len(measured | {trial.trial.commit for trial in stopped}),
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
         still=track.expected_trials() if status == "undecided" else 0.0,
         posterior=tuple(np.asarray(posterior.probability).tolist()),
@@ -187,14 +185,24 @@ def conclude(
         between=between,
         ran=speakers[-1][1] if speakers else "",
     )
-    fresh = record(report)
-    asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
-    answer = [getattr(fresh, name) for name in asked]
-    same = [b for b in ledger.bisects() if [getattr(b, name) for name in asked] == answer]
-    if same and not spent:
-        return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to keep
-    ledger.record_bisect(fresh)
-    return report
+
+
+def _effect(track: Track, sign: int) -> tuple[float, float, float, float]:
+    """Return the mean of what is good, the effect and its interval, in the metric's direction."""
+    posterior, question = track.posterior, track.question
+    good = [
+        reading.value
+        for reading in track.evidence.readings
+        if math.isfinite(reading.value)
+        and not question.lineage.ancestors(reading.position)[posterior.leader]
+    ]
+    level = sign * float(np.mean(good)) if good else math.nan
+    at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
+    if track.symptom.metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
+        # The statistics then ask whether a commit is finite, and answer in rates.
+        return level, math.nan, math.nan, math.nan
+    low, high = sorted((sign * posterior.effect_low, sign * posterior.effect_high))
+    return level, sign * posterior.effect, low, high
 
 
 def _others(track: Track, effect: float, sign: int) -> tuple[Other, ...]:

@@ -80,9 +80,16 @@ class Symptom:
 class NotWorse(CannotJudge):
     """The ends ran, and BAD is worse in none of what was asked (`symptoms`)."""
 
-    def __init__(self, cause: str, hint: str, symptoms: tuple[Symptom, ...]) -> None:
-        super().__init__(cause, hint)
-        self.symptoms = symptoms
+    def __init__(
+        self, good: Commit, bad: Commit, symptoms: Sequence[Symptom], *, improved: bool
+    ) -> None:
+        changed = "better" if improved else "worse"
+        same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
+        super().__init__(
+            f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
+            "name the metric with --metric, or other ends",
+        )
+        self.symptoms = tuple(symptoms)
 
 
 def signature(record: TrialRecord) -> str:
@@ -170,13 +177,7 @@ def find_symptom(
             f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
             f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
         )
-    changed = "better" if improved else "worse"
-    same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
-    raise NotWorse(
-        f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
-        "name the metric with --metric, or other ends",
-        tuple(symptoms),
-    )
+    raise NotWorse(good, bad, symptoms, improved=improved)
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:

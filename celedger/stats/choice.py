@@ -116,12 +116,12 @@ def choose(
         apart = draws.contradicted(lineage, evidence.readings, evidence.sides)
         open_groups = np.zeros(len(belief.group))
         open_groups[belief.split.group[~apart]] = 1.0
-        told = (1 - posterior.no_change) * (_sided(share) @ (belief.group * open_groups))
-        told *= not doubted
+        located = (1 - posterior.no_change) * (_sided(share) @ (belief.group * open_groups))
+        located *= not doubted
         new = np.array([p not in tested for p in positions])
         between = np.array([p != GOOD and bool(apart[p]) for p in positions])
-        seen = np.where(between, 0.0, repeats * told + (1 - repeats) * gain)
-        gain = np.where(new, seen, gain)
+        expected = np.where(between, 0.0, repeats * located + (1 - repeats) * gain)
+        gain = np.where(new, expected, gain)
     chance = _testable(lineage, positions, tested, hidden)
     worth = gain * chance / np.array([cost.at(p) for p in positions])
     best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
@@ -173,8 +173,8 @@ def capacity(shift: float) -> float:
     """Bits one reading tells, levels `shift` sd of normal noise apart and equally likely."""
     x = np.linspace(-8, 8 + shift, 512)
     good, bad = (np.exp(-0.5 * (x - level) ** 2) / np.sqrt(2 * np.pi) for level in (0, shift))
-    told = _entropy((good + bad) / 2) - (_entropy(good) + _entropy(bad)) / 2
-    return float(told * (x[1] - x[0]) / np.log(2))
+    information = _entropy((good + bad) / 2) - (_entropy(good) + _entropy(bad)) / 2
+    return float(information * (x[1] - x[0]) / np.log(2))
 
 
 def _positions(
@@ -218,19 +218,19 @@ def _evenest(members: NDArray[np.int64], cumulated: Floats, closed: Bools) -> li
     """Of one stretch of a line: the open commits nearest its middle, ever further apart."""
     total = cumulated[-1]
     middle = int(np.searchsorted(cumulated, total / 2))
-    found = []
+    nearest = []
     for start, step in ((middle, 1), (middle - 1, -1)):
         at, jump = start, 1
         while 0 <= at < len(members):
             if not closed[members[at]]:
-                found.append(int(members[at]))
+                nearest.append(int(members[at]))
                 jump *= 2
                 at += step * jump
             else:
                 at += step
-            if len(found) > 40:
+            if len(nearest) > 40:
                 break
-    return found
+    return nearest
 
 
 def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[NDArray[np.int64], list[int]]:

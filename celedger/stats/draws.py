@@ -65,7 +65,7 @@ def contradicted(lineage: Lineage, readings: Sequence[Reading], sides: Mapping[i
     own = [places for places in _places(readings).values() if len(places) > 1 and not places & ends]
     apart = parted(lineage, own)
     for side in ("good", "bad"):
-        positions = sorted(p for p, said in sides.items() if said == side and p != GOOD)
+        positions = sorted(p for p, end in sides.items() if end == side and p != GOOD)
         if positions:
             split = lineage.split(positions)
             wrong: Bools = np.any(split.bad != (side == "bad"), axis=1)
@@ -85,15 +85,15 @@ def sides(readings: Sequence[Reading], bad: int) -> dict[int, str]:
 
 def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
     """The readings, of those between the ends only one for each draw, and none that an end has."""
-    seen = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
-    kept = []
+    drawn = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
+    once = []
     for reading in sorted(readings, key=lambda r: r.position):
         if reading.position not in (GOOD, bad) and reading.draw is not None:
-            if reading.draw in seen:
+            if reading.draw in drawn:
                 continue
-            seen.add(reading.draw)
-        kept.append(reading)
-    return kept
+            drawn.add(reading.draw)
+        once.append(reading)
+    return once
 
 
 def alike(
@@ -103,10 +103,10 @@ def alike(
     there tells something new only with a seed that none of them had. `others` are further sets of
     positions that computed the same."""
     groups = [places for places in (*_places(readings).values(), *others) if len(places) > 1]
-    found = {position}
-    while joined := [places for places in groups if places & found and not places <= found]:
-        found.update(*joined)
-    return frozenset(found)
+    positions = {position}
+    while joined := [places for places in groups if places & positions and not places <= positions]:
+        positions.update(*joined)
+    return frozenset(positions)
 
 
 def ends_repeat(readings: Sequence[Reading], bad: int) -> bool:
@@ -117,14 +117,14 @@ def ends_repeat(readings: Sequence[Reading], bad: int) -> bool:
 
 def spare(readings: Sequence[Reading], bad: int) -> frozenset[int]:
     """Tested positions that another one stands for: an end, or the oldest of equal bits."""
-    found: set[int] = set()
+    positions: set[int] = set()
     if all(r.draw is None for r in readings):
         return frozenset()
     for position in {r.position for r in readings} - {GOOD, bad}:
         others = alike(readings, position)
         if others & {GOOD, bad} or min(others) < position:
-            found.add(position)
-    return frozenset(found)
+            positions.add(position)
+    return frozenset(positions)
 
 
 def repeating(readings: Sequence[Reading], bad: int) -> float:

@@ -179,8 +179,8 @@ def e_bh(e_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:
     enough = order * alpha * np.arange(1, order.size + 1) >= order.size
     if not enough.any():
         return np.zeros(e_values.shape, dtype=bool)
-    found: NDArray[np.bool_] = e_values >= order[np.flatnonzero(enough)[-1]]
-    return found
+    discoveries: NDArray[np.bool_] = e_values >= order[np.flatnonzero(enough)[-1]]
+    return discoveries
 
 
 @lru_cache(maxsize=256)  # the metrics of a run ask for the same ones
@@ -194,6 +194,6 @@ def uniform(first: int, end: int, seed: int) -> NDArray[np.float64]:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-    found = (x >> np.uint64(11)).astype(float) * 2.0**-53 + 2.0**-54
-    found.flags.writeable = False
-    return found
+    numbers = (x >> np.uint64(11)).astype(float) * 2.0**-53 + 2.0**-54
+    numbers.flags.writeable = False
+    return numbers

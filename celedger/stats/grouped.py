@@ -63,12 +63,12 @@ class Layout:
     def by_size(self) -> list[tuple[Ints, Ints]]:
         """The numbers of the groups of each size but 0, and the places of their values, a row for
         each group."""
-        found = []
+        groups = []
         for size in np.flatnonzero(np.bincount(self.sizes)).tolist():
             if size:
                 numbers = np.flatnonzero(self.sizes == size)
-                found.append((numbers, self.starts[numbers][:, None] + np.arange(size)))
-        return found
+                groups.append((numbers, self.starts[numbers][:, None] + np.arange(size)))
+        return groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +103,18 @@ class Grouped:
     @property
     def seeds(self) -> Ints | None:
         return self.layout.seeds
+
+    def scaled(self, factor: float) -> Grouped:
+        """Return the values times a factor."""
+        return Grouped(self.values * factor, self.layout)
+
+    def followed_by(self, other: Grouped) -> Grouped:
+        """Return the groups of both; seeds are known where they are in both."""
+        seeds = None
+        if self.seeds is not None and other.seeds is not None:
+            seeds = np.concatenate((self.seeds, other.seeds))
+        sizes = np.concatenate((self.sizes, other.sizes))
+        return Grouped(np.concatenate((self.values, other.values)), Layout(sizes, seeds))
 
     def where(self, keep: Bools) -> Grouped:
         """Return the values chosen by a mask; groups may become empty, none is dropped."""

@@ -70,31 +70,31 @@ class Lineage:
 
     def ancestors(self, position: int) -> Bools:
         """(n,) which candidates, were they the first bad commit, make `position` bad."""
-        found = np.zeros(len(self), dtype=bool)
+        members = np.zeros(len(self), dtype=bool)
         if position == GOOD:
-            return found
+            return members
         if self.linear:
-            found[: position + 1] = True
-            return found
-        stack, seen = [position], {position}
+            members[: position + 1] = True
+            return members
+        stack, visited = [position], {position}
         while stack:
             for parent in self.parents[stack.pop()]:
-                if parent not in seen:
-                    seen.add(parent)
+                if parent not in visited:
+                    visited.add(parent)
                     stack.append(parent)
-        found[list(seen)] = True
-        return found
+        members[list(visited)] = True
+        return members
 
     def descends(self, position: int, ancestor: int) -> bool:
         """Whether `ancestor` is `position` itself or above it; looks at what lies between."""
-        stack, seen = [position], {position}
+        stack, visited = [position], {position}
         while stack:
             here = stack.pop()
             if here == ancestor:
                 return True
             for parent in self.parents[here]:
-                if parent >= ancestor and parent not in seen:
-                    seen.add(parent)
+                if parent >= ancestor and parent not in visited:
+                    visited.add(parent)
                     stack.append(parent)
         return False
 

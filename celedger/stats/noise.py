@@ -80,22 +80,22 @@ def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
     commits left out); with few or none, it is the trimmed differences between successive commits,
     which a few real steps do not inflate.
     """
-    known = _finite(groups, seeds)
-    n = known.values.size
+    grouped = _finite(groups, seeds)
+    n = grouped.values.size
     if n == 0:
         return UNKNOWN
-    if _repeats_exactly(known):
-        return _deterministic(known)
-    within, dof, keep = _within(known)
+    if _repeats_exactly(grouped):
+        return _deterministic(grouped)
+    within, dof, keep = _within(grouped)
     outliers = int((~keep).sum())
-    if dof < TRIMMED_DOF * (len(known) - 1):  # the neighbours know more than the few repeats
-        differences = np.diff(known.means())
+    if dof < TRIMMED_DOF * (len(grouped) - 1):  # the neighbours know more than the few repeats
+        differences = np.diff(grouped.means())
         if np.any(differences != 0):
-            single = of_differences(differences) / math.sqrt(np.mean(1 / known.sizes))
+            single = of_differences(differences) / math.sqrt(np.mean(1 / grouped.sizes))
             return Noise(single, TRIMMED_DOF * differences.size, False, n)
     if dof == 0 or within == 0:  # one value, or ties too few to call it deterministic
         return Noise(math.nan, 0.0, False, n)
-    between, dof = _between(known.groups_where(keep), within, dof)
+    between, dof = _between(grouped.groups_where(keep), within, dof)
     return Noise(within, dof, False, n, between, outliers)
 
 
@@ -117,8 +117,8 @@ def pool_beside(known: Grouped, own: int, trials: int) -> Noise:
 
 def deterministic(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> bool:
     """Return what `pool` says of this, without the rest."""
-    known = _finite(groups, seeds)
-    return bool(known.values.size) and _repeats_exactly(known)
+    grouped = _finite(groups, seeds)
+    return bool(grouped.values.size) and _repeats_exactly(grouped)
 
 
 def of_differences(differences: NDArray[np.float64]) -> float:
@@ -126,26 +126,26 @@ def of_differences(differences: NDArray[np.float64]) -> float:
     three quarters of them, scaled to the normal law, so that a few steps do not count. Of a
     metric with few possible values (some differences are 0), half their distance at least."""
     size = np.sort(np.abs(differences))
-    kept = size[: max(1, math.ceil(TRIM * size.size))]
-    share = kept.size / size.size
+    inliers = size[: max(1, math.ceil(TRIM * size.size))]
+    share = inliers.size / size.size
     # E(|z| given |z| < its `share` quantile) for z ~ N(0, 1)
     cut = NormalDist().inv_cdf((1 + share) / 2) if share < 1 else math.inf
     mean = 2 * (1 - math.exp(-(cut**2) / 2)) / math.sqrt(2 * math.pi) / share
-    sd = float(kept.mean()) / mean / math.sqrt(2.0)
+    sd = float(inliers.mean()) / mean / math.sqrt(2.0)
     if size[0] == 0 and size[-1] > 0:
         return max(sd, 0.5 * float(size[size > 0][0]))
     return sd
 
 
-def collapse(known: Grouped) -> Grouped:
+def collapse(grouped: Grouped) -> Grouped:
     """Successive commits that repeat each other exactly become one: ten commits with the same
     three values are three observations, not thirty. Repeats of one seed count once, too."""
-    values = known.values.tolist()
-    seeds = None if known.seeds is None else known.seeds.tolist()
+    values = grouped.values.tolist()
+    seeds = None if grouped.seeds is None else grouped.seeds.tolist()
     runs: list[dict[int, float]] = []
     before: dict[int, float] = {}
     end = 0
-    for size in known.sizes.tolist():
+    for size in grouped.sizes.tolist():
         start, end = end, end + size
         if seeds is None:
             own = dict(enumerate(sorted(set(values[start:end]))))
@@ -226,22 +226,22 @@ def _finite(groups: Groups | Grouped, seeds: Seeds | None) -> Grouped:
     return finite if finite.sizes.all() else finite.groups_where(finite.sizes > 0)
 
 
-def _repeats_exactly(known: Grouped) -> bool:
+def _repeats_exactly(grouped: Grouped) -> bool:
     """Same seed, same value. Repeats within a commit decide where there are any; otherwise
     most successive commits must agree with each other, three of them at least. And values hardly
     ever come back after others: that is how a noisy metric of few possible values looks."""
-    own = _Own.of(known)
-    several = known.sizes > 1
-    first = known.values[known.layout.starts]
-    if known.seeds is not None and several.any():
-        equal = known.values == first[known.layout.group]
-        if not np.any(several & ~np.logical_and.reduceat(equal, known.layout.starts)) and all(
-            _fine(value) for value in first[several].tolist()
+    own = _Own.of(grouped)
+    several = grouped.sizes > 1
+    first = grouped.values[grouped.layout.starts]
+    if grouped.seeds is not None and several.any():
+        equal = grouped.values == first[grouped.layout.group]
+        if not np.any(several & ~np.logical_and.reduceat(equal, grouped.layout.starts)) and all(
+            fine(value) for value in first[several].tolist()
         ):
             return not own.come_back()  # no seed has a say in it
     if own.repeats:
         # Without seeds two equal values may be those of two seeds, on a metric of few values.
-        sure = own.equal_repeats == own.repeats >= (2 if known.seeds is None else 1)
+        sure = own.equal_repeats == own.repeats >= (2 if grouped.seeds is None else 1)
     else:
         sure = own.agreeing >= 3 and own.agreeing > own.neighbours / 2
     return sure and not own.come_back()
@@ -262,12 +262,12 @@ class _Own:
     neighbours: int
 
     @classmethod
-    def of(cls, known: Grouped) -> _Own:
-        firsts = known.layout.firsts
+    def of(cls, grouped: Grouped) -> _Own:
+        firsts = grouped.layout.firsts
         again = firsts != np.arange(firsts.size)
-        equal_repeats = int((known.values == known.values[firsts])[again].sum())
-        seed = known.seeds if known.seeds is not None else np.zeros_like(firsts)
-        seed, commit, value = seed[~again], known.layout.group[~again], known.values[~again]
+        equal_repeats = int((grouped.values == grouped.values[firsts])[again].sum())
+        seed = grouped.seeds if grouped.seeds is not None else np.zeros_like(firsts)
+        seed, commit, value = seed[~again], grouped.layout.group[~again], grouped.values[~again]
         order = np.argsort(seed, kind="stable")
         seed, commit, value = seed[order], commit[order], value[order]
         after = np.zeros(seed.size, dtype=bool)
@@ -285,64 +285,64 @@ class _Own:
         """Return True if values of a seed come back after others too often."""
         order = np.lexsort((self.commit, self.value, self.seed))
         seed, value = self.seed[order], self.value[order]
-        seen = np.zeros(seed.size, dtype=bool)
-        seen[1:] = (seed[1:] == seed[:-1]) & (value[1:] == value[:-1])
-        return int((seen & ~self.same[order]).sum()) > self.neighbours / 20
+        again = np.zeros(seed.size, dtype=bool)
+        again[1:] = (seed[1:] == seed[:-1]) & (value[1:] == value[:-1])
+        return int((again & ~self.same[order]).sum()) > self.neighbours / 20
 
 
-def _fine(value: float) -> bool:
-    """Too many digits for different draws of the noise to agree by chance."""
+def fine(value: float) -> bool:
+    """Return True if different draws of the noise hardly ever agree in so many digits."""
     return float(f"{value:.{COARSE}g}") != value
 
 
-def _deterministic(known: Grouped) -> Noise:
+def _deterministic(grouped: Grouped) -> Noise:
     """What a deterministic metric varies by when its numbers are drawn anew: its spread over
     seeds, or over commits where those have drawn anew often, or most of the time."""
-    n = known.values.size
-    runs = collapse(known)
+    n = grouped.values.size
+    runs = collapse(grouped)
     within, dof, keep = _within(runs)
     if dof > 0:
         sure = dof if within > 0 else math.inf
         return Noise(within, sure, True, n, 0.0, int((~keep).sum()))
     means = runs.means()
-    often = means.size >= 3 and 2 * (means.size - 1) > len(known) - 1
+    often = means.size >= 3 and 2 * (means.size - 1) > len(grouped) - 1
     if often or means.size >= RUNS_FOR_NOISE:
         return Noise(of_differences(np.diff(means)), TRIMMED_DOF * (means.size - 1), True, n)
     return Noise(0.0, math.inf, True, n)
 
 
-def _within(known: Grouped) -> tuple[float, float, Bools]:
+def _within(grouped: Grouped) -> tuple[float, float, Bools]:
     """(sd, degrees of freedom, which commits are no outliers) from the repeats within commits."""
-    dof = (known.sizes - 1).astype(float)
+    dof = (grouped.sizes - 1).astype(float)
     keep = np.ones(dof.size, dtype=bool)
     if not dof.any():
         return math.nan, 0.0, keep
-    squares = known.squares()
+    squares = grouped.squares()
     repeated = dof > 0
     if repeated.sum() >= 4:  # with fewer commits nothing says which of them is the odd one
         half, limit = np.full(dof.size, np.nan), np.full(dof.size, np.inf)
-        for numbers, places in known.layout.by_size:
+        for numbers, places in grouped.layout.by_size:
             if (own := places.shape[1] - 1) > 0:
                 half[numbers] = chi_square_quantile(0.5, own)
                 limit[numbers] = chi_square_quantile(REJECTED_ABOVE / dof.size, own)
         typical = np.median(squares[repeated] / half[repeated])
         for _ in range(10):
-            kept = squares <= limit * typical if typical > 0 else keep
-            if (kept == keep).all():
+            inliers = squares <= limit * typical if typical > 0 else keep
+            if (inliers == keep).all():
                 break
-            keep = kept
+            keep = inliers
             typical = squares[keep].sum() / dof[keep].sum()
     variance = squares[keep].sum() / dof[keep].sum()
     return math.sqrt(variance), float(dof[keep].sum()), keep
 
 
-def _between(known: Grouped, within: float, dof: float) -> tuple[float, float]:
+def _between(grouped: Grouped, within: float, dof: float) -> tuple[float, float]:
     """(sd of commits beyond their repeats, degrees of freedom of the whole). 0 unless the
     neighbours differ by clearly more than their repeats explain (F test)."""
-    if len(known) < 5 or within == 0:
+    if len(grouped) < 5 or within == 0:
         return 0.0, dof
-    of_repeats = within**2 * float(np.mean(1 / known.sizes))
-    steps = np.diff(known.means())
+    of_repeats = within**2 * float(np.mean(1 / grouped.sizes))
+    steps = np.diff(grouped.means())
     # Less their middle: a slow drift is what the pinned baseline is for, not noise to hide it.
     of_commits = of_differences(steps - np.median(steps)) ** 2
     commits_dof = TRIMMED_DOF * steps.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from celedger.bisection.between import Between, worse_between
 from celedger.model import Commit
@@ -43,6 +44,7 @@ def test_a_stretch_that_is_worse_than_both_ends_is_found() -> None:
     assert all(b.value > b.good + 3 and b.value > b.bad + 3 for b in inside)
 
 
+@pytest.mark.matrix
 def test_noise_alone_is_seldom_taken_for_one() -> None:
     history, rng = line(10), np.random.default_rng(5)
     alarms = [ask(history, dict.fromkeys(range(GOOD, 10), 10.0), rng) for _ in range(200)]

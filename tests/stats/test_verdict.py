@@ -247,7 +247,7 @@ def same(a: Judgement, b: Judgement) -> None:
 
 
 @given(head=group, baseline=baselines, power=st.integers(-6, 6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_unit_does_not_matter(
     head: list[float], baseline: list[list[float]], power: int
 ) -> None:
@@ -261,7 +261,7 @@ def test_the_unit_does_not_matter(
 
 
 @given(head=group, baseline=baselines, shift=value)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_zero_does_not_matter_where_the_floor_is_absolute(
     head: list[float], baseline: list[list[float]], shift: float
 ) -> None:
@@ -271,7 +271,7 @@ def test_the_zero_does_not_matter_where_the_floor_is_absolute(
 
 
 @given(head=group, baseline=baselines)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_flip_of_sign_and_direction_changes_nothing(
     head: list[float], baseline: list[list[float]]
 ) -> None:
@@ -283,7 +283,7 @@ def test_a_flip_of_sign_and_direction_changes_nothing(
 
 
 @given(head=group, baseline=baselines, random=st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_order_of_measurement_within_a_commit_does_not_matter(
     head: list[float], baseline: list[list[float]], random
 ) -> None:
