@@ -30,7 +30,6 @@ from celedger.cli import (
     preflight,
     profile,
     reading,
-    table,
     unix,
     watch,
     worker,
@@ -43,7 +42,7 @@ from celedger.errors import CeledgerError, Status
 _VERBS = (
     init.init, allow.allow, run_verb.run, reading.log, reading.show, reading.diff, reading.drift,
     check.check, bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight,
-    noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
+    noise.noise, reading.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
 )  # fmt: skip
 _GROUPS = {"baseline": baseline.app, "plot": plot.app, "hook": hook.app}
 

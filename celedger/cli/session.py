@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celedger.config import Config
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
-    from celedger.model import Task
+    from celedger.model import Task, Why
     from celedger.repo import Repository
     from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
@@ -195,6 +195,30 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
 
 
 @contextmanager
+def set_bench(
+    session: Session,
+    verb: str,
+    names: Sequence[str] | None,
+    *,
+    only: Sequence[str] | None = None,
+    why: Why | None = None,
+) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
+    """Yield a bench for the named tasks of the suite, all when none is named, and the tasks."""
+    from celedger import suite as suites
+    from celedger.model import Why
+    from celedger.trial import workplace
+
+    settings = session.config
+    suite = suites.load(suites.find(None, settings, session.repository.root))
+    tasks = workplace.choose_tasks(suite, names or (), only or ())
+    with workplace.set_bench(
+        session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
+        tell=warn, why=why or Why.RUN, label=f"celedger {verb}",
+    ) as bench:  # fmt: skip
+        yield bench, tasks
+
+
+@contextmanager
 def diagnosing(
     options: Options,
     verb: str,
@@ -203,27 +227,22 @@ def diagnosing(
     tasks: Sequence[str] = (),
     device: str | None = None,
 ) -> Iterator[Looking]:
-    """A session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named (all of
-    the suite when none is). The folder of its runs is kept where they cannot be judged."""
+    """Yield a session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named
+    (all of the suite when none is). The folder of its runs is kept where they cannot be judged."""
     import shutil
     import tempfile
 
-    from celedger import suite as suites
     from celedger.errors import CannotJudge
-    from celedger.trial.workplace import choose_tasks, set_bench
 
     with writing(options, suite=suite, device=device) as session:
-        repository, settings, ledger = session.repository, session.config, session.ledger
-        chosen = suites.load(suites.find(None, settings, repository.root))
-        picked = choose_tasks(chosen, tasks)
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
         failed = False
         try:
-            with set_bench(
-                repository, ledger, settings, chosen, picked, gate=session.gate, tell=warn,
-                label=f"celedger {verb}",
-            ) as bench:  # fmt: skip
-                yield Looking(repository, settings, ledger, session.gate, bench, picked, folder)
+            with set_bench(session, verb, tasks) as (bench, chosen):
+                yield Looking(
+                    session.repository, session.config, session.ledger, session.gate, bench,
+                    chosen, folder,
+                )  # fmt: skip
         except CannotJudge:
             failed = any(folder.rglob("log.txt"))
             if failed:

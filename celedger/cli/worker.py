@@ -101,8 +101,7 @@ def queue(
     from celedger.repo import Repository
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
-    from celedger.views import export
-    from celedger.views.queue import Queue, queue_json, queue_text
+    from celedger.views.queue import Queue
 
     command: Options = context.obj
     repository = Repository.open(command.repository)
@@ -115,9 +114,7 @@ def queue(
     else:
         tell_if_gone(command, repository, settings)
     waits = held_back(repository, settings) if notes else ""
-    found = Queue(jobs, notes, at_work(settings.ledger), waits)
-    if json:
-        print(export.dumps(queue_json(found)))
-    else:
-        print(command.retyped(queue_text(found, now=time.time(), every=all_jobs)))
+    worker = at_work(settings.ledger)
+    document = Queue(jobs, notes, worker, waits, time.time(), all_jobs)
+    options.answer(document, json, command.retyped)
     return Status.GOOD

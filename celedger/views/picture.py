@@ -192,6 +192,23 @@ def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> Non
     axes.set_xlim(first - margin, first + n - 1 + margin)
 
 
+def crosses(
+    axes: Axes,
+    at: Sequence[float] | np.ndarray,
+    share: float,
+    colour: str,
+    *,
+    size: float = 5,
+    label: str = "",
+) -> None:
+    """Mark places without a value, at this share of the height."""
+    if len(at):
+        axes.plot(
+            at, [share] * len(at), "x", color=colour, markersize=size, markeredgewidth=1.4,
+            zorder=4, label=label, transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+
+
 def wide_range(values: np.ndarray) -> bool:
     """Whether positive values span so much that only a logarithmic axis shows them all."""
     return bool(values.size and values.min() > 0 and values.max() / values.min() >= _LOG_RATIO)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.model import Direction
-from celedger.views.export import document, dumps, strict
+from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Scale,
     ago,
