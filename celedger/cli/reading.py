@@ -27,7 +27,7 @@ def log(
     from celedger.views.log import Log
 
     with reading(context.obj) as session:
-        for line in allow.waiting(session.repository, session.config):
+        for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
         options.answer(Log.of(session.ledger, limit), json)
     return Status.GOOD

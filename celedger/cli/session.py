@@ -94,8 +94,6 @@ def settled(
 ) -> Iterator[tuple[Config, str]]:
     """Yield the settings in force and, during a `git bisect`, the hash of the commit where it
     started: settings and suites are then those of that commit, whatever is checked out."""
-    import tempfile
-
     from celedger.config import FILES, SUITES
     from celedger.repo import bisecting
 
@@ -103,6 +101,9 @@ def settled(
     if not start:
         yield _load(repository, options, repository.worktree, **flags), ""
         return
+
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="celedger-bisect-") as folder:
         tree = Path(folder).resolve()
         bisecting.lay(repository, start, [*FILES, SUITES], tree)

@@ -71,7 +71,7 @@ def not_finite(value: float) -> str:
     return "inf" if value > 0 else "-inf"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scale:
     """How a stored value is shown: `value / divisor`, in `unit`."""
 

@@ -20,7 +20,7 @@ from celedger.views.tables import Column, table
 _COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(shrink=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskLine:
     batch: Batch
     main: Sample | None
@@ -51,7 +51,7 @@ class TaskLine:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Log(Document):
     """The commits, newest first, each with its tasks."""
 

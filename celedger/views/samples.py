@@ -5,9 +5,7 @@ reads the ledger and knows nothing of columns or pictures.
 
 from __future__ import annotations
 
-import difflib
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent tha
 Difference = tuple[str, str | None, str | None]  # (detail, old, new): None where it is lacking
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """Values of one metric from comparable trials, in its own unit. `left_out` trials ran well
     but were disturbed or throttled, so that their speed says nothing about the code."""
@@ -60,6 +58,8 @@ class Sample:
         """Of single trials; NaN with fewer than two, or where a value is not finite."""
         if self.n < 2 or not all(map(math.isfinite, self.values)):
             return math.nan
+        import statistics  # takes longer to import than many answers need
+
         return statistics.stdev(self.values)
 
     def text(self) -> str:
@@ -87,7 +87,7 @@ class Sample:
         return metric | pick(self, "n mean sd values left_out")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """The trials of one task at one commit with one definition in one environment, oldest first."""
 
@@ -277,6 +277,8 @@ def find_metric(ledger: Reader, recipe: str, name: str | None) -> Metric:
 
 
 def _suggestion(name: str, names: Sequence[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(name, names, 1, 0.5)
     if close:
         return f"did you mean {close[0]}?"

@@ -13,7 +13,7 @@ _LEAST = 8  # a column that may shrink keeps this many
 _READABLE = 16  # one that wraps keeps this many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column:
     """`right` aligns numbers. Where the table is too wide, `shrink` lets the column be cut, and
     `wrap`, which only the last may have, continues its text on the next line."""
