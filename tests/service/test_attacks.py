@@ -80,7 +80,7 @@ class World:
         (folder / "1.moved").write_text(str(self.victim.root))
 
     def work(self) -> Done:
-        return self.victim.run("worker")
+        return self.victim.run("worker", "--from-hook")
 
     def jobs(self) -> list[tuple[JobState, str]]:
         with Ledger.open(self.victim.root / "ledger.db", readonly=True) as ledger:
