@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.model import Direction
+from celedger.text import escaped
 from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Scale,
@@ -92,7 +93,9 @@ def test_dates_are_utc_and_hashes_short() -> None:
 
 
 def test_a_strangers_text_cannot_move_the_cursor() -> None:
-    assert plain("a\x1b[31mred\x07\n\tb\u202ec") == "a [31mred b c"
+    assert plain("a\x1b[31mred\x1b[0m\n\tb\u202ec\x1b]0;title\x07") == "ared b\\u202ec"
+    assert plain("می\u200cخواهم  👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
+    assert escaped("a\x1b[8m\tb\u200b") == "a\\x1b[8m\\tb\\u200b"
 
 
 def test_wide_letters_take_two_columns() -> None:

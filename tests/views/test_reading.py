@@ -69,10 +69,10 @@ def test_the_log_is_newest_first_and_lines_up(history: Any, story: list[Commit])
         f"{story[5].sha[:8]}  2026-02-25  Refactor the loader (5)\n"
         "  core/mlp_digits  ok      1 trial   val_loss nan\n"
         "1bcfb39c  2026-02-25  Use fused layer norm (4)\n"
-        "  core/mlp_digits  failed  1 trial   exit status 1: ValueError:\\x1b[31m…\n"
+        "  core/mlp_digits  failed  1 trial   exit status 1: ValueError: no\n"
         "512572f7  2026-02-25  Fix typo (3)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4616 ± 0.0010"
-        "             val_loss regressed +12.2 %\n"
+        "       val_loss regressed +12.2 %\n"
         "78b3ba12  2026-02-25  Document $x$ and y_1 (2)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4114 ± 0.0010"
     )
@@ -114,7 +114,7 @@ def test_show_tells_everything_of_a_commit(history: Any, story: list[Commit]) ->
 
 def test_show_points_to_the_log_of_a_failure(history: Any, story: list[Commit]) -> None:
     text = CommitRows.of(history.ledger, story[4].sha).text(60)
-    assert "  seed 0 failed: exit status 1: ValueError:\\x1b[31m no" in text
+    assert "  seed 0 failed: exit status 1: ValueError: no" in text
     assert f"    log .celedger/logs/{'01K' + '13'.zfill(23)}.log" in text
 
 
