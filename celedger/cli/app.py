@@ -128,15 +128,15 @@ def _crashed(error: Exception) -> int:
     import tempfile
     import traceback
 
-    said = f"internal error: {type(error).__name__}: {error}"
+    text = f"internal error: {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="celedger-crash-", suffix=".txt", delete=False, errors="backslashreplace"
         ) as file:
             file.write(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n\n")
             file.write("".join(traceback.format_exception(error)))
-        said += f" (details in {file.name})"
+        text += f" (details in {file.name})"
     except OSError:  # no room for them
         pass
-    complain(said)
+    complain(text)
     return Status.FAILED

@@ -118,16 +118,15 @@ def bisect(
                     expected=lambda trials: _warn(trials, limits.budget, progress),
                     seen=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
-        metrics = {m.name: m for m in ledger.metrics()}
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         words += ["--first-parent"] if first_parent else []
         words += ["--confidence", str(confidence)] if confidence != _CONFIDENCE else []
         words += ["--device", device] if device is not None else []
-        more = explained_json(session, bench.suite, answer.reports) if explain and json else {}
-        units = {metric.name: metric.unit for metric in metrics.values()}
         command: Options = context.obj
         typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
-        options.answer(BisectAnswer(answer, units, typed, more), json)
+        more = explained_json(session, bench.suite, answer.reports) if explain and json else {}
+        metrics = {m.name: m for m in ledger.metrics()}
+        options.answer(BisectAnswer(answer, metrics, typed, more), json)
         if explain and not json:
             for text in explained(session, bench.suite, answer.reports):
                 print(f"\n{text}", flush=True)

@@ -85,7 +85,7 @@ def diff(
         # Each commit's place in the history of the two, the oldest first.
         logs = [reversed(session.repository.log(end.sha, limit=2000)) for end in (a, b)]
         line = dict.fromkeys(commit.sha for commits in logs for commit in commits)
-        order = {sha: place for place, sha in enumerate(line)}
+        order = {sha: position for position, sha in enumerate(line)}
         options.answer(Diff.of(session.ledger, a.sha, b.sha, order=order), json)
     return Status.GOOD
 

@@ -276,12 +276,13 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
 def _narrow(repository: Repository, ledger: Path) -> None:
     """What an earlier celedger made is its owner's alone, too, but for what was opened to others
     on purpose."""
-    kept = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
-    for path in (*kept, ledger.parent / ".celedger", repository.state_dir):
+    files = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
+    for path in (*files, ledger.parent / ".celedger", repository.state_dir):
         with suppress(OSError):
-            found = path.stat()
-            if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not found.st_mode & 0o022:
-                path.chmod(found.st_mode & 0o700)
+            status = path.stat()
+            mode = status.st_mode
+            if status.st_uid == os.geteuid() and mode & 0o077 and not mode & 0o022:
+                path.chmod(mode & 0o700)
 
 
 def refuse_tracked(repository: Repository, ledger: Path) -> None:

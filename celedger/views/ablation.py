@@ -180,9 +180,9 @@ def _checked(what: str, name: str, names: Collection[str]) -> str:
     return name
 
 
-def _name(row: Row, place: str) -> str:
-    text = str(getattr(row, place))
-    return short(text) if place in ("commit", "environment") else text
+def _name(row: Row, column: str) -> str:
+    text = str(getattr(row, column))
+    return short(text) if column in ("commit", "environment") else text
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from celedger.bisection import Answer, Plan, Report
 from celedger.bisection.report import record
-from celedger.model import Commit
+from celedger.model import Commit, Metric
 from celedger.views.document import Document
 from celedger.views.format import count, duration, iso_date, measure, percent, plain, short
 from celedger.views.tables import Column, table
@@ -48,10 +48,10 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class BisectAnswer(Document):
-    """`units` are those of the metrics, by name; `explanations` what `--explain` adds, if asked."""
+    """`explanations` are what `--explain` adds, if asked."""
 
     answer: Answer
-    units: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     typed: Typed
     explanations: Mapping[str, object]
 
@@ -203,7 +203,8 @@ class BisectAnswer(Document):
         ]  # fmt: skip
 
     def _unit(self, report: Report) -> str:
-        return self.units.get(report.metric, "")
+        metric = self.metrics.get(report.metric)
+        return metric.unit if metric else ""
 
     def _effect_text(self, report: Report) -> str:
         """Return the levels before and after, and by how much they differ; empty where that is

@@ -136,7 +136,7 @@ class Diff(Document):
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
         recorded = samples.places(ledger)
         line = dict.fromkeys([*(sha for sha in order or () if sha in recorded), *recorded])
-        noises = PooledNoise(ledger, {sha: place for place, sha in enumerate(line)})
+        noises = PooledNoise(ledger, {sha: position for position, sha in enumerate(line)})
         bisects = [
             x for x in ledger.bisects() if x.status == "found" and (a, b) in _compared(x, new)
         ]

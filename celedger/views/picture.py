@@ -262,7 +262,7 @@ def keep_clear(
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     inside = axes.get_window_extent(renderer)
     points = axes.transData.transform(np.array(avoid, float).reshape(-1, 2))
-    taken: list[Bbox] = []
+    boxes: list[Bbox] = []
     leaders = np.empty((0, 2))  # points along the lines from labels to their marks
     drawn: list[Text] = []
     for x, y, text, colour in labels:
@@ -278,7 +278,7 @@ def keep_clear(
             end = at + np.array(offset) * figure.dpi / 72.0
             leader = at + np.linspace(0.0, 1.0, 20)[:, None] * (end - at)
             fits = fits and not _within(leaders, box).any()
-            if fits and not any(box.overlaps(o) or _within(leader, o).any() for o in taken):
+            if fits and not any(box.overlaps(o) or _within(leader, o).any() for o in boxes):
                 hidden = int(_within(points, box.padded(2)).sum())
                 if best is None or hidden < best[0]:
                     best = hidden, offset, box, leader
@@ -286,7 +286,7 @@ def keep_clear(
             label.remove()
             continue
         _move(label, best[1])
-        taken.append(best[2])
+        boxes.append(best[2])
         leaders = np.concatenate([leaders, best[3]])
         drawn.append(label)
     return drawn

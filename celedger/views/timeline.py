@@ -129,13 +129,6 @@ def drift(
         problem = f"no trial of {suite}/{task} measured {metric.name} at these commits"
         raise CeledgerError(problem, f"{run}, or plot another metric")
     stretches = tuple(_stretches(own, values))
-    strays = tuple(
-        (position, value)
-        for position, by_environment in sorted(values.items())
-        for environment, others in by_environment.items()
-        if environment != own[position]
-        for value in others
-    )
     segments = courses(ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric.name)
     steps = [step for course in segments for step in course.steps]
     key = (suite, task, metric.name)
@@ -144,11 +137,31 @@ def drift(
         marks.setdefault(position, mark)
     marks |= _steps(steps, at, marks)
     return Drift(
-        f"{suite}/{task}", metric, tuple(commits), stretches, strays, tuple(sorted(failed)),
-        tuple(sorted(untestable)), tuple(marks.values()), tuple(_changes(ledger, stretches)),
-        tuple((*_edges(step, at), not step.better) for step in steps), trials,
+        f"{suite}/{task}",
+        metric,
+        tuple(commits),
+        stretches,
+        _strays(own, values),
+        tuple(sorted(failed)),
+        tuple(sorted(untestable)),
+        tuple(marks.values()),
+        tuple(_changes(ledger, stretches)),
+        tuple((*_edges(step, at), not step.better) for step in steps),
+        trials,
         len(records) - len(shown),
-    )  # fmt: skip
+    )
+
+
+def _strays(
+    own: Mapping[int, str], values: Mapping[int, Mapping[str, list[float]]]
+) -> tuple[tuple[int, float], ...]:
+    return tuple(
+        (position, value)
+        for position, by_environment in sorted(values.items())
+        for environment, others in by_environment.items()
+        if environment != own[position]
+        for value in others
+    )
 
 
 def _stretches(
