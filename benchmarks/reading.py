@@ -2,16 +2,20 @@
 same rows, in the same run.
 
     python benchmarks/reading.py [--commits 2000] [--rounds 3] [--celedger PROGRAM] [--in FOLDER]
+    python benchmarks/reading.py --start-up [--rounds 10] --in FOLDER
 
 Makes the ledger of large_ledger.py in a temporary folder, or uses the one in FOLDER, which must
 have been made with `--here`. PROGRAM may be another version's `celedger`, to compare. The verbs and
 the SQL take turns; the least of the rounds counts, because what other load adds is never negative.
+`--start-up` compares `log` and `run HEAD`, which must have nothing to do in FOLDER, with a bare
+typer program that opens SQLite.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,6 +30,14 @@ for sql in ("SELECT * FROM commits", "SELECT * FROM trials", "SELECT * FROM outc
             "SELECT metric, task, trial, value, definition FROM summaries"):
     connection.execute(sql).fetchall()
 """
+BARE = """
+import sqlite3, typer
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+@app.command()
+def log(limit: int = 20) -> None:
+    print(sqlite3.connect(":memory:").execute("SELECT 1").fetchone())
+app()
+"""
 VERBS = {
     "log": ("log",),
     "show": ("show",),
@@ -38,14 +50,12 @@ VERBS = {
 
 def processor_seconds(command: list[str], folder: Path) -> float:
     """Run a command, whose exit status says what it found, and return user and system time."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    after = os.times()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode not in (0, 1, 125):
         raise SystemExit(f"{' '.join(command)}: {process.stderr}")
-    return (after.children_user + after.children_system) - (
-        before.children_user + before.children_system
-    )
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -54,7 +64,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--celedger", default=str(Path(sys.executable).with_name("celedger")))
     parser.add_argument("--in", dest="folder", type=Path)
+    parser.add_argument("--start-up", action="store_true")
     asked = parser.parse_args()
+    if asked.start_up:
+        start_up(asked.folder, asked.celedger, asked.rounds)
+        return
     with tempfile.TemporaryDirectory(prefix="celedger-reading-") as temporary:
         place = Path(temporary) / "project"
         if asked.folder:
@@ -62,6 +76,26 @@ def main() -> None:
         else:
             generate(place, "--commits", str(asked.commits), "--here")
         report(measure(place, asked.celedger, asked.rounds))
+
+
+def start_up(folder: Path, program: str, rounds: int) -> None:
+    """Print the least processor time of `log` and of `run HEAD` with nothing to do."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling is no part of a start
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["PYTHONPYCACHEPREFIX"] = cache
+        commands = {
+            "bare": [sys.executable, "-c", BARE],
+            "log": [program, "log"],
+            "run HEAD": [program, "run", "HEAD"],
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(rounds + 1):  # the first one compiles
+            for name, command in commands.items():
+                seconds[name].append(processor_seconds(command, folder))
+    least = {name: min(each) for name, each in seconds.items()}
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; processor time", least)
+    print(f"  log      {least['log'] / least['bare']:.2f} x bare")
+    print(f"  run HEAD {least['run HEAD'] / least['log']:.2f} x log")
 
 
 def generate(place: Path, *words: str) -> None:

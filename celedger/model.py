@@ -60,7 +60,7 @@ class Kind(StrEnum):
     COUNT = "count"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Floor:
     """The smallest change worth knowing: absolute, or relative to the baseline's level."""
 
@@ -89,7 +89,7 @@ class Floor:
 _SUMMARY = re.compile(r"^(last|best|max|(?:mean-of-last|median-after)-[1-9][0-9]*)$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metric:
     """A named number. `summary` turns its series over epochs into one value:
     `last`, `best`, `max`, `mean-of-last-K`, or `median-after-K` (without the first K)."""
@@ -108,7 +108,7 @@ class Metric:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Commit:
     sha: str
     tree: str
@@ -119,7 +119,7 @@ class Commit:
     subject: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Command:
     """One named step of a task: a template such as `{python} {suite}/mlp.py --seed {seed}`."""
 
@@ -127,7 +127,7 @@ class Command:
     template: tuple[str, ...]  # one word an item, placeholders not yet filled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Task:
     """One small training, as its suite defines it. `files` is the content hash of the suite."""
 
@@ -188,7 +188,7 @@ class Task:
         return next((m for m in self.metrics if m.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Environment:
     """Everything but the code. Equal fingerprints may be compared; others start anew."""
 
@@ -243,7 +243,7 @@ class Mark(StrEnum):
     EARLY_STOPPED = "early-stopped"  # ended once its epochs had told enough: no summaries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trial:
     """One execution of one recipe at one commit with one seed in one environment."""
 
@@ -258,7 +258,7 @@ class Trial:
     device: str = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     kind: OutcomeKind
     ended: float
@@ -268,7 +268,7 @@ class Outcome:
     marks: tuple[Mark, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepValues:
     """Successive values of a per-step series within one epoch, `first` being the number (from
     0, within the epoch) of the step that the first of them belongs to."""
@@ -277,7 +277,7 @@ class StepValues:
     values: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EpochReport:
     """What a training said of one epoch. NaN and infinities are kept as they are."""
 
@@ -290,7 +290,7 @@ class EpochReport:
 REUSED = "it differs in no file that this training reads"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrialRecord:
     """A trial as the ledger knows it. `outcome` is None while it runs."""
 
@@ -321,7 +321,7 @@ class TrialRecord:
         return self.outcome is not None and Mark.EARLY_STOPPED in self.outcome.marks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
     there or not. Of what it `opened` it can have read content or listing, of what it `looked` at it
@@ -332,7 +332,7 @@ class Footprint:
     inputs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReusableTrial:
     """A trial whose result others may re-use. Of one that was stopped early (not `whole`) is known
     only how another would begin; one that `failed` may have lacked what is no commit's."""
@@ -367,7 +367,7 @@ class VerdictKind(StrEnum):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """One metric of one task at one commit, judged. Effects are in the metric's own unit;
     `low` and `high` bound the effect at the stated confidence."""
@@ -391,7 +391,7 @@ class Verdict:
     environment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskRecord:
     """A task as the ledger knows it: `definition` is what `Task.definition()` said."""
 
@@ -401,7 +401,7 @@ class TaskRecord:
     definition: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SummaryRow:
     """One trial's summary of one metric, with what is needed to compare it. `summary` is the
     rule that made `value` (see Metric): values of different rules are not comparable."""
@@ -419,7 +419,7 @@ class SummaryRow:
     derived: str = ""  # as in TrialRecord: no value of its own, so no repeat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BisectRecord:
     """What one bisect concluded. `culprits` is the credible set, the leader first."""
 
@@ -441,7 +441,7 @@ class BaselineAct(StrEnum):
     ACCEPT = "accept"  # what this commit changed is wanted: later ones are held to its level
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BaselineRecord:
     """A person's word on a level. An empty task or metric means every one."""
 
@@ -468,7 +468,7 @@ class JobState(StrEnum):
     SUPERSEDED = "superseded"  # a newer commit of the same key took its place
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A job as the queue holds it. Queued jobs of one kind and `key` become one: the newest."""
 

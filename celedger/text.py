@@ -1,21 +1,34 @@
-"""What strangers wrote (subjects, names, messages), made safe to store and to show."""
+"""What strangers wrote (subjects, names, messages, files), made safe to store and to show."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
-# Marks and overrides that turn the direction of a text around (Unicode UAX #9).
-_BIDIRECTIONAL = frozenset(map(chr, (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F),
-                                     *range(0x2066, 0x206A))))  # fmt: skip
+# Colours, cursor movements (CSI), window titles (OSC) and two-character sequences (ECMA-48).
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+# Controls, formats (among them what turns text around: UAX #9), separators, unassigned ones.
+_UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # of letters in Persian, of parts in an emoji
+
+
+def plain(text: str) -> str:
+    """Return one line without terminal sequences, and with what is left to obey written out."""
+    return escaped(" ".join(without_sequences(text).split()))
+
+
+def without_sequences(text: str) -> str:
+    """Return the text without colours and what else a terminal takes for a command."""
+    return _SEQUENCES.sub("", text)
 
 
 def escaped(text: str) -> str:
-    """A stranger's text with what a terminal would obey written out: `\\x1b`, `\\u202e`."""
+    """Return the text with what a terminal obeys, or does not show, written out: `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
         c.encode("unicode_escape").decode()
-        if c in _BIDIRECTIONAL or unicodedata.category(c) in ("Cc", "Zl", "Zp")
+        if unicodedata.category(c) in _UNSEEN and c not in _JOINERS
         else c
         for c in text
     )

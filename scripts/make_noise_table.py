@@ -14,8 +14,7 @@ from pathlib import Path
 from celedger import suite as suites
 from celedger.ledger import Ledger
 from celedger.views.format import count, measure, percent, short
-from celedger.views.noise import TRIALS, MetricNoise, TaskNoise, task_noise
-from celedger.views.show import told_text
+from celedger.views.noise import REPEATS, TRIALS, MetricNoise, TaskNoise
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "noise.md"
@@ -61,8 +60,8 @@ def row(metric: MetricNoise) -> str:
         f"`{metric.metric.name}`",
         measure(level.mean, metric.spread.sd, unit=metric.metric.unit) if level.n else "–",
         relative if known else "–",
-        {True: "repeat", False: "differ", None: "–"}[metric.repeats],
-        *(told_text(told, level) for told in metric.told),
+        REPEATS[metric.repeats] or "–",
+        *map(level.smallest_text, metric.smallest),
         str(metric.metric.floor),
     ]
     return f"| {' | '.join(cells)} |"
@@ -98,7 +97,7 @@ def main() -> None:
         measured(name, asked)
         tasks = suites.load(suites.shipped() / name).tasks
         with Ledger.open(asked.ledger, readonly=True) as ledger:
-            found = [task_noise(ledger, name, task.name) for task in tasks]
+            found = [TaskNoise.of(ledger, name, task.name) for task in tasks]
         commit = short(found[0].batch.records[0].trial.commit)
         parts += [f"## {name}\n", f"Measured at {commit} on {place(found[0])}.\n"]
         parts += [section(task) + "\n" for task in found]

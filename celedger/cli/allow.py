@@ -33,7 +33,7 @@ def allow(
     new = gate.missing([asked.settings, *asked.starts, *gate.asked()])
     if new:
         print(changes_text(repository, gate, new, asked.texts))
-    else:
+    elif asked.problem is None:
         warn("nothing is new since it was last allowed")
     if not dry_run:
         gate.review(new, texts=asked.texts)

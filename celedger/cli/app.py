@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -15,37 +16,20 @@ import typer
 from typer.core import TyperGroup
 
 from celedger import __version__
-from celedger.cli import (
-    allow,
-    baseline,
-    bisect,
-    check,
-    demo,
-    doctor,
-    explain,
-    hook,
-    init,
-    noise,
-    plot,
-    preflight,
-    profile,
-    reading,
-    table,
-    unix,
-    watch,
-    worker,
-)
-from celedger.cli import run as run_verb
+from celedger.cli import unix
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
 from celedger.errors import CeledgerError, Status
 
-_VERBS = (
-    init.init, allow.allow, run_verb.run, reading.log, reading.show, reading.diff, reading.drift,
-    check.check, bisect.bisect, explain.explain, watch.watch, profile.profile, preflight.preflight,
-    noise.noise, table.table, worker.queue, worker.worker, demo.demo, doctor.doctor,
-)  # fmt: skip
-_GROUPS = {"baseline": baseline.app, "plot": plot.app, "hook": hook.app}
+# The verbs in the order of `--help`, and the modules that have them.
+_MODULES = {
+    "init": "init", "allow": "allow", "run": "run", "log": "reading", "show": "reading",
+    "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
+    "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
+    "noise": "noise", "table": "reading", "queue": "worker", "worker": "worker", "demo": "demo",
+    "doctor": "doctor", "baseline": "baseline", "plot": "plot", "hook": "hook",
+}  # fmt: skip
+_GROUPS = ("baseline", "plot", "hook")  # of verbs
 
 
 def _version(value: bool) -> None:
@@ -75,7 +59,7 @@ def _options(
 
 
 def _program(verb: str) -> TyperGroup:
-    """Build the command line: of one verb, or of all where there is none of that name. Building
+    """Build the command line: of one verb, or of all where there is none of that name. Importing
     all of them takes longer than most need for their answer."""
     app = typer.Typer(
         name="celedger",
@@ -86,13 +70,12 @@ def _program(verb: str) -> TyperGroup:
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )
-    every = verb not in _GROUPS and verb not in {function.__name__ for function in _VERBS}
-    for function in _VERBS:
-        if every or function.__name__ == verb:
-            app.command()(function)
-    for name, group in _GROUPS.items():
-        if every or name == verb:
-            app.add_typer(group, name=name)
+    for name in [verb] if verb in _MODULES else _MODULES:
+        module = import_module(f"celedger.cli.{_MODULES[name]}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command()(getattr(module, name))
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     return command
@@ -145,15 +128,15 @@ def _crashed(error: Exception) -> int:
     import tempfile
     import traceback
 
-    said = f"internal error: {type(error).__name__}: {error}"
+    text = f"internal error: {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="celedger-crash-", suffix=".txt", delete=False, errors="backslashreplace"
         ) as file:
             file.write(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n\n")
             file.write("".join(traceback.format_exception(error)))
-        said += f" (details in {file.name})"
+        text += f" (details in {file.name})"
     except OSError:  # no room for them
         pass
-    complain(said)
+    complain(text)
     return Status.FAILED

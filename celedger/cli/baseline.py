@@ -44,14 +44,10 @@ def accept(
 @app.command()
 def show(context: typer.Context, json: options.Json = False) -> int:
     """Show who pinned and accepted what, and why."""
-    from celedger.views import export
-    from celedger.views.baselines import baselines_json, baselines_text
+    from celedger.views.baselines import BaselineList
 
     with reading(context.obj) as session:
-        if json:
-            print(export.dumps(baselines_json(session.ledger)))
-        else:
-            print(baselines_text(session.ledger, width=options.width()))
+        options.answer(BaselineList(session.ledger.baselines()), json)
     return Status.GOOD
 
 
@@ -79,9 +75,9 @@ def _declare(
         commit = session.repository.resolve(revision)
         chosen = suites.load(suites.find(None, session.config, session.repository.root))
         tasks = choose_tasks(chosen, (task,) if task else ())
-        known = dict.fromkeys(m.name for t in tasks for m in t.metrics)
-        if metric is not None and metric not in known:
-            raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(known)}")
+        names = dict.fromkeys(m.name for t in tasks for m in t.metrics)
+        if metric is not None and metric not in names:
+            raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
         now = time.time()
         record = BaselineRecord(
             ulid.new(now, SystemRandom()), BaselineAct(act), commit.sha, chosen.name, task or "",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
-from celedger.cli.session import Options, note, warn, writing
+from celedger.cli.session import Options, note, set_bench, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -73,20 +74,9 @@ def bisect(
     bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
     from celedger import bisection
-    from celedger import suite as suites
-    from celedger.cli.progress import Progress
+    from celedger.cli.progress import Progress, usual_seconds
     from celedger.model import Why
-    from celedger.trial.workplace import choose_tasks, set_bench
-    from celedger.views import export
-    from celedger.views.bisect import (
-        Typed,
-        plans_json,
-        plans_text,
-        report_json,
-        report_text,
-        search_of,
-    )
-    from celedger.views.bisects import answer_json, answer_text, posteriors_figure, searches_of
+    from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
     from celedger.views.posterior import posterior_figure
 
@@ -98,77 +88,52 @@ def bisect(
     old, dots, new = commits.partition("..")
     if not dots or not old or new.startswith("."):
         raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
-    command: Options = context.obj
-    with writing(command, suite=suite, device=device) as session:
+    with writing(context.obj, suite=suite, device=device) as session:
         repository, ledger = session.repository, session.ledger
         good = repository.resolve(old)
         history = repository.history(old, new or "HEAD", first_parent=first_parent)
-        chosen = suites.load(suites.find(None, session.config, repository.root))
-        tasks = choose_tasks(chosen, task or ())
-        with set_bench(
-            repository, ledger, session.config, chosen, tasks,
-            gate=session.gate, tell=warn, why=Why.BISECT, label="celedger bisect",
-        ) as bench:  # fmt: skip
+        improved = find is Find.IMPROVED
+        seconds = partial(usual_seconds, ledger)
+        with set_bench(session, "bisect", task, why=Why.BISECT) as (bench, tasks):
             if dry_run:
-                names: list[str | None] = [*(metric or ())] or [None]
                 plans = [
                     bisection.plan(
-                        bench, history, good, tasks, name, limits,
-                        improved=find is Find.IMPROVED,
-                        seconds=lambda t: options.usual_seconds(ledger, t),
+                        bench, history, good, tasks, name, limits, improved=improved,
+                        seconds=seconds,
                     )
-                    for name in dict.fromkeys(names)
+                    for name in dict.fromkeys(metric or (None,))
                 ]  # fmt: skip
-                print(export.dumps(plans_json(plans)) if json else plans_text(plans))
+                options.answer(BisectPlans(plans), json)
                 return Status.GOOD
             if bench.requirements_differ(good.sha, history.commits[-1].sha, tasks):
                 note(
                     "celedger: the requirements change in this range; every commit runs with "
                     "those of the bad end, so that it is the code that is compared"
                 )
-            with Progress() as progress:
-                bench.listen = progress
+            with Progress(bench) as progress:
                 answer = bisection.bisect_many(
-                    bench, history, good, tasks, metric or (),
-                    limits,
-                    improved=find is Find.IMPROVED,
-                    seconds=lambda t: options.usual_seconds(ledger, t),
-                    chosen=lambda found: _introduce(found, len(history.commits), progress),
+                    bench, history, good, tasks, metric or (), limits, improved=improved,
+                    seconds=seconds,
+                    chosen=lambda symptoms: _introduce(symptoms, len(history.commits), progress),
                     expected=lambda trials: _warn(trials, limits.budget, progress),
                     seen=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
-        known = {m.name: m for m in ledger.metrics()}
-        typed = Typed(
-            command.typed("celedger"), command.typed("git"),
-            (
-                "--suite", session.config.suite or chosen.folder.name,
-                *(["--first-parent"] if first_parent else []),
-                *(["--confidence", str(confidence)] if confidence != _CONFIDENCE else []),
-                *(["--device", device] if device is not None else []),
-            ),
-        )  # fmt: skip
-        several = len(answer.reports) + len(answer.refused) > 1
-        report = answer.reports[0]
-        picture = output or ledger.folder / ".celedger" / "plots" / f"bisect-{report.id}.png"
-        if json:
-            said = answer_json(answer) if several else report_json(report)
-            if explain:
-                said |= explained_json(session, chosen, answer.reports)
-            print(export.dumps(said), flush=True)
-        elif several:
-            print(answer_text(answer, known, typed, options.width()), flush=True)
-        else:
-            print(report_text(report, known.get(report.metric), typed), flush=True)
+        words = ["--suite", session.config.suite or bench.suite.folder.name]
+        words += ["--first-parent"] if first_parent else []
+        words += ["--confidence", str(confidence)] if confidence != _CONFIDENCE else []
+        words += ["--device", device] if device is not None else []
+        command: Options = context.obj
+        typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
+        more = explained_json(session, bench.suite, answer.reports) if explain and json else {}
+        metrics = {m.name: m for m in ledger.metrics()}
+        options.answer(BisectAnswer(answer, metrics, typed, more), json)
         if explain and not json:
-            for text in explained(session, chosen, answer.reports):
+            for text in explained(session, bench.suite, answer.reports):
                 print(f"\n{text}", flush=True)
+        name = f"bisect-{answer.reports[0].id}.png"
+        picture = output or ledger.folder / ".celedger" / "plots" / name
         try:
-            picture.parent.mkdir(parents=True, exist_ok=True)
-            if len(answer.reports) > 1:
-                posteriors_figure(searches_of(answer, known), picture)
-            else:
-                posterior_figure(search_of(report, known.get(report.metric)), picture)
-            note(f"plot: {picture}")
+            note(f"plot: {posterior_figure(answer.reports, metrics, picture)}")
         except (OSError, CeledgerError) as error:
             note(f"celedger: no plot: {error}")  # the answer stands without it
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import warn, writing
+from celedger.cli.session import set_bench, writing
 
 
 def check(
@@ -39,34 +39,21 @@ def check(
     change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
     works, and skips what cannot be told.
     """
-    from celedger import suite as suites
     from celedger.cli.progress import Progress
     from celedger.drift.judge import status
     from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
-    from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
-    from celedger.views import export
-    from celedger.views.verdicts import explained_text, verdicts_json, verdicts_text
+    from celedger.trial.workplace import lacking, run_all
+    from celedger.views.verdicts import VerdictList
 
     with writing(context.obj, suite=suite, device=device) as session:
-        repository, ledger = session.repository, session.ledger
-        commit = repository.resolve(revision)
-        chosen = suites.load(suites.find(None, session.config, repository.root))
-        tasks = choose_tasks(chosen, task or ())
-        with set_bench(
-            repository, ledger, session.config, chosen, tasks,
-            gate=session.gate, tell=warn, why=Why.CHECK, label="celedger check",
-        ) as bench:  # fmt: skip
+        commit = session.repository.resolve(revision)
+        with set_bench(session, "check", task, why=Why.CHECK) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
-            with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
-                bench.listen = progress
+            with Progress(bench, needs):
                 run_all(bench, needs)
                 most = RERUNS if budget is None else budget
-                judged = settle(repository, bench, commit, tasks, budget=most)
-        if json:
-            print(export.dumps(verdicts_json(commit, judged, chosen.judged)))
-        else:
-            print(verdicts_text(ledger, commit, judged, chosen.judged, width=options.width()))
-            if explain:
-                print(explained_text(ledger, judged.verdicts))
-    return status(judged.verdicts, chosen.judged, gate=True, lenient=lenient)
+                judged = settle(session.repository, bench, commit, tasks, budget=most)
+        declared = bench.suite.judged
+        options.answer(VerdictList(session.ledger, commit, judged, declared, explain), json)
+    return status(judged.verdicts, declared, gate=True, lenient=lenient)

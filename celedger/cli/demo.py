@@ -31,8 +31,7 @@ def demo(
     from celedger.demo.play import play, set_stage
     from celedger.ledger import Ledger
     from celedger.system import umask
-    from celedger.views import export
-    from celedger.views.demo import demo_json, demo_text, draw
+    from celedger.views.demo import DemoResult, draw
 
     with umask.users():
         stage = set_stage(folder.absolute(), seed)
@@ -41,10 +40,8 @@ def demo(
         with Progress() as progress:
             answers = play(stage, ledger, progress, progress.say)
         pictures = draw(ledger, stage.repository.log("HEAD", limit=10_000)[::-1], answers)
-    if json:
-        print(export.dumps(demo_json(answers)))
-    else:
-        print(demo_text(answers))
+    options.answer(DemoResult(answers), json)
+    if not json:
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")

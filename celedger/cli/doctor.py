@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli.session import archive_of, note, refuse_tracked, settled
-from celedger.errors import Status
+from celedger.cli.session import Options, archive_of, note, reading, refuse_tracked, settled
+from celedger.errors import CeledgerError, Status
+from celedger.views.format import size
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
+    from celedger.config import Config
     from celedger.ledger.archive import Archive
     from celedger.model import Task
     from celedger.repo import Repository
@@ -49,123 +53,95 @@ def doctor(
     and stay, unless an age is given.
     """
     import platform
-    import sys
     import time
 
-    from celedger import __version__, config
-    from celedger import suite as suites
-    from celedger.cli.session import reading
-    from celedger.errors import CeledgerError, LedgerDamaged, LedgerGone, UsageError
-    from celedger.ledger import checking
+    from celedger import __version__
+    from celedger.errors import UsageError
     from celedger.repo import Repository
     from celedger.service import hooks, keeping
-    from celedger.system import gpu
-    from celedger.system.gate import Gate
-    from celedger.trial.workplace import interpreters_of, starts_of
-    from celedger.views.format import size as shown
 
     if older_than is not None and not prune:
         raise UsageError("--older-than says what --prune may remove", "add --prune")
     print(f"celedger {__version__}, Python {platform.python_version()}, {platform.platform()}")
     repository = Repository.open(context.obj.repository)
     settings, _ = context.with_resource(settled(repository, context.obj))
+    archive = archive_of(repository, settings)
+    worst = _surroundings(repository, settings)
+    if restore:
+        refuse_tracked(repository, settings.ledger)
+        worst = max(worst, _restore(settings.ledger, archive))
+    status, running = _examine(context.obj, settings.ledger)
+    worst = max(worst, status, _archived(archive))
+    for hook in hooks.status(repository, sys.executable):
+        print(f"hook        {hook.name}: {hook.state}")
+    age = None if older_than is None or running is None else older_than * 86400.0
+    if older_than is not None and running is None:
+        note("celedger: without a ledger no log is known to be old: logs are kept")
+    parts = keeping.survey(
+        repository, settings.ledger.parent, now=time.time(), running=running or [], older_than=age
+    )
+    for part in parts:
+        reasons = list(dict.fromkeys(item.keep for item in part.items if item.keep))
+        staying = len(part.items) - len(part.spare)
+        stays = f"; {staying} stay{'s' * (staying == 1)}: {', '.join(reasons)}" if staying else ""
+        print(f"kept        {len(part.items)} {part.name}, {size(part.size)}{stays}")
+    if prune:
+        _prune(parts)
+    elif spare := sum(item.size for part in parts for item in part.spare):
+        print(context.obj.retyped(f"to free     {size(spare)} by `celedger doctor --prune`"))
+    return worst
+
+
+def _surroundings(repository: Repository, settings: Config) -> Status:
+    """Print what celedger would train here, with what and on what."""
+    from celedger import config
+    from celedger import suite as suites
+    from celedger.system import gpu, sandbox
+    from celedger.system.gate import Gate
+    from celedger.trial.workplace import interpreters_of, starts_of
+
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
-    worst = Status.GOOD
     try:
         device = gpu.resolve(settings.device)
         print(f"device      {device.key}")
-        print(f"sandbox     {_sandbox()}")
+        version = sandbox.version()
+        landlock = "not available: this kernel has no Landlock, or it is off"
+        if version:
+            landlock = f"not available: this kernel has Landlock of version {version}, too old"
+        if version >= sandbox.NEEDED:
+            landlock = f"available (Landlock, version {version})"
+        print(f"sandbox     {landlock}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         starts = starts_of(repository, suite, Gate.of(repository, attended=False))
         interpreters = interpreters_of(repository, suite.tasks)
         for path, task in {interpreters[task.name]: task for task in suite.tasks}.items():
-            print(f"python      {path}{_environment(repository, starts, task, path, device)}")
+            print(f"python      {path}, {_environment(repository, starts, task, path, device)}")
     except CeledgerError as error:
         print(f"problem     {error}")
-        worst = error.status
-    archive = archive_of(repository, settings)
-    if restore:
-        refuse_tracked(repository, settings.ledger)
-        worst = max(worst, _restore(settings.ledger, archive))
-    running: list[str] = []
-    known = False
-    try:
-        with reading(context.obj) as session:
-            trials = session.ledger.trials()
-            running = [r.trial.ulid for r in trials if r.outcome is None]
-            known = True
-            print(f"ledger      {settings.ledger}: {len(trials)} trials, {len(running)} running")
-            worst = max(worst, _say_wrong(*session.ledger.examine()))
-    except CeledgerError as error:
-        print(context.obj.retyped(f"ledger      {error}"))
-        if isinstance(error, (LedgerDamaged, LedgerGone)):
-            worst = error.status
-        if isinstance(error, LedgerDamaged):
-            _say_wrong(*checking.examine_file(settings.ledger))
-    worst = max(worst, _check(archive))
-    for hook in hooks.status(repository, sys.executable):
-        print(f"hook        {hook.name}: {hook.state}")
-    age = older_than * 86400.0 if older_than is not None and known else None
-    if older_than is not None and not known:
-        note("celedger: without a ledger no log is known to be old: logs are kept")
-    parts = keeping.survey(
-        repository, settings.ledger.parent, now=time.time(), running=running, older_than=age
-    )
-    for part in parts:
-        print(f"kept        {_kept(part)}")
-    if prune:
-        freed = 0
-        for part in parts:
-            number, size = keeping.prune(part)
-            freed += size
-            if number:
-                print(f"removed     {number} of {len(part.items)} {part.name}, {shown(size)}")
-            if number < len(part.spare):
-                print(
-                    f"not removed {len(part.spare) - number} {part.name}: read-only, or in use now"
-                )
-        print(f"freed       {shown(freed)}")
-    else:
-        spare = sum(item.size for part in parts for item in part.spare)
-        if spare:
-            print(context.obj.retyped(f"to free     {shown(spare)} by `celedger doctor --prune`"))
-    return worst
-
-
-def _sandbox() -> str:
-    from celedger.system import sandbox
-
-    version = sandbox.version()
-    if not version:
-        return "not available: this kernel has no Landlock, or it is off"
-    if version < sandbox.NEEDED:
-        return f"not available: this kernel has Landlock of version {version}, too old"
-    return f"available (Landlock, version {version})"
+        return error.status
+    return Status.GOOD
 
 
 def _environment(
     repository: Repository, starts: Starts, task: Task, python: str, device: Device
 ) -> str:
-    """What an interpreter says of itself. One that lies in the repository is not asked, nor one
-    that nobody allowed: a merge may have named it."""
-    import sys
-    from pathlib import Path
-
+    """Return what an interpreter says of itself. One that lies in the repository is not asked, nor
+    one that nobody allowed: a merge may have named it."""
     from celedger.system import environment
     from celedger.system.gate import NotAllowed
 
     if python != sys.executable and Path(python).is_relative_to(repository.root):
-        return ", in the repository: not asked"
+        return "in the repository: not asked"
     try:
-        found = environment.describe(
+        described = environment.describe(
             python, device=device, threads=1, repo_root=repository.root,
             permit=starts.question(task, python),
         )  # fmt: skip
     except NotAllowed:
-        return ", not allowed yet: not asked"
-    return f", environment {found.fingerprint[:12]}"
+        return "not allowed yet: not asked"
+    return f"environment {described.fingerprint[:12]}"
 
 
 def _restore(path: Path, archive: Archive) -> Status:
@@ -183,9 +159,29 @@ def _restore(path: Path, archive: Archive) -> Status:
     return Status.FAILED if done.lost else Status.GOOD
 
 
-def _say_wrong(damage: list[str], strange: list[str]) -> Status:
-    """Say what is wrong with the ledger's rows."""
-    for title, lines in (("damaged", damage), ("foreign", strange)):
+def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
+    """Check every row of the ledger. Return the status and the ulids of the trials that run; None
+    where the ledger cannot be read."""
+    from celedger.errors import LedgerDamaged, LedgerGone
+    from celedger.ledger import checking
+
+    try:
+        with reading(options) as session:
+            trials = session.ledger.trials()
+            running = [r.trial.ulid for r in trials if r.outcome is None]
+            print(f"ledger      {path}: {len(trials)} trials, {len(running)} running")
+            return _rows(*session.ledger.examine()), running
+    except CeledgerError as error:
+        print(options.retyped(f"ledger      {error}"))
+        if isinstance(error, LedgerDamaged):
+            _rows(*checking.examine_file(path))
+        lost = isinstance(error, (LedgerDamaged, LedgerGone))
+        return error.status if lost else Status.GOOD, None
+
+
+def _rows(damage: list[str], foreign: list[str]) -> Status:
+    """Print what is wrong with the ledger's rows."""
+    for title, lines in (("damaged", damage), ("foreign", foreign)):
         for line in lines[:_LISTED]:
             print(f"{title:11} {line}")
         if len(lines) > _LISTED:
@@ -193,30 +189,34 @@ def _say_wrong(damage: list[str], strange: list[str]) -> Status:
     if damage:
         print("to mend     `celedger doctor --restore`")
         return Status.FAILED
-    sentence = "no celedger wrote these rows" if strange else "every row is as celedger wrote it"
+    sentence = "no celedger wrote these rows" if foreign else "every row is as celedger wrote it"
     print(f"            {sentence}")
-    return Status.BAD if strange else Status.GOOD
+    return Status.BAD if foreign else Status.GOOD
 
 
-def _check(archive: Archive) -> Status:
-    """Say what the archive holds, and whether all of it can be read."""
-    from celedger.views.format import size as shown
-
+def _archived(archive: Archive) -> Status:
+    """Print what the archive holds, and whether all of it can be read."""
     if not archive.size:
         return Status.GOOD
     unreadable: list[None] = []
     trials = sum("trials" in d for d in archive.documents(lambda: unreadable.append(None)))
-    print(f"archive     {archive.folder}: {trials} trials, {shown(archive.size)}")
+    print(f"archive     {archive.folder}: {trials} trials, {size(archive.size)}")
     if unreadable:
         print("damaged     the archive; `celedger doctor --restore` writes it anew")
     return Status.FAILED if unreadable else Status.GOOD
 
 
-def _kept(part: Part) -> str:
-    """`3 builds, 1.2 GB; 1 stays: in use`."""
-    from celedger.views.format import size as shown
+def _prune(parts: Sequence[Part]) -> None:
+    """Remove what can be made again and is not in use, and print what that freed."""
+    from celedger.service import keeping
 
-    reasons = list(dict.fromkeys(item.keep for item in part.items if item.keep))
-    held = len(part.items) - len(part.spare)
-    stays = f"; {held} stay{'s' * (held == 1)}: {', '.join(reasons)}" if held else ""
-    return f"{len(part.items)} {part.name}, {shown(part.size)}{stays}"
+    freed = 0
+    for part in parts:
+        number, bytes_freed = keeping.prune(part)
+        freed += bytes_freed
+        if number:
+            print(f"removed     {number} of {len(part.items)} {part.name}, {size(bytes_freed)}")
+        if number < len(part.spare):
+            left = len(part.spare) - number
+            print(f"not removed {left} {part.name}: read-only, or in use now")
+    print(f"freed       {size(freed)}")

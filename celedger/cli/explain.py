@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celedger.diagnose.explain import ExplainLimits, Explanation, Side
     from celedger.model import Task
     from celedger.suite import Suite
-    from celedger.views.export import Json
+    from celedger.views.document import Json
 
 
 def explain(
@@ -65,7 +65,7 @@ def explain(
     told.
     """
     from celedger.diagnose.explain import ExplainLimits
-    from celedger.views import export
+    from celedger.views import document
     from celedger.views.explain import explanation_text, explanations_json
     from celedger.views.picture import check_suffix
 
@@ -77,7 +77,7 @@ def explain(
         found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits, watch)
         tree = looking.bench.tree
         if json:
-            print(export.dumps(explanations_json(found, tree)), flush=True)
+            print(document.dumps(explanations_json(found, tree)), flush=True)
         elif found:
             print("\n\n".join(explanation_text(one, tree, options.width()) for one in found))
         if output is not None and (drawn := next((one for one in found if one.layers), None)):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, warn, writing
+from celedger.cli.session import note, set_bench, writing
 from celedger.errors import Status
 
 
@@ -30,31 +30,19 @@ def noise(
     The trials are ordinary ones, taken in turns over the tasks; what the ledger holds is not run
     again. Exits 125 when a trial did not end well.
     """
-    from celedger import suite as suites
     from celedger.cli.progress import Progress
     from celedger.model import Why
-    from celedger.trial.workplace import choose_tasks, in_turns, run_all, set_bench
-    from celedger.views import export
-    from celedger.views.noise import noise_json, noise_text, task_noise
+    from celedger.trial.workplace import in_turns, run_all
+    from celedger.views.noise import NoiseList, TaskNoise
 
     with writing(context.obj, suite=suite, device=device) as session:
-        repository, ledger = session.repository, session.ledger
-        at = repository.resolve(commit)
-        chosen = suites.load(suites.find(None, session.config, repository.root))
-        tasks = choose_tasks(chosen, task or ())
-        with set_bench(
-            repository, ledger, session.config, chosen, tasks, gate=session.gate, tell=warn,
-            why=Why.NOISE, label="celedger noise",
-        ) as bench:  # fmt: skip
+        at = session.repository.resolve(commit)
+        with set_bench(session, "noise", task, why=Why.NOISE) as (bench, tasks):
             needs = in_turns(bench, at, tasks, seeds=seeds, repeats=repeats)
-            with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
-                bench.listen = progress
+            with Progress(bench, needs):
                 ran = run_all(bench, needs)
         if not needs:
             note("celedger: the ledger holds every trial asked for")
-        found = [task_noise(ledger, chosen.name, t.name) for t in tasks]
-        if json:
-            print(export.dumps(noise_json(found)))
-        else:
-            print(noise_text(found, width=options.width()))
+        name = bench.suite.name
+        options.answer(NoiseList([TaskNoise.of(session.ledger, name, t.name) for t in tasks]), json)
     return Status.GOOD if all(record.ok for record in ran) else Status.CANNOT_JUDGE

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from celedger.cli import options
+from celedger.cli.reading import measured
 from celedger.cli.session import Session, reading
 from celedger.errors import Status, UsageError
 
@@ -20,9 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
 @app.command()
 def drift(
     context: typer.Context,
-    revision: Annotated[
-        str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
-    ] = "HEAD",
+    revision: options.History = "HEAD",
     task: options.TaskName = None,
     metric: options.Metric = None,
     output: options.Output = None,
@@ -34,13 +33,13 @@ def drift(
     from celedger.views.drift import drift_figure
 
     with reading(context.obj) as session:
-        chosen = _task(session, task)
-        name = _metric(session, chosen, metric)
-        commits, lineage = options.measured(session, revision)
-        path = output or _place(session, f"drift-{chosen.name}-{name}.png")
+        record = _task(session, task)
+        name = _metric(session, record, metric)
+        commits, lineage = measured(session, revision)
+        path = _path(session, output, f"drift-{record.name}-{name}.png")
         print(drift_figure(
-            session.ledger, task=chosen.name, metric=name, commits=commits, lineage=lineage,
-            path=path, suite=chosen.suite,
+            session.ledger, record.name, path, metric=name, suite=record.suite, commits=commits,
+            lineage=lineage,
         ))  # fmt: skip
     return Status.GOOD
 
@@ -48,63 +47,49 @@ def drift(
 @app.command()
 def curves(
     context: typer.Context,
-    revisions: Annotated[
-        list[str], typer.Argument(metavar="REV...", help="The commits to compare.")
-    ],
+    revisions: options.Revisions,
     task: options.TaskName = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="The metric; may be repeated.")
-    ] = None,
+    metric: options.Metrics = None,
     output: options.Output = None,
 ) -> int:
     """Draw the epoch curves of several commits side by side."""
-    from celedger.views.curves import curves_figure
+    from celedger.views.curves import epochs_chart, save
 
     with reading(context.obj) as session:
-        chosen = _task(session, task)
-        names = metric or [_metric(session, chosen, None)]
-        for name in names:
-            _metric(session, chosen, name)
+        record = _task(session, task)
+        names = [_metric(session, record, name) for name in (metric or (None,))]
         shas = [session.repository.resolve(revision).sha for revision in revisions]
-        path = output or _place(session, f"curves-{chosen.name}-{names[0]}.png")
-        print(curves_figure(
-            session.ledger, task=chosen.name, metrics=names, commits=shas, path=path,
-            suite=chosen.suite,
-        ))  # fmt: skip
+        path = _path(session, output, f"curves-{record.name}-{names[0]}.png")
+        print(save(epochs_chart(session.ledger, (record.suite, record.name), shas, names), path))
     return Status.GOOD
 
 
 @app.command()
 def steps(
     context: typer.Context,
-    revisions: Annotated[
-        list[str], typer.Argument(metavar="REV...", help="The commits to compare.")
-    ],
+    revisions: options.Revisions,
     task: options.TaskName = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="The series; may be repeated.")
-    ] = None,
+    metric: options.Metrics = None,
     output: options.Output = None,
 ) -> int:
     """Draw the series of every step, of tasks with `steps = true`.
 
     Loss, gradient norm, learning rate and step time.
     """
-    from celedger.views.steps import steps_figure
+    from celedger.views.curves import save, steps_chart
 
     with reading(context.obj) as session:
-        chosen = _task(session, task)
+        record = _task(session, task)
         shas = [session.repository.resolve(revision).sha for revision in revisions]
-        path = output or _place(session, f"steps-{chosen.name}.png")
-        print(steps_figure(
-            session.ledger, task=chosen.name, commits=shas, path=path, metrics=metric or (),
-            suite=chosen.suite,
-        ))  # fmt: skip
+        path = _path(session, output, f"steps-{record.name}.png")
+        print(
+            save(steps_chart(session.ledger, (record.suite, record.name), shas, metric or ()), path)
+        )
     return Status.GOOD
 
 
 def _task(session: Session, name: str | None) -> TaskRecord:
-    """The named task, or the only one; the newest recipe of that name."""
+    """Return the named task, or the only one; the newest definition of that name."""
     tasks = {task.name: task for task in session.ledger.tasks()}
     if name is None and len(tasks) == 1:
         return next(iter(tasks.values()))
@@ -115,18 +100,23 @@ def _task(session: Session, name: str | None) -> TaskRecord:
 
 
 def _metric(session: Session, task: TaskRecord, name: str | None) -> str:
-    """The named metric, or the first that the task's suite judges."""
-    known = session.ledger.metrics(task.recipe)
-    judged = [m.name for m in known if m.direction != "info"]
+    """Return the named metric, or the first that the task's suite judges."""
+    metrics = session.ledger.metrics(task.recipe)
+    judged = [m.name for m in metrics if m.direction != "info"]
     if name is None and judged:
         return "val_loss" if "val_loss" in judged else judged[0]
-    if name is None or name not in {m.name for m in known}:
-        raise UsageError(
-            f"{task.name} has no metric {name!r}", f"it has {', '.join(m.name for m in known)}"
-        )
+    if name is None or name not in {m.name for m in metrics}:
+        names = ", ".join(m.name for m in metrics)
+        raise UsageError(f"{task.name} has no metric {name!r}", f"it has {names}")
     return name
 
 
-def _place(session: Session, name: str) -> Path:
+def _path(session: Session, output: Path | None, name: str) -> Path:
+    """Return where to draw, before anything is computed."""
+    from celedger.views.picture import check_suffix
+
+    if output is not None:
+        check_suffix(output)
+        return output
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
     return session.ledger.folder / ".celedger" / "plots" / safe

@@ -31,7 +31,7 @@ def preflight(
     check failed, 125 when the training cannot be driven or did not end.
     """
     from celedger.diagnose.preflight import preflight as run_checks
-    from celedger.views import export
+    from celedger.views import document
     from celedger.views.preflight import preflight_json, preflight_text
 
     with diagnosing(
@@ -42,7 +42,7 @@ def preflight(
         at = chosen.seeds[0] if seed is None else seed
         checks, finished = run_checks(session.bench, commit, chosen, at, session.folder)
     if json:
-        print(export.dumps(preflight_json(chosen, commit, at, checks)))
+        print(document.dumps(preflight_json(chosen, commit, at, checks)))
     else:
         print(preflight_text(chosen, commit, at, checks, width=options.width()))
     if any(check["status"] == "fail" for check in checks):

@@ -14,7 +14,7 @@ from celedger.errors import Status, UsageError
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
     from celedger.diagnose.profile import Profile
-    from celedger.views.export import Json
+    from celedger.views.document import Json
     from celedger.views.profile import Profiled
 
     # What was measured, its document, its text, and the exit status.
@@ -75,7 +75,7 @@ def profile(
         probe["timeline"] = True
     measure = _memory if memory else _two if two else _one
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
-        from celedger.views import export
+        from celedger.views.document import dumps
         from celedger.views.profile import Profiled
 
         (chosen,) = looking.tasks
@@ -85,7 +85,7 @@ def profile(
         measured, document, text, status = measure(looking, looked, probe, turns)
         if timeline is not None:
             _save_timeline(measured.folder / "trace.json.gz", timeline)
-    print(export.dumps(document) if json else text)
+    print(dumps(document) if json else text)
     if output is not None:
         from celedger.views.profile_picture import draw
 
@@ -127,7 +127,7 @@ def _two(looking: Looking, looked: Profiled, probe: dict[str, object], turns: in
 def _memory(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
     from celedger.diagnose.memory import compare
     from celedger.diagnose.memory import memory as measure
-    from celedger.views.export import document
+    from celedger.views.document import document
     from celedger.views.memory import difference_text, memory_text
 
     (task,) = looking.tasks

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from celedger.cli.session import note
@@ -14,20 +14,38 @@ from celedger.model import Task, TrialRecord
 from celedger.trial import events
 
 if TYPE_CHECKING:
+    from celedger.ledger import Ledger
+    from celedger.trial.runner import Bench
     from celedger.trial.workplace import Need
 
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
 
 
 def fancy() -> bool:
-    """Whether stderr is a terminal that can redraw a line."""
+    """Return True if stderr is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
+def usual_seconds(ledger: Ledger, task: Task) -> float | None:
+    """Return the median wall time of this definition's trials, where there are any."""
+    rows = [
+        row
+        for name in ("duration", "warm_duration")
+        for row in ledger.summaries(task.name, name, recipe=task.recipe)
+    ]
+    rows.sort(key=lambda row: row.started)
+    seconds = [row.value for row in rows if row.value == row.value]
+    return statistics.median(seconds[-20:]) if seconds else None
+
+
+def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
+    """Describe a trial; one that was re-used took no seconds."""
     outcome = record.outcome
-    assert outcome is not None
-    text = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {outcome.kind}"
+    text = (
+        f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {outcome.kind if outcome else ''}"
+    )
+    if seconds is None or outcome is None:
+        return f"{text}, {record.reused}"
     text += f", {record.epochs} epochs, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
@@ -35,20 +53,13 @@ def trial_line(sha: str, record: TrialRecord, seconds: float) -> str:
         return f"{text}: {outcome.message}"
     if outcome.message:
         text += f"\n    {outcome.message}"
-        if outcome.log:
-            text += f"\n    log: {outcome.log}"
+        text += f"\n    log: {outcome.log}" if outcome.log else ""
     return text
 
 
-def reused_line(sha: str, record: TrialRecord) -> str:
-    kind = record.outcome.kind if record.outcome else ""
-    what = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
-    return f"{what}, {record.reused}"
-
-
 def _advice(root: Path, file: str) -> str:
-    """What to do about a file that a trial took from the user's work tree."""
-    if os.path.realpath(root) == os.path.realpath(os.path.expanduser("~")):  # noqa: PTH111
+    """Say what to do about a file that a trial took from the user's work tree."""
+    if root.resolve() == Path.home().resolve():
         return "your home folder is this repository: run celedger with HOME set to another one"
     if file.endswith((".py", ".so", ".pyx")):
         return "is the package installed in editable form?"
@@ -56,20 +67,19 @@ def _advice(root: Path, file: str) -> str:
 
 
 class Progress:
-    """A listener for the runner's events. `guess` gives the seconds a task took before."""
+    """A listener for the events of a bench, which runs the `needs`."""
 
-    def __init__(
-        self, needs: Sequence[Need] = (), *, guess: Callable[[Task], float | None] = lambda _: None
-    ) -> None:
-        self._total = len(needs)
-        self._ahead = [guess(need.task) for need in needs]
+    def __init__(self, bench: Bench | None = None, needs: Sequence[Need] = ()) -> None:
+        self._ahead = [usual_seconds(bench.ledger, n.task) if bench else None for n in needs]
         self._spent: list[float] = []
         self._done = 0
-        self._what = ""
-        self._waited: set[int] = set()
+        self._trial = ""
+        self._holders: set[int] = set()  # processes that were waited for
         self._strayed: set[str] = set()  # tasks
         self._bar: Any = None
         self._row: Any = None
+        if bench is not None:
+            bench.listen = self
 
     def __enter__(self) -> Progress:
         if fancy():
@@ -77,25 +87,20 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             columns = [TextColumn("{task.description}")]
-            if self._total:
+            if self._ahead:
                 columns += [BarColumn(bar_width=24), MofNCompleteColumn()]  # type: ignore[list-item]
             columns += [TextColumn("{task.fields[left]}")]
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
-            self._row = self._bar.add_task("starting", total=self._total or None, left="")
+            self._row = self._bar.add_task("starting", total=len(self._ahead) or None, left="")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -104,18 +109,18 @@ class Progress:
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.Waiting(device, holder, pid):
-                if pid not in self._waited:  # two that take turns wait for each other each time
-                    self._waited.add(pid)
+                if pid not in self._holders:  # two that take turns wait for each other each time
+                    self._holders.add(pid)
                     self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
             case events.Building(commit, task):
                 self._show(f"building {commit.sha[:SHORT]} for {task.name}")
             case events.Installing(sha, task):
                 self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
             case events.Started(commit, task, seed):
-                self._what = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
-                self._show(self._what)
+                self._trial = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
+                self._show(self._trial)
             case events.Epoch(number):
-                self._show(f"{self._what} epoch {number}")
+                self._show(f"{self._trial} epoch {number}")
             case events.Strayed(commit, task, root, file) if task.name not in self._strayed:
                 self._strayed.add(task.name)
                 self.say(
@@ -126,29 +131,29 @@ class Progress:
             case events.Unreachable(commit, problem):
                 self.say(f"celedger: {commit.sha[:SHORT]} is stepped around: {problem}")
             case events.Finished(commit, record, seconds):
-                self._done += 1
                 self._spent.append(seconds)
-                count = f"[{self._done}/{self._total}] " if self._total else ""
-                crashed = not record.ok
-                if self._bar is None or crashed:
-                    self.say(count + trial_line(commit.sha, record, seconds))
-                self._show(self._what)
+                self._end(commit.sha, record, seconds)
             case events.Reused(commit, record):
-                self._done += 1
-                count = f"[{self._done}/{self._total}] " if self._total else ""
-                self.say(f"{count}{reused_line(commit.sha, record)}")
+                self._end(commit.sha, record, None)
+
+    def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
+        self._done += 1
+        count = f"[{self._done}/{len(self._ahead)}] " if self._ahead else ""
+        if self._bar is None or not record.ok or seconds is None:
+            self.say(count + _trial_line(sha, record, seconds))
+        self._show(self._trial)
 
     def _show(self, text: str) -> None:
         if self._bar is not None:
             self._bar.update(self._row, description=text, completed=self._done, left=self._left())
 
     def _left(self) -> str:
-        if not self._total:
+        if not self._ahead:
             return ""
         ahead = self._ahead[self._done :]
-        known = [s for s in ahead if s is not None] or self._spent
-        if not known:
+        usual = [s for s in ahead if s is not None] or self._spent
+        if not usual:
             return ""
-        seconds = sum(s if s is not None else sum(known) / len(known) for s in ahead)
+        seconds = sum(s if s is not None else sum(usual) / len(usual) for s in ahead)
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes}:{rest:02d} left"

@@ -1,14 +1,18 @@
-"""`celedger log`, `show`, `diff` and `drift`: what the ledger holds, read."""
+"""`celedger log`, `show`, `diff`, `drift` and `table`: what the ledger holds, read."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import reading, warn
-from celedger.errors import Status, UsageError, command
+from celedger.cli.session import Session, note, reading, warn
+from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
+
+if TYPE_CHECKING:
+    from celedger.model import Commit
+    from celedger.views.document import Document
 
 
 def log(
@@ -20,16 +24,12 @@ def log(
 ) -> int:
     """List the measured commits, newest first."""
     from celedger.service import allow
-    from celedger.views import export
-    from celedger.views.log import log_json, log_text
+    from celedger.views.log import Log
 
     with reading(context.obj) as session:
-        for line in allow.waiting(session.repository, session.config):
+        for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
-        if json:
-            print(export.dumps(log_json(session.ledger, limit=limit)))
-        else:
-            print(log_text(session.ledger, limit=limit, width=options.width()))
+        options.answer(Log.of(session.ledger, limit), json)
     return Status.GOOD
 
 
@@ -46,30 +46,30 @@ def show(
     and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
     and the smallest change that one, three and ten trials can tell.
     """
-    from celedger.errors import UnknownRevision
-    from celedger.views import export
-    from celedger.views.show import show_json, show_text
+    from celedger.views.show import CommitRows
 
     with reading(context.obj) as session:
         try:
             sha = session.repository.resolve(revision).sha
         except UnknownRevision:
-            from celedger.views.noise import named_task, noise_json, noise_text, task_noise
-
-            task = named_task(session.ledger, revision)
-            if task is None:
+            document = _task_noise(session, revision)
+            if document is None:
                 raise
-            noise = [task_noise(session.ledger, task.suite, task.name)]
-            if json:
-                print(export.dumps(noise_json(noise)))
-            else:
-                print(noise_text(noise, width=options.width()))
-            return Status.GOOD
-        if json:
-            print(export.dumps(show_json(session.ledger, sha)))
         else:
-            print(show_text(session.ledger, sha, width=options.width()))
+            document = CommitRows.of(session.ledger, sha)
+        options.answer(document, json)
     return Status.GOOD
+
+
+def _task_noise(session: Session, name: str) -> Document | None:
+    """Return the noise of `task` or `suite/task`; None where no task is called so."""
+    from celedger.views.noise import NoiseList, TaskNoise
+    from celedger.views.samples import find_task
+
+    tasks = session.ledger.tasks()
+    if not any(name in (t.name, f"{t.suite}/{t.name}") for t in tasks):
+        return None
+    return NoiseList([TaskNoise.of(session.ledger, *find_task(session.ledger, name))])
 
 
 def diff(
@@ -78,25 +78,21 @@ def diff(
     json: options.Json = False,
 ) -> int:
     """Compare two commits, metric by metric."""
-    from celedger.views import export
-    from celedger.views.diff import diff_json, diff_text
+    from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
-        order = options.places(session.repository, a, b)
-        if json:
-            print(export.dumps(diff_json(session.ledger, a.sha, b.sha, order=order)))
-        else:
-            width = options.width()
-            print(diff_text(session.ledger, a.sha, b.sha, order=order, width=width))
+        # Each commit's place in the history of the two, the oldest first.
+        logs = [reversed(session.repository.log(end.sha, limit=2000)) for end in (a, b)]
+        line = dict.fromkeys(commit.sha for commits in logs for commit in commits)
+        order = {sha: position for position, sha in enumerate(line)}
+        options.answer(Diff.of(session.ledger, a.sha, b.sha, order=order), json)
     return Status.GOOD
 
 
 def drift(
     context: typer.Context,
-    revision: Annotated[
-        str, typer.Argument(metavar="REV | A..B", help="Up to this commit, or this range.")
-    ] = "HEAD",
+    revision: options.History = "HEAD",
     suite: options.Suite = None,
     task: options.TaskName = None,
     metric: options.Metric = None,
@@ -110,23 +106,98 @@ def drift(
     """
     from celedger.drift.history import courses
     from celedger.drift.segment_cache import segment_cache
-    from celedger.views import export
-    from celedger.views.history import courses_json, courses_text
+    from celedger.views.history import CourseList
 
     with reading(context.obj) as session:
-        commits, lineage = options.measured(session, revision)
+        commits, lineage = measured(session, revision)
         with segment_cache(session.repository.state_dir / "drift") as cache:
-            found = courses(
+            segmented = courses(
                 session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric,
                 cache=cache,
             )  # fmt: skip
-        if not found:
+        if not segmented:
             raise UsageError(
                 "the ledger holds no such task or metric",
                 f"{command('show', commits[-1].sha[:12])} names those it has",
             )
-        if json:
-            print(export.dumps(courses_json(found)))
-        else:
-            print(courses_text(found, width=options.width()))
+        options.answer(CourseList(segmented), json)
     return Status.GOOD
+
+
+def table(
+    context: typer.Context,
+    revision: options.Range = "HEAD",
+    suite: options.Suite = None,
+    task: options.Tasks = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A parameter to show, or seed; may be repeated [default: those that vary].",
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A metric to show; may be repeated [default: those that are judged].",
+        ),
+    ] = None,
+    tsv: Annotated[bool, typer.Option("--tsv", help="Print tab-separated numbers.")] = False,
+    json: options.Json = False,
+) -> int:
+    """Show metrics over parameters: the answer of a grid.
+
+    A row is a task with its parameters, a value the mean over its trials and their standard
+    deviation. Only what differs between the rows is shown.
+    """
+    from celedger.views.ablation import Ablation
+
+    if tsv and json:
+        raise UsageError("--tsv and --json exclude each other", "choose one")
+    with reading(context.obj) as session:
+        if ".." in revision:
+            commits, _ = measured(session, revision)
+        else:
+            commits = [session.repository.resolve(revision)]
+        document = Ablation.of(
+            session.ledger, commits, suite=suite, tasks=task or (), params=param or (),
+            metrics=metric or (),
+        )  # fmt: skip
+        if tsv:
+            print(document.tsv())
+        else:
+            options.answer(document, json)
+    return Status.GOOD
+
+
+def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit]]:
+    """Return the measured commits of a range or of a commit's history, and that whole history.
+
+    Both are oldest first. The measured ones are those of the main line, since a series that
+    wanders in and out of merged branches has steps that no commit made; where only branches were
+    measured, all of them.
+    """
+    from celedger.views.samples import run_command
+
+    trained = set(session.ledger.commits_with_trials())
+    repository = session.repository
+    if ".." in revision:
+        old = revision.partition("..")[0]
+        whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
+    else:
+        whole = repository.log(revision, limit=100_000)[::-1]
+    by_sha = {commit.sha: commit for commit in whole}
+    main: set[str] = set()  # the last commit and its first ancestors
+    sha = whole[-1].sha
+    while sha in by_sha:
+        main.add(sha)
+        sha = next(iter(by_sha[sha].parents), "")
+    every = [commit for commit in whole if commit.sha in trained]
+    series = [commit for commit in every if commit.sha in main] or every
+    if aside := len(every) - len(series):
+        note(f"{aside} measured commit{'s' * (aside != 1)} of merged branches left aside")
+    if not series:
+        problem = f"the ledger holds no trial of {revision}"
+        raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")
+    return series, whole

@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, warn, writing
+from celedger.cli.session import note, set_bench, writing
 
 
 def run(
     context: typer.Context,
-    revision: Annotated[
-        str, typer.Argument(metavar="REV | A..B", help="A commit, or a range of them.")
-    ] = "HEAD",
+    revision: options.Range = "HEAD",
     suite: options.Suite = None,
     task: options.Tasks = None,
     only: Annotated[
@@ -39,42 +37,34 @@ def run(
     What the ledger already holds is not run again. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
-    from celedger import suite as suites
     from celedger.cli.progress import Progress
     from celedger.drift.baseline import unjudged
     from celedger.drift.judge import judge, status
-    from celedger.trial.workplace import by_environment, choose_tasks, lacking, run_all, set_bench
-    from celedger.views.show import show_text
+    from celedger.trial.workplace import by_environment, lacking, run_all
+    from celedger.views.show import CommitRows
 
     with writing(context.obj, suite=suite, device=device) as session:
         repository, ledger = session.repository, session.ledger
         commits = repository.commits(revision)
         if steps is not None:
             commits = repository.spread(commits, steps)
-        chosen = suites.load(suites.find(None, session.config, repository.root))
-        for warning in chosen.warnings:
-            note(f"celedger: warning: {warning}")
-        tasks = choose_tasks(chosen, task or (), only or ())
         newest = commits[-1]
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")
-        with set_bench(
-            repository, ledger, session.config, chosen, tasks, gate=session.gate, tell=warn,
-            label="celedger run",
-        ) as bench:  # fmt: skip
+        with set_bench(session, "run", task, only=only) as (bench, tasks):
+            for warning in bench.suite.warnings:
+                note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            with Progress(needs, guess=lambda t: options.usual_seconds(ledger, t)) as progress:
-                bench.listen = progress
+            with Progress(bench, needs):
                 run_all(bench, needs)
             if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
-            ran = {need.commit.sha for need in needs}
+            ran = {newest.sha, *(need.commit.sha for need in needs)}
             for environments, alike in by_environment(bench, commits, tasks):
                 ran |= unjudged(ledger, alike, tasks, environments)
-            ran.add(newest.sha)
             for commit in commits:
                 if commit.sha in ran:
                     environments = bench.environments_at(commit.sha, tasks)
                     judged = judge(repository, ledger, commit, tasks, environments)
-        print(show_text(ledger, newest.sha, width=options.width()))
-    return status(judged.verdicts, chosen.judged, gate=False)
+        options.answer(CommitRows.of(ledger, newest.sha), json=False)
+    return status(judged.verdicts, bench.suite.judged, gate=False)

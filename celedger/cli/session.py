@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celedger.config import Config
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
-    from celedger.model import Task
+    from celedger.model import Task, Why
     from celedger.repo import Repository
     from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
@@ -94,8 +94,6 @@ def settled(
 ) -> Iterator[tuple[Config, str]]:
     """Yield the settings in force and, during a `git bisect`, the hash of the commit where it
     started: settings and suites are then those of that commit, whatever is checked out."""
-    import tempfile
-
     from celedger.config import FILES, SUITES
     from celedger.repo import bisecting
 
@@ -103,6 +101,9 @@ def settled(
     if not start:
         yield _load(repository, options, repository.worktree, **flags), ""
         return
+
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="celedger-bisect-") as folder:
         tree = Path(folder).resolve()
         bisecting.lay(repository, start, [*FILES, SUITES], tree)
@@ -195,6 +196,30 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
 
 
 @contextmanager
+def set_bench(
+    session: Session,
+    verb: str,
+    names: Sequence[str] | None,
+    *,
+    only: Sequence[str] | None = None,
+    why: Why | None = None,
+) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
+    """Yield a bench for the named tasks of the suite, all when none is named, and the tasks."""
+    from celedger import suite as suites
+    from celedger.model import Why
+    from celedger.trial import workplace
+
+    settings = session.config
+    suite = suites.load(suites.find(None, settings, session.repository.root))
+    tasks = workplace.choose_tasks(suite, names or (), only or ())
+    with workplace.set_bench(
+        session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
+        tell=warn, why=why or Why.RUN, label=f"celedger {verb}",
+    ) as bench:  # fmt: skip
+        yield bench, tasks
+
+
+@contextmanager
 def diagnosing(
     options: Options,
     verb: str,
@@ -203,27 +228,22 @@ def diagnosing(
     tasks: Sequence[str] = (),
     device: str | None = None,
 ) -> Iterator[Looking]:
-    """A session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named (all of
-    the suite when none is). The folder of its runs is kept where they cannot be judged."""
+    """Yield a session with a bench for `celedger.trial.diagnostic.diagnose`, and the tasks named
+    (all of the suite when none is). The folder of its runs is kept where they cannot be judged."""
     import shutil
     import tempfile
 
-    from celedger import suite as suites
     from celedger.errors import CannotJudge
-    from celedger.trial.workplace import choose_tasks, set_bench
 
     with writing(options, suite=suite, device=device) as session:
-        repository, settings, ledger = session.repository, session.config, session.ledger
-        chosen = suites.load(suites.find(None, settings, repository.root))
-        picked = choose_tasks(chosen, tasks)
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
         failed = False
         try:
-            with set_bench(
-                repository, ledger, settings, chosen, picked, gate=session.gate, tell=warn,
-                label=f"celedger {verb}",
-            ) as bench:  # fmt: skip
-                yield Looking(repository, settings, ledger, session.gate, bench, picked, folder)
+            with set_bench(session, verb, tasks) as (bench, chosen):
+                yield Looking(
+                    session.repository, session.config, session.ledger, session.gate, bench,
+                    chosen, folder,
+                )  # fmt: skip
         except CannotJudge:
             failed = any(folder.rglob("log.txt"))
             if failed:
@@ -256,12 +276,13 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
 def _narrow(repository: Repository, ledger: Path) -> None:
     """What an earlier celedger made is its owner's alone, too, but for what was opened to others
     on purpose."""
-    kept = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
-    for path in (*kept, ledger.parent / ".celedger", repository.state_dir):
+    files = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
+    for path in (*files, ledger.parent / ".celedger", repository.state_dir):
         with suppress(OSError):
-            found = path.stat()
-            if found.st_uid == os.geteuid() and found.st_mode & 0o077 and not found.st_mode & 0o022:
-                path.chmod(found.st_mode & 0o700)
+            status = path.stat()
+            mode = status.st_mode
+            if status.st_uid == os.geteuid() and mode & 0o077 and not mode & 0o022:
+                path.chmod(mode & 0o700)
 
 
 def refuse_tracked(repository: Repository, ledger: Path) -> None:

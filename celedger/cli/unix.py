@@ -66,8 +66,8 @@ def _listen(reader: int) -> None:
             if number not in _SIGNALS or now - first < _ECHO:
                 continue
             with suppress(OSError):
-                said = b"celedger: ended at once; the next command takes in what is left\n"
-                os.write(2, _SHOW_CURSOR + said if os.isatty(2) else said)
+                line = b"celedger: ended at once; the next command takes in what is left\n"
+                os.write(2, _SHOW_CURSOR + line if os.isatty(2) else line)
             os._exit(Status.INTERRUPTED)
 
 

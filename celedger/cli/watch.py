@@ -35,7 +35,7 @@ def watch(
     trained.
     """
     from celedger.diagnose.watch import watch as watched
-    from celedger.views import export
+    from celedger.views.document import dumps
     from celedger.views.picture import check_suffix
     from celedger.views.watch import watch_json, watch_text
 
@@ -53,9 +53,7 @@ def watch(
             from celedger.views.watch_figure import watch_figure
 
             watch_figure(report, output)
-        print(
-            export.dumps(watch_json(report)) if json else watch_text(report, width=options.width())
-        )
+        print(dumps(watch_json(report)) if json else watch_text(report, width=options.width()))
     if report.fired:
         return Status.BAD
     return Status.CANNOT_JUDGE if report.failed else Status.GOOD

@@ -25,7 +25,8 @@ def worker(
 ) -> int:
     """Run every queued job, then end. One worker at a time; the hook starts it by itself.
 
-    It starts only what was allowed on this machine; a job with anything else waits (see `allow`).
+    One that the hook starts runs only what was allowed on this machine; a job with anything else
+    waits (see `allow`). One that you type runs every job, and allows it by that, as `run` does.
     """
     from celedger.service.worker import detach
     from celedger.system.gate import NotAllowed
@@ -49,15 +50,14 @@ def _write(text: str) -> None:
 def _drain(command: Options, *, from_hook: bool) -> None:
     from celedger.cli.progress import Progress
     from celedger.config import Config
-    from celedger.model import JobState
     from celedger.repo import Repository
     from celedger.service.worker import Worker
 
-    def configure(place: Repository) -> Config:
-        return stack.enter_context(settled(place, command))[0]
+    def configure(repository: Repository) -> Config:
+        return stack.enter_context(settled(repository, command))[0]
 
     with (
-        writing(command, attended=False) as session,
+        writing(command, attended=not from_hook) as session,
         Progress() as progress,
         ExitStack() as stack,
     ):
@@ -73,15 +73,14 @@ def _drain(command: Options, *, from_hook: bool) -> None:
             _write(text)
             _trim(log)
 
-        done = Worker(repository, session.ledger, configure, say, listen=progress).drain()
+        worker = Worker(
+            repository, session.ledger, configure, say, listen=progress, attended=not from_hook
+        )
+        done = worker.drain()
         if done is None:
             say("another worker is at it, and will run what is queued")
         elif not from_hook:
-            waiting = len(session.ledger.jobs(state=JobState.WAITING))
-            if waiting:
-                say(f"{waiting} job{'s' * (waiting != 1)} must be allowed: see `celedger queue`")
-            else:
-                say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
+            say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
 
 
 def _trim(log: Path) -> None:
@@ -101,8 +100,7 @@ def queue(
     from celedger.repo import Repository
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
-    from celedger.views import export
-    from celedger.views.queue import Queue, queue_json, queue_text
+    from celedger.views.queue import Queue
 
     command: Options = context.obj
     repository = Repository.open(command.repository)
@@ -115,9 +113,7 @@ def queue(
     else:
         tell_if_gone(command, repository, settings)
     waits = held_back(repository, settings) if notes else ""
-    found = Queue(jobs, notes, at_work(settings.ledger), waits)
-    if json:
-        print(export.dumps(queue_json(found)))
-    else:
-        print(command.retyped(queue_text(found, now=time.time(), every=all_jobs)))
+    worker = at_work(settings.ledger)
+    document = Queue(jobs, notes, worker, waits, time.time(), all_jobs)
+    options.answer(document, json, command.retyped)
     return Status.GOOD

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from celedger.ledger.facts import TABLES, checksum
+from celedger.text import plain
 
 # What reading a damaged file can raise, besides what SQLite says: text that is no UTF-8, sizes
 # beyond all memory.
@@ -60,11 +61,6 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     finally:
         if begun and connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-def plain(text: str) -> str:
-    """Return what may quote a damaged file as one line that a terminal can show."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def foreign(connection: sqlite3.Connection) -> Iterator[str]:

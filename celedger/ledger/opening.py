@@ -22,6 +22,7 @@ from celedger.errors import LedgerDamaged, LedgerError
 from celedger.ledger import checking
 from celedger.ledger.identity import APPLICATION_ID, VERSION
 from celedger.ledger.stamp import Stamp
+from celedger.text import plain
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
@@ -116,7 +117,7 @@ def damaged(path: Path, wrong: Iterable[str]) -> LedgerDamaged:
 def explain(error: Exception, path: Path) -> LedgerError:
     """The one sentence for what SQLite said, or for what it made of a damaged file."""
     if not isinstance(error, sqlite3.Error):
-        return damaged(path, [checking.plain(str(error))])
+        return damaged(path, [plain(str(error))])
     name = getattr(error, "sqlite_errorname", None) or ""
     kind = name.split("_")[1] if name.startswith("SQLITE_") else ""
     if kind == "FULL" or (kind == "IOERR" and _disk_is_full(path)):
@@ -135,7 +136,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
     if kind == "NOTADB":
         return _not_sqlite(path)
     if kind == "CORRUPT":
-        return damaged(path, [checking.plain(str(error))])
+        return damaged(path, [plain(str(error))])
     if kind == "CANTOPEN":
         return LedgerError(f"{path} cannot be opened", "check its permissions and its folder's")
     if kind == "IOERR":

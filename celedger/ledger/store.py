@@ -25,7 +25,7 @@ from celedger.ledger import checking, facts, opening
 from celedger.ledger.archive import Archive
 from celedger.ledger.stamp import Stamp
 from celedger.model import Mark
-from celedger.text import escaped
+from celedger.text import escaped, without_sequences
 
 CHECKPOINT = 40 << 20  # bytes of -wal; SQLite's default of 4 MiB doubles the mean cost of an epoch
 # Facts that are nothing without another one, and are archived with it.
@@ -303,7 +303,7 @@ def _text(text: str) -> str:
     """Return a text without what a reader's terminal would obey, and without lone surrogates (git's
     way to hand over bytes that are no UTF-8): SQLite refuses them. A byte that came that way shows
     as U+FFFD."""
-    text = escaped(text)
+    text = escaped(without_sequences(text))
     if text.isascii():
         return text
     # Surrogates that all stand for bytes (PEP 383).

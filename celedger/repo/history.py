@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from celedger.model import Commit
-from celedger.text import escaped
+from celedger.text import plain
 
 # One record a commit, ended by NUL (`-z`), its fields by newlines: git lets neither a NUL into a
 # commit nor a newline into a name, and %s has none.
@@ -32,10 +32,10 @@ def parse(out: bytes) -> list[Commit]:
                 sha=sha,
                 tree=tree,
                 parents=tuple(parents.split()),
-                author=escaped(author),
+                author=plain(author),
                 author_time=int(written or 0),
                 commit_time=int(committed or 0),
-                subject=escaped(subject.replace("\n", " ")),
+                subject=plain(subject),
             )
         )
     return commits

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,13 +58,16 @@ def asked(
     return Asked(own, tuple(starts), texts)
 
 
-def waiting(repository: Repository, settings: Config) -> list[str]:
-    """Return a line for each merge that waits to be allowed: what is new, and what to type."""
+def waiting(repository: Repository, settings: Config, ledger: Ledger | None = None) -> list[str]:
+    """Return a line for each merge that waits to be allowed: what is new, and what to type. The
+    `ledger` is opened where it is not yet open."""
     lines = []
     if any(queue_folder(repository).glob("*.moved")) and (why := held_back(repository, settings)):
         lines.append(f"a merge waits: {why}")
-    if settings.ledger.is_file():
-        with Ledger.open(settings.ledger, readonly=True) as ledger:
+    if ledger is not None or settings.ledger.is_file():
+        with ExitStack() as stack:
+            if ledger is None:
+                ledger = stack.enter_context(Ledger.open(settings.ledger, readonly=True))
             jobs = ledger.jobs(state=JobState.WAITING)
         lines += [f"the merge of {job.commit[:10]} waits: {job.message}" for job in jobs]
     return lines

@@ -68,7 +68,8 @@ def detach() -> None:
 @dataclass
 class Worker:
     """Drains the queue. `configure` gives the settings of a work tree, `say` gets a line for the
-    worker's own log, `listen` what happens to the trials."""
+    worker's own log, `listen` what happens to the trials. `attended`: a person typed it, so that
+    what it starts is allowed by that."""
 
     repository: Repository
     ledger: Ledger
@@ -76,6 +77,7 @@ class Worker:
     say: Callable[[str], None]
     now: Callable[[], float] = time.time
     listen: events.Listener = events.ignore
+    attended: bool = False
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -125,7 +127,7 @@ class Worker:
         head = repository.resolve("HEAD")
         try:
             settings = self.configure(repository)
-            check_settings(Gate.of(repository, attended=False), settings)
+            check_settings(Gate.of(repository, attended=self.attended), settings)
             suite = settings.hook_suite or settings.suite or ""
         except NotAllowed:
             raise
@@ -185,7 +187,7 @@ class Worker:
 
     def _run(self, job: Job) -> str:
         repository = self._place(job)
-        gate = Gate.of(repository, attended=False)
+        gate = Gate.of(repository, attended=self.attended)
         gate.ask(job.key, ())  # it may not wait for the same any more
         try:
             return self._train(job, repository, gate)
@@ -206,7 +208,7 @@ class Worker:
         tasks = choose_tasks(suite, ())
         with set_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
-            why=Why.HOOK, label="celedger worker", listen=self.listen,
+            why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
         ) as bench:  # fmt: skip
             run_all(bench, lacking(bench, [commit], tasks))
             judged = settle(repository, bench, commit, tasks)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from celedger.model import OutcomeKind, Task, TrialRecord
 from celedger.system import process
+from celedger.text import plain
 
 # A disk with less room than this cannot take another epoch: its failures are the machine's.
 DISK_FULL = 64 * 1024  # bytes
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
 # Of the whole name: one with a dot was looked for in a package that is there.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
 
@@ -57,9 +57,9 @@ def _reason(text: str) -> str:
     if traceback:
         lines = after.splitlines()
         reason = next((line for line in lines if line and not line[0].isspace()), "")
-        if _plain(reason):
-            return _plain(reason)
-    words = [line for line in map(_plain, text.splitlines()) if line]
+        if plain(reason):
+            return plain(reason)
+    words = [line for line in map(plain, text.splitlines()) if line]
     return words[-1] if words else ""
 
 
@@ -67,12 +67,6 @@ def absent_module(reason: str) -> str:
     """Return the top-level module that a command (`explain`) ended for lack of, "" for none."""
     absent = _NO_MODULE.search(reason)
     return absent[1] if absent else ""
-
-
-def _plain(line: str) -> str:
-    """Without the colours and cursor movements that would act on the reader's terminal."""
-    line = _ESCAPES.sub("", line)
-    return "".join(c if c.isprintable() else " " for c in line).strip()
 
 
 def tail(log: Path) -> str:

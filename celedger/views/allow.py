@@ -11,6 +11,7 @@ from pathlib import Path
 from celedger.errors import RepositoryError
 from celedger.repo import Repository
 from celedger.system.gate import FILES, Gate, Request
+from celedger.text import escaped
 
 _CONTEXT = 2  # lines around a change
 _MISSING = "(not kept)"
@@ -46,14 +47,7 @@ def changes_text(
 
 
 def _part(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([_written_out(title), *(f"  {_written_out(line)}" for line in lines)])
-
-
-def _written_out(line: str) -> str:
-    """A line of a difference, with what a terminal obeys, or does not show, written out."""
-    return "".join(
-        c if c == " " or c.isprintable() else c.encode("unicode_escape").decode() for c in line
-    )
+    return "\n".join([escaped(title), *(f"  {escaped(line)}" for line in lines)])
 
 
 def _difference(
@@ -75,7 +69,9 @@ def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
         elif key == "variables" and not whole:
             continue
         elif key in ("variables", "settings", "asks") and isinstance(value, dict):
-            lines += [f"{key}: {name} = {_shown(said)}" for name, said in sorted(value.items())]
+            lines += [
+                f"{key}: {name} = {_shown(setting)}" for name, setting in sorted(value.items())
+            ]
         elif key == "folder" and value:
             lines.append(f"folder: {_shown(value)}")
     return lines
@@ -88,8 +84,8 @@ def _shown(value: object) -> str:
 
 
 def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
-    found = request.facts.get(key) if request is not None else None
-    return found if isinstance(found, dict) else {}
+    fact = request.facts.get(key) if request is not None else None
+    return fact if isinstance(fact, dict) else {}
 
 
 def _content(

@@ -1,48 +1,37 @@
-"""Who pinned and accepted what, as text and JSON."""
+"""`celedger baseline show`: who pinned and accepted what, the oldest first."""
 
 from __future__ import annotations
 
-from celedger.ledger.read import Reader
-from celedger.views import export
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celedger.model import BaselineRecord
+from celedger.views.document import Document, pick
 from celedger.views.format import iso_date, plain, short
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
-    Column("act"),
-    Column("commit"),
-    Column("of"),
-    Column("date"),
-    Column("who", shrink=True),
-    Column("why", shrink=True),
-)
+    Column("act"), Column("commit"), Column("of"), Column("date"),
+    Column("who", shrink=True), Column("why", shrink=True),
+)  # fmt: skip
 
 
-def baselines_text(ledger: Reader, *, width: int = 100) -> str:
-    """The oldest first."""
-    rows = [
-        (
-            record.act.value,
-            short(record.commit),
-            "/".join(filter(None, (record.suite, record.task, record.metric))),
-            iso_date(record.at),
-            plain(record.who),
-            plain(record.why),
-        )
-        for record in ledger.baselines()
-    ]
-    if not rows:
-        return "no baseline is pinned, no change accepted: commits are held to their ancestors"
-    return table(_COLUMNS, rows, width=width)
+@dataclass(frozen=True, slots=True)
+class BaselineList(Document):
+    records: Sequence[BaselineRecord]
 
+    def text(self, width: int = 100) -> str:
+        if not self.records:
+            return "no baseline is pinned, no change accepted: commits are held to their ancestors"
+        rows = [
+            (
+                r.act.value, short(r.commit), "/".join(filter(None, (r.suite, r.task, r.metric))),
+                iso_date(r.at), plain(r.who), plain(r.why),
+            )
+            for r in self.records
+        ]  # fmt: skip
+        return table(_COLUMNS, rows, width=width)
 
-def baselines_json(ledger: Reader) -> dict[str, export.Json]:
-    """Every record, with full hashes."""
-    return export.document(
-        baselines=[
-            {
-                "id": r.ulid, "act": r.act.value, "commit": r.commit, "suite": r.suite,
-                "task": r.task, "metric": r.metric, "who": r.who, "why": r.why, "at": r.at,
-            }
-            for r in ledger.baselines()
-        ],
-    )  # fmt: skip
+    def json(self) -> dict[str, object]:
+        names = "act commit suite task metric who why at"
+        return {"baselines": [{"id": r.ulid, **pick(r, names)} for r in self.records]}

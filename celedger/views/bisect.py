@@ -1,21 +1,22 @@
-"""The answer of a bisect as text to paste, as JSON, and as what the picture is drawn from."""
+"""`celedger bisect`: the answer as text to paste and as JSON, for one metric or for several that
+shared their trials; and what `--dry-run` says."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from celedger.bisection import Plan, Report
-from celedger.bisection.between import Between
+from celedger.bisection import Answer, Plan, Report
 from celedger.bisection.report import record
 from celedger.model import Commit, Metric
-from celedger.views import export
+from celedger.views.document import Document
 from celedger.views.format import count, duration, iso_date, measure, percent, plain, short
-from celedger.views.posterior import Search
+from celedger.views.tables import Column, table
 
-_SHOWN = 12  # members of a set that are listed
+_LISTED = 12  # members of a set that are listed
+_NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,96 +35,211 @@ class Typed:
         ends = f"{report.good.sha[:12]}..{(bad or report.bad.sha)[:12]}"
         return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
 
+    def between(self, report: Report) -> str:
+        """Return the command that searches up to a commit that is worse than both ends."""
+        end = report.between.commit.sha if report.between else ""
+        return self.bisect(report, [report.metric], end)
+
     def diff(self, report: Report) -> str:
         """Return the command that shows what the named commit changed."""
         parent, commit = report.compared
         return f"{self.celedger} diff {parent[:12]}..{commit[:12]}"
 
 
-def report_text(report: Report, metric: Metric | None, typed: Typed) -> str:
-    """The paste-ready answer."""
-    what = f"{report.task} {report.metric}" if report.metric else f"{report.task} crash"
-    lines: list[str] = []
-    if report.status == "found":
-        culprit = report.culprits[0]
-        lines += [f"first {report.kind} commit of {what}: {culprit.sha}", *person_lines(culprit)]
-        lines += [*stand_in(report), *_effect(report, metric)]
-        lines.append(f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})")
-    elif report.status == "set":
-        lines.append(
-            f"the first {report.kind} commit of {what} is one of {len(report.culprits)}: what "
-            "lies between cannot be tested"
-        )
-        lines += [*_members(report), *_effect(report, metric)]
-    elif report.between is not None:
-        lines += _between(report, report.between, metric)
-    elif report.status == "nothing-changed":
-        lines.append(
-            f"nothing changed in {what} between {short(report.good.sha)} and "
-            f"{short(report.bad.sha)} ({sure(report.probability)} sure)"
-        )
-    else:
-        lines.append(
-            f"undecided after {count(report.trials, 'trial')}: where {what} changed is not sure "
-            f"yet; {_more(report.still)}"
-        )
-        nothing = percent(report.no_change, signed=False)
-        lines.append(f"  {nothing} that nothing changed; if something did:")
-        lines += [*_members(report), *_effect(report, metric)]
-    searched = count(len(report.commits), "commit")
-    ends = f"{short(report.good.sha)}..{short(report.bad.sha)}"
-    spent = f"{count(report.trials, 'trial')}, {count(report.epochs, 'epoch')}"
-    spent += f", {duration(report.seconds)}; {report.stored} were in the ledger"
-    if report.stopped:
-        spent += f"; {report.stopped} stopped early"
-    lines.append(f"  searched    {ends}, {searched}, {report.tried} of them measured")
-    lines.append(f"  spent       {spent}")
-    if any(i >= 0 for i in report.untestable):
-        names = ", ".join(
-            short(report.commits[i].sha) for i in report.untestable[:_SHOWN] if i >= 0
-        )
-        lines.append(f"  untestable  {names}")
-    for other in report.others:
-        change = _change(other.effect, report, metric)
-        ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
-        lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
-    what_for = "reproduce with" if report.between is None else "search up to it with"
-    lines += ["", what_for, *(f"  {line}" for line in _reproduce(report, typed))]
-    return "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class BisectAnswer(Document):
+    """`explanations` are what `--explain` adds, if asked."""
 
+    answer: Answer
+    metrics: Mapping[str, Metric]
+    typed: Typed
+    explanations: Mapping[str, object]
 
-def _between(report: Report, between: Between, metric: Metric | None) -> list[str]:
-    unit = metric.unit if metric is not None else ""
-    value, good, bad = (measure(v, unit=unit) for v in (between.value, between.good, between.bad))
-    than = "better" if report.improved else "worse"
-    what = f"{report.task} {report.metric}"
-    return [
-        f"a commit between is {than} than both ends in {what}: {between.commit.sha}",
-        *person_lines(between.commit),
-        f"  values      {report.metric} {value}; at the ends {good} and {bad}",
-    ]
+    @property
+    def several(self) -> bool:
+        return len(self.answer.reports) + len(self.answer.refused) > 1
 
+    def text(self, width: int = 100) -> str:
+        report = self.answer.reports[0]
+        lines = self._table(max(width, 200)) if self.several else self._single(report)
+        return "\n".join(lines)
 
-def _more(trials: float) -> str:
-    if not math.isfinite(trials):
-        return "the two ends cannot be told apart so far"
-    return f"about {count(math.ceil(trials), 'trial')} more, with a larger --budget"
+    def json(self) -> dict[str, object]:
+        reports = [record(report).report for report in self.answer.reports]
+        if not self.several:
+            return {"bisect": reports[0], **self.explanations}
+        culprits = self._culprits()
+        return {
+            "bisects": reports,
+            "culprits": [{"commit": c.sha, "metrics": list(by)} for c, by in culprits],
+            "refused": [{"metric": m, "why": str(error)} for m, error in self.answer.refused],
+            **self.explanations,
+        }
+
+    def _single(self, report: Report) -> list[str]:
+        lines = self._conclusion(report)
+        ends = f"{short(report.good.sha)}..{short(report.bad.sha)}"
+        searched = f"{count(len(report.commits), 'commit')}, {report.tried} of them measured"
+        spent = f"{count(report.trials, 'trial')}, {count(report.epochs, 'epoch')}"
+        spent += f", {duration(report.seconds)}; {report.stored} were in the ledger"
+        spent += f"; {report.stopped} stopped early" if report.stopped else ""
+        lines += [f"  searched    {ends}, {searched}", f"  spent       {spent}"]
+        untestable = [report.commits[i].sha for i in report.untestable[:_LISTED] if i >= 0]
+        if untestable:
+            lines.append(f"  untestable  {', '.join(map(short, untestable))}")
+        for other in report.others:
+            change = measure(other.effect, unit=self._unit(report), signed=True)
+            if report.level:
+                change = percent(other.effect / abs(report.level))
+            ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
+            lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
+        if report.between is not None:
+            return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]
+        lines += ["", "reproduce with", f"  {self.typed.bisect(report, [report.metric])}"]
+        if report.named:
+            lines.append(f"  {self.typed.diff(report)}")
+            lines.append(f"  {self.typed.git} show {report.culprits[0].sha[:12]}")
+        return lines
+
+    def _conclusion(self, report: Report) -> list[str]:
+        what = f"{report.task} {report.metric or 'crash'}"
+        effect = self._effect_text(report)
+        if effect:
+            effect = f"  effect      {report.metric} {effect}"
+        if not report.metric:
+            effect = f"  crash       {report.crash}"
+        effects = [effect] if effect else []
+        if report.status == "found":
+            culprit = report.culprits[0]
+            return [
+                f"first {report.kind} commit of {what}: {culprit.sha}",
+                *_person(culprit),
+                *_stand_in(report),
+                *effects,
+                f"  confidence  {sure(report.probability)} (asked {report.confidence:.0%})",
+            ]
+        if report.status == "set":
+            members = f"{len(report.culprits)}: what lies between cannot be tested"
+            head = f"the first {report.kind} commit of {what} is one of {members}"
+            return [head, *_members(report), *effects]
+        if report.between is not None:
+            return self._between(report)
+        if report.status == "nothing-changed":
+            ends = f"{short(report.good.sha)} and {short(report.bad.sha)}"
+            certainty = f"({sure(report.probability)} sure)"
+            return [f"nothing changed in {what} between {ends} {certainty}"]
+        more = "the two ends cannot be told apart so far"
+        if math.isfinite(report.still):
+            more = f"about {count(math.ceil(report.still), 'trial')} more, with a larger --budget"
+        trials = count(report.trials, "trial")
+        return [
+            f"undecided after {trials}: where {what} changed is not sure yet; {more}",
+            f"  {percent(report.no_change, signed=False)} that nothing changed; if something did:",
+            *_members(report),
+            *effects,
+        ]
+
+    def _between(self, report: Report) -> list[str]:
+        between, unit = report.between, self._unit(report)
+        assert between is not None
+        value, good, bad = (
+            measure(v, unit=unit) for v in (between.value, between.good, between.bad)
+        )
+        what = f"{_than_both(report)} in {report.task} {report.metric}"
+        return [
+            f"a commit between is {what}: {between.commit.sha}",
+            *_person(between.commit),
+            f"  values      {report.metric} {value}; at the ends {good} and {bad}",
+        ]
+
+    def _table(self, width: int) -> list[str]:
+        """One table of culprits, each with the metrics that it moved, then every culprit once."""
+        answer, first = self.answer, self.answer.reports[0]
+        ends = f"{short(first.good.sha)}..{short(first.bad.sha)}"
+        rows = [self._row(report) for report in answer.reports]
+        rows += [(name, "-", plain(str(error)), "") for name, error in answer.refused]
+        heads = ("metric", f"first {first.kind} commit", "effect", "confidence")
+        lines = [f"{first.task}, {ends}, {count(len(first.commits), 'commit')}", ""]
+        lines += table([*map(Column, heads)], rows, width=width, indent=2).splitlines()
+        by_metric = {report.metric: report for report in answer.reports}
+        diffs = []
+        for commit, metrics in self._culprits():
+            lines += ["", f"{commit.sha}  {', '.join(metrics)}", *_person(commit)]
+            lines += _stand_in(by_metric[metrics[0]])
+            diffs.append(self.typed.diff(by_metric[metrics[0]]))
+        spent = f"{count(first.trials, 'trial')}, {count(first.epochs, 'epoch')}"
+        spent += f", {first.stopped} stopped early" if first.stopped else ""
+        tried = max(report.tried for report in answer.reports)
+        lines += ["", f"  measured    {count(tried, 'commit')} of them"]
+        lines.append(f"  spent       {spent}, {duration(first.seconds)}, shared by all metrics")
+        names = [*by_metric, *(name for name, _ in answer.refused)]
+        up_to = [self.typed.between(r) for r in answer.reports if r.between is not None]
+        commands = [self.typed.bisect(first, names), *up_to, *diffs]
+        return [*lines, "", "reproduce with", *(f"  {line}" for line in commands)]
+
+    def _row(self, report: Report) -> tuple[str, ...]:
+        effect, probability = self._effect_text(report), sure(report.probability)
+        if report.named:
+            return (report.metric, short(report.culprits[0].sha), effect, probability)
+        if report.status == "set":
+            what = f"one of {len(report.culprits)} that cannot be told apart"
+            return (report.metric, what, effect, probability)
+        if report.between is not None:
+            what = f"{_than_both(report)} at {short(report.between.commit.sha)}"
+            return (report.metric, what, "", "")
+        if report.status == "nothing-changed":
+            return (report.metric, "nothing changed", "", probability)
+        leader = short(report.culprits[0].sha) if report.culprits else "-"
+        return (report.metric, f"undecided, maybe {leader}", effect, probability)
+
+    def _culprits(self) -> list[tuple[Commit, tuple[str, ...]]]:
+        """Return the commits that were named, and the metrics of each, in order."""
+        named = {r.culprits[0].sha: r.culprits[0] for r in self.answer.reports if r.named}
+        return [
+            (commit, tuple(
+                r.metric for r in self.answer.reports if r.named and r.culprits[0].sha == sha
+            ))
+            for sha, commit in named.items()
+        ]  # fmt: skip
+
+    def _unit(self, report: Report) -> str:
+        metric = self.metrics.get(report.metric)
+        return metric.unit if metric else ""
+
+    def _effect_text(self, report: Report) -> str:
+        """Return the levels before and after, and by how much they differ; empty where that is
+        not known."""
+        if not math.isfinite(report.effect):
+            lost = any(not math.isfinite(value) for _, value in report.readings)
+            return "is not finite any more" if lost else ""
+        levels = (report.level, report.level + report.effect)
+        text = " → ".join(measure(level, unit=self._unit(report)) for level in levels)
+        if not report.level:
+            return text
+        effect, low, high = (
+            percent(x / abs(report.level)) for x in (report.effect, report.low, report.high)
+        )
+        bounded = math.isfinite(report.low) and math.isfinite(report.high)
+        return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
 
 
 def sure(probability: float) -> str:
-    """A probability never shown as a certainty."""
+    """Return a probability, never shown as a certainty."""
     return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
 
 
-def person_lines(commit: Commit) -> list[str]:
-    """Who wrote it, and what they called it."""
+def _than_both(report: Report) -> str:
+    return f"{'better' if report.improved else 'worse'} than both ends"
+
+
+def _person(commit: Commit) -> list[str]:
     return [
         f"  author      {plain(commit.author)}, {iso_date(commit.author_time)}",
         f"  subject     {plain(commit.subject)}",
     ]
 
 
-def stand_in(report: Report) -> list[str]:
+def _stand_in(report: Report) -> list[str]:
     """Say which commit ran in place of the one that is named, where that one did not."""
     if report.ran == report.culprits[0].sha:
         return []
@@ -131,128 +247,52 @@ def stand_in(report: Report) -> list[str]:
     return [f"  not run     {short(report.ran)} ran in its place: {why}"]
 
 
-def _effect(report: Report, metric: Metric | None) -> list[str]:
-    if not report.metric:
-        return [f"  crash       {report.crash}"]
-    said = effect_text(report, metric)
-    return [f"  effect      {report.metric} {said}"] if said else []
-
-
-def effect_text(report: Report, metric: Metric | None) -> str:
-    """The levels before and after, and by how much they differ; empty where that is not known."""
-    unit = metric.unit if metric is not None else ""
-    if not math.isfinite(report.effect):
-        if any(not math.isfinite(value) for _, value in report.readings):
-            return "is not finite any more"
-        return ""
-    now = report.level + report.effect
-    line = f"{measure(report.level, unit=unit)} → {measure(now, unit=unit)}"
-    if report.level:
-        scale = abs(report.level)
-        line += f" ({percent(report.effect / scale)}"
-        if math.isfinite(report.low) and math.isfinite(report.high):
-            line += f"; 95 %: {percent(report.low / scale)} … {percent(report.high / scale)}"
-        line += ")"
-    return line
-
-
-def _change(effect: float, report: Report, metric: Metric | None) -> str:
-    if report.level:
-        return percent(effect / abs(report.level))
-    return measure(effect, unit=metric.unit if metric is not None else "", signed=True)
-
-
 def _members(report: Report) -> list[str]:
     chances = dict(zip((c.sha for c in report.commits), report.posterior, strict=True))
     lines = [
         f"  {chances[c.sha]:6.1%}  {short(c.sha)}  {plain(c.subject)}"
-        for c in report.culprits[:_SHOWN]
+        for c in report.culprits[:_LISTED]
     ]
-    more = len(report.culprits) - _SHOWN
+    more = len(report.culprits) - _LISTED
     return lines + ([f"          and {more} more"] if more > 0 else [])
 
 
-def _reproduce(report: Report, typed: Typed) -> list[str]:
-    if report.between is not None:
-        return [typed.bisect(report, [report.metric], report.between.commit.sha)]
-    lines = [typed.bisect(report, [report.metric])]
-    if report.named:
-        lines += [typed.diff(report), f"{typed.git} show {report.culprits[0].sha[:12]}"]
-    return lines
+@dataclass(frozen=True, slots=True)
+class BisectPlans(Document):
+    """What a bisect would take, a plan for each metric."""
 
+    plans: Sequence[Plan]
 
-def report_json(report: Report) -> dict[str, export.Json]:
-    """The report as the ledger keeps it."""
-    return export.document(bisect=dict(record(report).report))
+    def text(self, width: int = 100) -> str:
+        if len(self.plans) == 1:
+            return _plan_text(self.plans[0])
+        # Several metrics share their trials; the longest search comes last.
+        longest = max(self.plans, key=lambda plan: plan.trials)
+        plans = [*(plan for plan in self.plans if plan is not longest), longest]
+        head = "one search for all: its trials are shared, and the longest of these decides\n"
+        return head + "\n\n".join(map(_plan_text, plans))
 
-
-def search_of(report: Report, metric: Metric | None) -> Search:
-    """What `posterior_figure` draws; there the good end is position 0."""
-    what = report.metric or "crash"
-    levels = None
-    if report.metric and math.isfinite(report.level) and math.isfinite(report.effect):
-        levels = (report.level, report.level + report.effect)
-    places = {c.sha: i + 1 for i, c in enumerate(report.commits)}
-    return Search(
-        title=f"{report.suite}/{report.task} {what}",
-        good=report.good,
-        commits=report.commits,
-        probability=report.posterior,
-        trials=tuple((position + 1, value) for position, value in report.readings),
-        metric=metric if report.metric else None,
-        levels=levels,
-        culprits=tuple(places[c.sha] for c in report.culprits) if report.named else (),
-        bad=_bad_side(report) if report.named else (),
-        untestable=tuple(position + 1 for position in report.untestable),
-        narrowing=tuple((position + 1, chances) for position, chances in report.steps),
-    )
-
-
-def _bad_side(report: Report) -> tuple[bool, ...]:
-    """The good end and then every candidate: does it hold the named commit in its history?"""
-    bad = {report.culprits[0].sha}
-    for commit in report.commits:  # parents before children
-        if bad.intersection(commit.parents):
-            bad.add(commit.sha)
-    return (False, *(commit.sha in bad for commit in report.commits))
-
-
-# What commits have changed that cannot differ.
-_NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code never entered"
-
-
-def plans_json(plans: Sequence[Plan]) -> dict[str, export.Json]:
-    """The same, a plan for each metric."""
-    return export.document(plans=[asdict(plan) for plan in plans])
-
-
-def plans_text(plans: Sequence[Plan]) -> str:
-    """What `--dry-run` says; several metrics share their trials."""
-    if len(plans) == 1:
-        return _plan_text(plans[0])
-    most = max(plans, key=lambda plan: plan.trials)
-    whole = "one search for all: its trials are shared, and the longest of these decides\n"
-    parts = [_plan_text(plan) for plan in plans if plan is not most]
-    return whole + "\n\n".join([*parts, _plan_text(most)])
+    def json(self) -> dict[str, object]:
+        return {"plans": self.plans}
 
 
 def _plan_text(plan: Plan) -> str:
     others = f": the others cannot differ, {_NO_DIFFERENCE}" * (plan.classes < plan.commits)
-    held = count(plan.stored, "trial")
+    stored = f"{count(plan.stored, 'trial')} of it in the ledger"
     lines = [
-        f"{count(plan.commits, 'commit')} in the range, {held} of it in the ledger",
+        f"{count(plan.commits, 'commit')} in the range, {stored}",
         f"{plan.classes} left that could have done it{others}",
         f"the ends still need {count(plan.ends, 'trial')}",
     ]
     if plan.symptom:
         lines.append(f"searched would be {plan.symptom}")
-    about = "at least " if not plan.known else "about "
+    expected = "unknown, the two ends cannot be told apart so far"
     if math.isfinite(plan.trials):
-        lines.append(f"expected: {about}{count(math.ceil(plan.trials), 'trial')}")
-    else:
-        lines.append("expected: unknown, the two ends cannot be told apart so far")
+        trials = count(math.ceil(plan.trials), "trial")
+        expected = f"{'about' if plan.known else 'at least'} {trials}"
     if math.isfinite(plan.seconds):
-        lines[-1] += f", {duration(plan.seconds)}"
+        expected += f", {duration(plan.seconds)}"
+    lines.append(f"expected: {expected}")
     if plan.trials > plan.budget:
         lines.append(f"the budget of {plan.budget} will probably not be enough")
     return "\n".join(lines)

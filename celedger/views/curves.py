@@ -1,12 +1,13 @@
-"""Epoch curves of several commits side by side: a small plot per metric, a colour per commit.
-The line is the mean over the trials, the band reaches from the lowest to the highest of them.
+"""`celedger plot curves` and `plot steps`: series of several commits side by side, a small plot per
+metric and a colour per commit. A curve over epochs is the mean of a commit's trials in a band from
+the lowest to the highest; one over steps is a trial's, thinned where it is long.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,216 +17,281 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from celedger.errors import CeledgerError, UsageError, command
+from celedger.errors import CeledgerError, UsageError
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric
 from celedger.views import picture, samples
 from celedger.views.format import Scale, clip, count, plain, short
-from celedger.views.picture import CYCLE, MUTED
+from celedger.views.picture import CYCLE, FAINT, MUTED
 from celedger.views.samples import Batch
 
 MOST_COMMITS = len(CYCLE)  # colours that all readers can tell apart
 MOST_METRICS = 9
+MOST_SERIES = 6
+MOST_POINTS = 500  # of a line: more than a sheet has room for
+_MOST_EPOCHS = 60  # whose ends are marked: beyond it they are a grey bar
 _PER_ROW = 3
-_LEGEND = 64  # characters of a commit's entry; two fit side by side
+_STEP_SERIES = ("loss", "gradient_norm", "learning_rate", "step_time")  # in this order
+_STEP_UNITS = {"step_time": "s"}  # of what celedger.child.torch reports
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric at one commit: of each epoch the values of the trials that reached it, in the
-    metric's unit (NaN where a trial reported none)."""
+    """One line in the metric's unit. A mean, low or high is NaN where a value is not finite, so
+    that the line ends there; `lost` are those places. `scattered`: the curve stands for several
+    trials or steps, and has a band."""
 
     commit: Commit
-    epochs: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
-    failed: bool  # no trial ended well: what is drawn is how far the others came
+    at: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    lost: NDArray[np.float64]
+    scattered: bool
+    failed: bool = False  # no trial ended well: what is drawn is how far the others came
+    ends: tuple[int, ...] = ()  # the steps at which epochs end
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
     metric: Metric
     curves: tuple[Curve, ...]
+    finite: NDArray[np.float64]  # all values, which decide the limits of the axis
 
 
-def curves_figure(
-    ledger: Reader,
-    task: str,
-    commits: Sequence[str],
-    path: Path,
-    *,
-    metrics: Sequence[str] = (),
-    suite: str | None = None,
-) -> Path:
-    """Draws the epochs of `task` (or `suite/task`) at up to seven commits, given by full hashes,
-    to a PNG or SVG; `metrics` default to all that are judged and have epochs. Raises UsageError
-    for a suffix, task or metric that is not known or too many commits, CeledgerError where a
-    commit has no trials."""
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The panels of a picture, `across` in a row; `subject` says what is drawn."""
+
+    title: str
+    subject: str
+    axis: str  # "epoch" or "step"
+    panels: tuple[Panel, ...]
+    across: int
+
+
+def save(chart: Chart, path: Path) -> Path:
+    """Draw the chart to a PNG or SVG. Raises UsageError for another suffix."""
     picture.check_suffix(path)
-    title, shown, note = panels(ledger, task, commits, metrics, suite)
-    return picture.save(draw(title, shown, note), path)
+    return picture.save(draw(chart), path)
 
 
-def panels(
-    ledger: Reader,
-    task: str,
-    shas: Sequence[str],
-    metrics: Sequence[str] = (),
-    suite: str | None = None,
-) -> tuple[str, list[Panel], str]:
-    """(title, panels, note on what does not compare)."""
-    if not 1 <= len(shas) <= MOST_COMMITS:
-        raise UsageError(
-            f"{len(shas)} commits are too many curves to tell apart"
-            if shas
-            else "no commit to plot",
-            f"name 1 to {MOST_COMMITS} commits",
-        )
+def epochs_chart(
+    ledger: Reader, title: tuple[str, str], shas: Sequence[str], metrics: Sequence[str] = ()
+) -> Chart:
+    """Read the epochs of a (suite, task) at up to seven commits, given by full hashes; `metrics`
+    default to all that are judged and have epochs. Raises UsageError for a metric that is not
+    known or too many commits, CeledgerError where a commit has no trials."""
+    batches = _batches(ledger, title, shas)
     if len(metrics) > MOST_METRICS:
         raise UsageError(f"{len(metrics)} metrics do not fit", f"name at most {MOST_METRICS}")
-    suite, task = samples.find_task(ledger, task, suite)
-    found = [_batch(ledger, sha, suite, task) for sha in dict.fromkeys(shas)]
-    recipe = max((b for _, b in found), key=lambda b: b.newest).recipe
-    series = [(commit, batch, _series(ledger, batch)) for commit, batch in found]
-    reported = {name for _, _, curves in series for name in curves}
-    if metrics:
-        chosen = [samples.find_metric(ledger, recipe, name) for name in metrics]
-    else:
-        chosen = samples.in_order(m for m in ledger.metrics(recipe) if m.name in reported)
-        judged = [m for m in chosen if m.direction.sign]
-        chosen = (judged or chosen)[:MOST_METRICS]
-    missing = [m.name for m in chosen if m.name not in reported]
-    if missing or not chosen:
+    recipe = max((b for _, b in batches), key=lambda b: b.newest).recipe
+    series = [(commit, batch, _epochs(ledger, batch)) for commit, batch in batches]
+    reported = {name for _, _, by_metric in series for name in by_metric}
+    named = [samples.find_metric(ledger, recipe, name) for name in metrics]
+    if not named:
+        every = samples.in_order(m for m in ledger.metrics(recipe) if m.name in reported)
+        named = ([m for m in every if m.direction.sign] or every)[:MOST_METRICS]
+    missing = [m.name for m in named if m.name not in reported]
+    if missing or not named:
         what = missing[0] if missing else "anything"
         raise CeledgerError(
-            f"no trial of {suite}/{task} at these commits reported {what} by epoch",
+            f"no trial of {'/'.join(title)} at these commits reported {what} by epoch",
             f"metrics with epochs: {', '.join(sorted(reported)) or 'none'}",
         )
-    made = [
-        Panel(
-            metric,
-            tuple(
-                _curve(commit, batch, curves[metric.name])
-                for commit, batch, curves in series
-                if metric.name in curves
-            ),
-        )
-        for metric in chosen
-    ]
-    differing = [
-        name
-        for name, values in (
-            ("suites", {b.recipe for _, b in found}),
-            ("environments", {b.environment for _, b in found}),
-        )
-        if len(values) > 1
-    ]
-    note = f"; not comparable: their {' and '.join(differing)} differ" if differing else ""
-    return f"{suite}/{task}", made, note
+    panels = []
+    for metric in named:
+        trials = [(c, b, s[metric.name]) for c, b, s in series if metric.name in s]
+        values = np.array([x for _, _, s in trials for points in s for _, x in points])
+        curves = tuple(_epoch_curve(*each) for each in trials)
+        panels.append(Panel(metric, curves, values[np.isfinite(values)]))
+    most = max(len(s) for _, _, by_metric in series for s in by_metric.values())
+    bands = f", up to {count(most, 'trial')} each: mean, with the lowest and highest"
+    subject = count(len(batches), "commit") + (bands if most > 1 else "") + _differing(batches)
+    across = min(_PER_ROW, len(panels))
+    return Chart("/".join(title), subject, "epoch", tuple(panels), across)
 
 
-def _batch(ledger: Reader, sha: str, suite: str, task: str) -> tuple[Commit, Batch]:
-    commit = ledger.commit(sha)
-    made = samples.batches(ledger.trials(commit=sha, suite=suite, task=task))
-    if commit is None or not made:
+def steps_chart(
+    ledger: Reader, title: tuple[str, str], shas: Sequence[str], metrics: Sequence[str] = ()
+) -> Chart:
+    """Read the steps of a (suite, task), as `epochs_chart`; `metrics` default to all series."""
+    batches = _batches(ledger, title, shas)
+    trials: dict[str, list[tuple[Commit, Mapping[int, Sequence[float]]]]] = defaultdict(list)
+    for commit, batch in batches:
+        for record in [r for r in batch.records if r.ok] or batch.records:
+            for name, epochs in ledger.steps(record.trial.ulid).items():
+                trials[name].append((commit, epochs))
+    if not trials:
         raise CeledgerError(
-            f"no trial of {suite}/{task} at {short(sha)} is in the ledger",
-            f"type {command('run', sha[:12], suite=suite, task=task)}",
+            f"no trial of {'/'.join(title)} at these commits reported series per step",
+            "ask for them with `steps = true` in the suite, and run it again",
         )
-    return commit, made[0]
+    absent = [name for name in metrics if name not in trials]
+    if absent:
+        raise UsageError(f"there is no series {absent[0]!r}", f"there are {', '.join(trials)}")
+    declared = {m.name: m for m in ledger.metrics(batches[-1][1].recipe)}
+    panels, longest = [], 0
+    for name in list(metrics) or sorted(trials, key=_rank)[:MOST_SERIES]:
+        values = [np.concatenate([e[i] for i in sorted(e)]) for _, e in trials[name]]
+        curves = tuple(
+            _step_curve(commit, joined, [len(epochs[i]) for i in sorted(epochs)])
+            for (commit, epochs), joined in zip(trials[name], values, strict=True)
+        )
+        metric = declared.get(name, Metric(name, _STEP_UNITS.get(name, "")))
+        every = np.concatenate(values)
+        panels.append(Panel(metric, curves, every[np.isfinite(every)]))
+        longest = max([longest, *(joined.size for joined in values)])
+    most = max(len(panel.curves) for panel in panels)
+    subject = f"{count(most, 'trial')} of up to {count(longest, 'step')}"
+    if longest > MOST_POINTS:
+        subject += f": means of {_width(longest)} steps, with the lowest and highest"
+    return Chart("/".join(title), subject, "step", tuple(panels), 1)
 
 
-def _series(ledger: Reader, batch: Batch) -> dict[str, list[list[tuple[int, float]]]]:
-    """Metric -> one series a trial; of trials that ended well, or of all when none did. Those
-    that were stopped early count only where there are no whole ones."""
+def _batches(
+    ledger: Reader, title: tuple[str, str], shas: Sequence[str]
+) -> list[tuple[Commit, Batch]]:
+    shas = list(dict.fromkeys(shas))
+    if not 1 <= len(shas) <= MOST_COMMITS:
+        problem = f"{len(shas)} commits are too many curves to tell apart"
+        raise UsageError(
+            problem if shas else "no commit to plot", f"name 1 to {MOST_COMMITS} commits"
+        )
+    return [samples.batch_at(ledger, sha, *title) for sha in shas]
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (_STEP_SERIES.index(name) if name in _STEP_SERIES else len(_STEP_SERIES), name)
+
+
+def _differing(batches: Sequence[tuple[Commit, Batch]]) -> str:
+    """Say what does not compare."""
+    parts = {"suites": {b.recipe for _, b in batches},
+             "environments": {b.environment for _, b in batches}}  # fmt: skip
+    differing = [name for name, values in parts.items() if len(values) > 1]
+    return f"; not comparable: their {' and '.join(differing)} differ" if differing else ""
+
+
+def _epochs(ledger: Reader, batch: Batch) -> dict[str, list[list[tuple[int, float]]]]:
+    """Return a series a trial for each metric; of trials that ended well, or of all when none did.
+    Those that were stopped early count only where there are no whole ones."""
     well = [r for r in batch.records if r.ok]
     well = [r for r in well if not r.early_stopped] or well
-    found: dict[str, list[list[tuple[int, float]]]] = defaultdict(list)
+    series: dict[str, list[list[tuple[int, float]]]] = defaultdict(list)
     for record in well or batch.records:
         for name, points in ledger.series(record.trial.ulid).items():
-            found[name].append(points)
-    return found
+            series[name].append(points)
+    return series
 
 
-def _curve(commit: Commit, batch: Batch, series: Sequence[Sequence[tuple[int, float]]]) -> Curve:
+def _epoch_curve(
+    commit: Commit, batch: Batch, series: Sequence[Sequence[tuple[int, float]]]
+) -> Curve:
     by_epoch: dict[int, list[float]] = defaultdict(list)
     for points in series:
         for epoch, value in points:
             by_epoch[epoch].append(value)
-    epochs = tuple(sorted(by_epoch))
-    values = tuple(tuple(by_epoch[epoch]) for epoch in epochs)
-    return Curve(commit, epochs, values, not any(r.ok for r in batch.records))
+    epochs = np.array(sorted(by_epoch), float)
+    values = [np.array(by_epoch[epoch]) for epoch in sorted(by_epoch)]
+    # A mean over trials of which one is not finite is not finite: the line must end there.
+    whole = np.array([bool(np.isfinite(v).all()) for v in values], bool)
+    mean, low, high = (
+        np.array([f(v) if ok else math.nan for v, ok in zip(values, whole, strict=True)])
+        for f in (np.mean, np.min, np.max)
+    )
+    scattered = any(v.size > 1 for v in values)
+    failed = not any(r.ok for r in batch.records)
+    return Curve(commit, epochs, mean, low, high, epochs[~whole], scattered, failed)
 
 
-def draw(title: str, shown: Sequence[Panel], note: str = "") -> Figure:
-    across = min(_PER_ROW, len(shown))
-    down = -(-len(shown) // across)
-    height = (3.6 if across == 1 else 2.9) * down + 0.35 * (len(shown[0].curves) + 3) / 2
-    commits = list({c.commit.sha: c for panel in shown for c in panel.curves}.values())
-    colours = {c.commit.sha: CYCLE[i] for i, c in enumerate(commits)}
+def _step_curve(commit: Commit, values: NDArray[np.float64], lengths: Sequence[int]) -> Curve:
+    """Return a curve of at most MOST_POINTS neighbourhoods of the steps."""
+    width = _width(values.size) or 1
+    finite = np.isfinite(values)
+    whole = np.where(finite, values, math.nan)
+    rows = np.concatenate([whole, np.repeat(whole[-1:], -values.size % width)]).reshape(-1, width)
+    at = np.minimum(np.arange(rows.shape[0]) * width + (width - 1) / 2, values.size - 1)
+    mean, low, high = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
+    lost = np.flatnonzero(~finite).astype(float)
+    ends = tuple(np.cumsum(lengths).tolist())
+    return Curve(commit, at, mean, low, high, lost, width > 1, ends=ends)
+
+
+def _width(steps: int) -> int:
+    """Return how many neighbours become one point."""
+    return -(-steps // MOST_POINTS)
+
+
+def draw(chart: Chart) -> Figure:
+    panels, across = chart.panels, chart.across
+    down = -(-len(panels) // across)
+    curves = {c.commit.sha: c for panel in panels for c in panel.curves}
+    colours = dict(zip(curves, CYCLE, strict=False))
+    height = 0.9 + (3.6 if across == 1 else 2.9) * down + 0.35 * (len(curves) + 3) / 2
+    if chart.axis == "step":
+        height = 1.2 + 1.9 * down + 0.17 * len(curves)
     with picture.style():
-        figure = picture.sheet(title, 0.9 + height)
+        figure = picture.sheet(chart.title, height)
         grid = figure.subplots(down, across, squeeze=False, sharex=True)
-        for axes, panel in zip(grid.flat, shown, strict=False):
-            _panel(axes, panel, colours)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(shown):
+        for i, axes in enumerate(grid.flat):
+            if i >= len(panels):
                 axes.set_visible(False)
-            elif place + across >= len(shown):  # the lowest of its column
-                axes.set_xlabel("epoch", color=MUTED)
+                continue
+            _draw_panel(axes, panels[i], colours, steps=chart.axis == "step")
+            if i + across >= len(panels):  # the lowest of its column
+                axes.set_xlabel(chart.axis, color=MUTED)
                 axes.tick_params(labelbottom=True)
-        trials = max(len(v) for panel in shown for c in panel.curves for v in c.values)
-        bands = f", up to {count(trials, 'trial')} each: mean, with the lowest and highest"
-        text = count(len(commits), "commit") + (bands if trials > 1 else "")
-        grid.flat[0].set_title(text + note, loc="left", pad=8)
-        picture.finish(figure, grid.flat[0], _legend(commits, colours), columns=2)
+        if across == 1:
+            figure.align_ylabels(grid[:, 0])
+        grid.flat[0].set_title(chart.subject, loc="left", pad=8)
+        handles = [_handle(curve, colours[sha]) for sha, curve in curves.items()]
+        picture.finish(figure, grid.flat[0], handles, columns=2)
     return figure
 
 
-def _panel(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
-    finite = [x for c in panel.curves for v in c.values for x in v if math.isfinite(x)]
-    scale = Scale.of(panel.metric.unit, max((abs(x) for x in finite), default=0.0))
-    axes.set_ylabel(picture.value_label(panel.metric, scale.unit))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if finite:
-        picture.fit_values(axes, np.array([scale.show(x) for x in finite]))
-    for place, curve in enumerate(panel.curves):
+def _draw_panel(axes: Axes, panel: Panel, colours: Mapping[str, str], *, steps: bool) -> None:
+    metric, finite = panel.metric, panel.finite
+    size = np.abs(finite)
+    magnitude = float(np.median(size) if steps else size.max()) if size.size else 0.0
+    scale = Scale.of(metric.unit, magnitude)
+    label = metric.name + (f" ({scale.unit})" if scale.unit else "")
+    axes.set_ylabel(label if steps else picture.value_label(metric, scale.unit))
+    axes.xaxis.set_major_locator(MaxNLocator(10 if steps else 6, integer=True))
+    if finite.size:
+        picture.fit_values(axes, finite / scale.divisor)
+    epochs = max((curve.ends for curve in panel.curves), key=len)
+    for end in epochs[:-1] if len(epochs) <= _MOST_EPOCHS else ():
+        axes.axvline(end - 0.5, color=FAINT, linewidth=0.8, zorder=0.5)
+    for i, curve in enumerate(panel.curves):
         colour = colours[curve.commit.sha]
-        values = [np.array([scale.show(x) for x in v]) for v in curve.values]
-        # A mean over trials of which one is not finite is not finite: the line must end there.
-        whole = [bool(v.size and np.isfinite(v).all()) for v in values]
-        mean = np.array([v.mean() if ok else math.nan for v, ok in zip(values, whole, strict=True)])
-        low = np.array([v.min() if ok else math.nan for v, ok in zip(values, whole, strict=True)])
-        high = np.array([v.max() if ok else math.nan for v, ok in zip(values, whole, strict=True)])
-        if any(v.size > 1 for v in values):
-            axes.fill_between(curve.epochs, low, high, color=colour, alpha=0.14, linewidth=0)
+        mean, low, high = (x / scale.divisor for x in (curve.mean, curve.low, curve.high))
+        if curve.scattered:
+            axes.fill_between(curve.at, low, high, color=colour, alpha=0.14, linewidth=0)
         # Equal to the bit is common here: a wider line shows under the one that covers it.
-        covered = sum(other.values == curve.values for other in panel.curves[place + 1 :])
-        alone = sum(other.values == curve.values for other in panel.curves) == 1
-        marker = "o" if len(curve.epochs) <= 30 and alone else ""
+        equal = [c is not curve and _equal(c, curve) for c in panel.curves]
+        width = 1.0 if steps else 1.5 + 2.2 * sum(equal[i + 1 :])
+        marker = "" if steps or any(equal) or curve.at.size > 30 else "o"
         axes.plot(
-            curve.epochs, mean, color=colour, linewidth=1.5 + 2.2 * covered, marker=marker,
-            markersize=3, linestyle="--" if curve.failed else "-", label="mean",
+            curve.at, mean, color=colour, linewidth=width, alpha=0.85 if steps else 1.0,
+            marker=marker, markersize=3, linestyle="--" if curve.failed else "-", label="mean",
         )  # fmt: skip
-        lost = [e for e, ok in zip(curve.epochs, whole, strict=True) if not ok]
-        if lost:
-            edge = 0.04 if panel.metric.direction.sign < 0 else 0.96
-            axes.plot(
-                lost, [edge] * len(lost), "x", color=colour, markersize=5, label="not finite",
-                transform=axes.get_xaxis_transform(),
-            )  # fmt: skip
+        edge = 0.04 if metric.direction.sign < 0 else 0.96
+        picture.crosses(axes, curve.lost, edge, colour, label="not finite")
 
 
-def _legend(commits: Sequence[Curve], colours: dict[str, str]) -> list[Artist]:
-    handles: list[Artist] = []
-    for curve in commits:
-        commit = curve.commit
-        name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", _LEGEND)
-        handles.append(
-            Line2D(
-                [], [], color=colours[commit.sha], linewidth=1.5, marker="o", markersize=3,
-                linestyle="--" if curve.failed else "-",
-                label=f"{name} (did not finish)" if curve.failed else name,
-            )
-        )  # fmt: skip
-    return handles
+def _equal(one: Curve, other: Curve) -> bool:
+    pairs = ((one.at, other.at), (one.low, other.low), (one.high, other.high))
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+def _handle(curve: Curve, colour: str) -> Artist:
+    commit = curve.commit
+    name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit side by side
+    return Line2D(
+        [], [], color=colour, linewidth=1.5, marker="o" if not curve.ends else "", markersize=3,
+        linestyle="--" if curve.failed else "-",
+        label=f"{name} (did not finish)" if curve.failed else name,
+    )  # fmt: skip

@@ -20,9 +20,11 @@ from celedger.model import Commit, Direction
 from celedger.views import picture
 from celedger.views.format import Scale, count
 from celedger.views.picture import BLUE, GREEN, MUTED, RED
-from celedger.views.timeline import Drift, drift
+from celedger.views.timeline import Drift, Stretch, drift
 
 _LABELS = 12  # more names than this on one sheet are noise
+_MANY = 80  # commits from which dots are small
+_DASHES = (0, (4, 3))
 
 
 def drift_figure(
@@ -35,7 +37,7 @@ def drift_figure(
     commits: Sequence[Commit] | None = None,
     lineage: Sequence[Commit] | None = None,
 ) -> Path:
-    """Draws `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
+    """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
     oldest first (default: all that have trials of it), to a PNG or SVG. `lineage` as in
     `celedger.drift.courses`. Raises UsageError for a suffix, task or metric that is not known,
     CeledgerError where there is nothing to draw."""
@@ -50,67 +52,63 @@ def draw(drift: Drift) -> Figure:
         scale = _values(axes, drift)
         picture.commit_axis(axes, drift.commits)
         axes.set_title(_subtitle(drift), loc="left", pad=20 if drift.changes else 8)
-        for place, _ in drift.changes:
-            axes.axvline(place, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+        for position, _ in drift.changes:
+            axes.axvline(position, color=MUTED, linewidth=0.9, linestyle=_DASHES, zorder=1.5)
         for first, last, worse in drift.steps:
-            axes.axvspan(
-                first, last, color=RED if worse else GREEN, alpha=0.1, linewidth=0, zorder=0.5
-            )
-        handles = _legend(drift)
-        picture.finish(figure, axes, handles)
+            colour = RED if worse else GREEN
+            axes.axvspan(first, last, color=colour, alpha=0.1, linewidth=0, zorder=0.5)
+        picture.finish(figure, axes, _legend(drift))
         picture.above(axes, drift.changes)
         _label(axes, drift, scale)
     return figure
 
 
 def _values(axes: Axes, drift: Drift) -> Scale:
-    metric, n = drift.metric, len(drift.commits)
-    dots = drift.dots
+    metric, dots = drift.metric, drift.dots
+    many = len(drift.commits) > _MANY
     scale = Scale.of(metric.unit, max((abs(x) for _, x in dots), default=0.0))
     axes.set_ylabel(picture.value_label(metric, scale.unit))
-    worse_up = metric.direction is not Direction.HIGHER
     if dots:
         shown = np.array([scale.show(x) for _, x in dots])
         room = 0.15 if drift.failed or drift.untestable else 0.1
-        picture.fit_values(
-            axes, shown, head=room if worse_up else 0.1, foot=0.1 if worse_up else room
-        )
-        size, alpha = (16, 0.4) if n <= 80 else (7, 0.3)
+        head, foot = (0.1, room) if metric.direction is Direction.HIGHER else (room, 0.1)
+        picture.fit_values(axes, shown, head=head, foot=foot)
         axes.scatter(
-            [p for p, _ in dots], shown, s=size, color=BLUE, alpha=alpha, linewidths=0, zorder=2,
-            label="trial",
+            [p for p, _ in dots], shown, s=7 if many else 16, color=BLUE,
+            alpha=0.3 if many else 0.4, linewidths=0, zorder=2, label="trial",
         )  # fmt: skip
     else:
         axes.set_yticks([])
     for stretch in drift.stretches:
         means = np.array([scale.show(m) for m in stretch.means])
-        if math.isfinite(stretch.sd):
-            edges = _widened(stretch.positions)
-            level = np.interp(edges, stretch.positions, means)
-            if axes.get_yscale() == "log":
-                factor = math.exp(stretch.relative_sd)
-                low, high = level / factor, level * factor
-            else:
-                sd = scale.show(stretch.sd)
-                low, high = level - sd, level + sd
-            axes.fill_between(
-                edges, low, high, color=BLUE, alpha=0.13, linewidth=0, zorder=1, label="spread"
-            )
+        _spread(axes, stretch, means, scale)
+        size = 4.5 if not many else 2.2 if len(drift.commits) <= 250 else 1.4
         axes.plot(
-            stretch.positions, means, color=BLUE, linewidth=1.5 if n <= 80 else 1.1, marker="o",
-            markersize=4.5 if n <= 80 else 2.2 if n <= 250 else 1.4, zorder=3, label="mean",
+            stretch.positions, means, color=BLUE, linewidth=1.1 if many else 1.5, marker="o",
+            markersize=size, zorder=3, label="mean",
         )  # fmt: skip
-    for places, colour, name in (
-        (drift.failed, RED, "failed"),
-        (drift.untestable, MUTED, "untestable"),
-    ):
-        if once := sorted(set(places)):
-            axes.plot(
-                once, [_edge(drift)] * len(once), "x", color=colour,
-                markersize=6 if n <= 80 else 4.5, markeredgewidth=1.4, zorder=4, label=name,
-                transform=axes.get_xaxis_transform(),
-            )  # fmt: skip
+    size = 4.5 if many else 6
+    picture.crosses(axes, sorted(set(drift.failed)), _edge(drift), RED, size=size, label="failed")
+    picture.crosses(axes, drift.untestable, _edge(drift), MUTED, size=size, label="untestable")
     return scale
+
+
+def _spread(axes: Axes, stretch: Stretch, means: np.ndarray, scale: Scale) -> None:
+    if not math.isfinite(stretch.sd()):
+        return
+    edges = np.array(stretch.positions, float)
+    if len(edges) == 1:  # a stretch of one commit still has a band to be seen
+        edges = np.array([edges[0] - 0.25, edges[0] + 0.25])
+    level = np.interp(edges, stretch.positions, means)
+    if axes.get_yscale() == "log":
+        factor = math.exp(stretch.sd(log=True))
+        low, high = level / factor, level * factor
+    else:
+        sd = scale.show(stretch.sd())
+        low, high = level - sd, level + sd
+    axes.fill_between(
+        edges, low, high, color=BLUE, alpha=0.13, linewidth=0, zorder=1, label="spread"
+    )
 
 
 def _edge(drift: Drift) -> float:
@@ -118,17 +116,10 @@ def _edge(drift: Drift) -> float:
     return 0.045 if drift.metric.direction is Direction.HIGHER else 0.955
 
 
-def _widened(positions: Sequence[int]) -> np.ndarray:
-    """A stretch of one commit still has a band to be seen."""
-    if len(positions) > 1:
-        return np.array(positions, float)
-    return np.array([positions[0] - 0.25, positions[0] + 0.25])
-
-
 def _label(axes: Axes, drift: Drift, scale: Scale) -> None:
     means = {p: m for s in drift.stretches for p, m in zip(s.positions, s.means, strict=True)}
-    size = 7 if len(drift.commits) <= 80 else 4.5
-    wanted = []
+    size = 7 if len(drift.commits) <= _MANY else 4.5
+    labels = []
     for mark in drift.marks:
         if mark.position not in means:
             continue  # concluded from trials that no longer count: nowhere to stand
@@ -138,10 +129,10 @@ def _label(axes: Axes, drift: Drift, scale: Scale) -> None:
             markeredgewidth=0.7, zorder=5, label="mark",
         )  # fmt: skip
         if mark.named:
-            wanted.append((mark.position, y, mark.text, colour))
+            labels.append((mark.position, y, mark.text, colour))
     points = [(p, scale.show(x)) for p, x in (*drift.dots, *means.items())]
     points += [(p, picture.height(axes, _edge(drift))) for p in (*drift.failed, *drift.untestable)]
-    picture.keep_clear(axes, wanted[:_LABELS], avoid=points)
+    picture.keep_clear(axes, labels[:_LABELS], avoid=points)
 
 
 def _subtitle(drift: Drift) -> str:
@@ -157,29 +148,24 @@ def _subtitle(drift: Drift) -> str:
 
 
 def _legend(drift: Drift) -> list[Artist]:
-    point = {"linestyle": "", "linewidth": 0}
-    handles: list[Artist] = []
-    if drift.stretches:
-        handles += [
-            Line2D([], [], color=BLUE, linewidth=1.5, marker="o", markersize=4.5, label="mean"),
-            Line2D([], [], color=BLUE, alpha=0.4, marker="o", markersize=4, label="trial", **point),  # type: ignore[arg-type]
-        ]
-    if any(math.isfinite(s.sd) for s in drift.stretches):
-        handles.append(Patch(color=BLUE, alpha=0.13, linewidth=0, label="± 1 sd of a trial"))
-    for bad, colour, name in ((True, RED, "regressed"), (False, GREEN, "improved")):
-        if any(m.bad is bad for m in drift.marks):
-            handles.append(Line2D([], [], color=colour, marker="o", label=name, **point))  # type: ignore[arg-type]
-    for places, colour, name in (
-        (drift.failed, RED, "failed or not finite"),
-        (drift.untestable, MUTED, "untestable"),
-    ):
-        if places:
-            handles.append(Line2D([], [], color=colour, marker="x", label=name, **point))  # type: ignore[arg-type]
-    if drift.steps:
-        label = "changed here (95 %)"
-        handles.append(Patch(color=RED if drift.steps[0][2] else GREEN, alpha=0.1, label=label))
-    if drift.changes:
-        dashes = (0, (4, 3))
-        label = "environment changed"
-        handles.append(Line2D([], [], color=MUTED, linewidth=0.9, linestyle=dashes, label=label))
-    return handles
+    def dot(colour: str, label: str, marker: str = "o", **more: float) -> Artist:
+        return Line2D([], [], color=colour, label=label, marker=marker, linestyle="", **more)  # type: ignore[arg-type]
+
+    mean = Line2D([], [], color=BLUE, linewidth=1.5, marker="o", markersize=4.5, label="mean")
+    change = Line2D([], [], color=MUTED, linewidth=0.9, linestyle=_DASHES)
+    change.set_label("environment changed")
+    step = Patch(alpha=0.1, label="changed here (95 %)")
+    step.set_color(RED if drift.steps and drift.steps[0][2] else GREEN)
+    spread = Patch(color=BLUE, alpha=0.13, linewidth=0, label="± 1 sd of a trial")
+    handles: list[tuple[object, Artist]] = [
+        (drift.stretches, mean),
+        (drift.stretches, dot(BLUE, "trial", alpha=0.4, markersize=4)),
+        (any(math.isfinite(s.sd()) for s in drift.stretches), spread),
+        (any(m.bad for m in drift.marks), dot(RED, "regressed")),
+        (any(not m.bad for m in drift.marks), dot(GREEN, "improved")),
+        (drift.failed, dot(RED, "failed or not finite", "x")),
+        (drift.untestable, dot(MUTED, "untestable", "x")),
+        (drift.steps, step),
+        (drift.changes, change),
+    ]
+    return [handle for present, handle in handles if present]

@@ -12,7 +12,7 @@ from celedger.diagnose.explain import Explanation
 from celedger.diagnose.finding import Blamed, ExplainFinding, figure, path_in_tree, share
 from celedger.diagnose.trace import Frame
 from celedger.diagnose.watch import WatchpointFinding
-from celedger.views import export
+from celedger.views import document
 from celedger.views.format import clip, count, plain
 from celedger.views.watch import module as watch_module
 
@@ -161,8 +161,8 @@ def _hunk_lines(blamed: Blamed) -> list[str]:
     return [f"  {title}", *lines, *([f"    … {more} more lines"] if more > 0 else [])]
 
 
-def explanations_json(answers: Sequence[Explanation], tree: Path) -> dict[str, export.Json]:
-    return export.document(explanations=[_record(one, tree) for one in answers])
+def explanations_json(answers: Sequence[Explanation], tree: Path) -> dict[str, document.Json]:
+    return document.document(explanations=[_record(one, tree) for one in answers])
 
 
 def _record(answer: Explanation, tree: Path) -> dict[str, object]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
+from celedger.text import plain as plain
+
 PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell
 
@@ -71,7 +73,7 @@ def not_finite(value: float) -> str:
     return "inf" if value > 0 else "-inf"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scale:
     """How a stored value is shown: `value / divisor`, in `unit`."""
 
@@ -190,18 +192,6 @@ def probability(p: float) -> str:
     return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
 
 
-def plain(text: str) -> str:
-    """One line without control or invisible characters: a subject or a message from a stranger
-    must neither move the cursor nor break a column."""
-    if text.isascii() and text.isprintable():
-        return " ".join(text.split())
-    spaced = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
-    return " ".join(spaced.split())
-
-
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
 def cells(text: str) -> int:
     """Columns the text takes on a terminal: two for wide letters, none for combining ones."""
     if text.isascii():
@@ -220,14 +210,13 @@ def clip(text: str, width: int) -> str:
     """The text in at most `width` columns, its end replaced by `…` where it does not fit."""
     if cells(text) <= width:
         return text
-    kept = ""
-    room = max(width, 1) - 1
+    end, room = 0, max(width, 1) - 1
     for character in text:
         room -= cells(character)
         if room < 0:
             break
-        kept += character
-    return kept.rstrip() + "…"
+        end += 1
+    return text[:end].rstrip() + "…"
 
 
 def size(n: int) -> str:

@@ -1,47 +1,82 @@
-"""The change points of the history as text and JSON."""
+"""`celedger drift`: the change points of the history."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from shlex import quote
 
-from celedger.drift.history import Away, Course, Step
-from celedger.views import export
+from celedger.drift.history import Course, Step
+from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
 from celedger.views.tables import Column, table
 
 _TYPED = 12  # digits of a hash in a command: enough for a large repository
 _COLUMNS = (
-    Column("metric"),
-    Column("seen at"),
-    Column("date"),
-    Column("change", right=True),
-    Column("level"),
-    Column("sure", right=True),
-    Column("among", right=True),
+    Column("metric"), Column("seen at"), Column("date"), Column("change", right=True),
+    Column("level"), Column("sure", right=True), Column("among", right=True),
     Column("subject", shrink=True),
-)
+)  # fmt: skip
 
 
-def courses_text(found: Sequence[Course], *, width: int = 100) -> str:
-    """What changed, task by task; the ranges to search; then how much was looked at."""
-    rows = [(c, s) for c in found for s in c.steps]
-    rows.sort(key=lambda row: (row[0].suite, row[0].task, row[1].seen_at.commit_time))
-    names = {c.environment for c in found}
-    lines = []
-    if rows:
-        lines += [table(_COLUMNS, [_cells(c, s) for c, s in rows], width=width), ""]
-    lines += _ranges(rows)
-    commits = count(len(frozenset().union(*(c.valued for c in found))), "commit")
-    trials = count(len(frozenset().union(*(c.trials for c in found))), "trial")
-    metrics = count(len({(c.suite, c.task, c.metric.name) for c in found}), "metric")
-    verb = f"{len(rows)} changed" if rows else "nothing changed"
-    lines.append(f"{verb} over {commits}, {trials}, {metrics}")
-    lines += [_away_line(c, c.away) for c in found if c.away is not None]
-    if len(names) > 1:
-        lines.append(f"{len(names)} environments, each looked at by itself")
-    return "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class CourseList(Document):
+    courses: Sequence[Course]
+
+    def text(self, width: int = 100) -> str:
+        """Return what changed, task by task; the ranges to search; then how much was looked at."""
+        courses = self.courses
+        rows = [(c, s) for c in courses for s in c.steps]
+        rows.sort(key=lambda row: (row[0].suite, row[0].task, row[1].seen_at.commit_time))
+        lines = []
+        if rows:
+            lines += [table(_COLUMNS, [_cells(c, s) for c, s in rows], width=width), ""]
+        lines += _ranges(rows)
+        commits = count(len(frozenset().union(*(c.valued for c in courses))), "commit")
+        trials = count(len(frozenset().union(*(c.trials for c in courses))), "trial")
+        metrics = count(len({(c.suite, c.task, c.metric.name) for c in courses}), "metric")
+        verb = f"{len(rows)} changed" if rows else "nothing changed"
+        lines.append(f"{verb} over {commits}, {trials}, {metrics}")
+        lines += filter(None, map(_away_line, courses))
+        environments = len({c.environment for c in courses})
+        if environments > 1:
+            lines.append(f"{environments} environments, each looked at by itself")
+        return "\n".join(lines)
+
+    def json(self) -> dict[str, object]:
+        return {
+            "courses": [
+                {
+                    **pick(c, "suite task"),
+                    "metric": c.metric.name,
+                    "environment": c.environment,
+                    "commits": len(c.valued),
+                    "trials": len(c.trials),
+                    **pick(c, "sd exact"),
+                    "steps": [_step_json(c, step) for step in c.steps],
+                    "away": c.away
+                    and {
+                        "pinned": c.away.pinned.sha,
+                        **pick(c.away, "level effect low high better"),
+                    },
+                }
+                for c in self.courses
+            ]
+        }
+
+
+def _step_json(course: Course, step: Step) -> dict[str, object]:
+    return {
+        "seen_at": step.seen_at.sha,
+        "among": [commit.sha for commit in step.among],
+        "not_measured": step.unmeasured,
+        "start": step.start and step.start.sha,
+        "end": step.end.sha,
+        "between": step.between,
+        "bisect": bisect_command(step, course.suite, course.task, [course.metric.name]) or None,
+        **pick(step, "probability before after better"),
+    }
 
 
 def _ranges(rows: Sequence[tuple[Course, Step]]) -> list[str]:
@@ -53,10 +88,11 @@ def _ranges(rows: Sequence[tuple[Course, Step]]) -> list[str]:
             ends = step.start and step.start.sha, step.end.sha, step.among, step.unmeasured
             shared[course.suite, course.task, step.better, *ends].append((course, step))
     lines = []
-    for (suite, task, *_), same in shared.items():
+    for same in shared.values():
+        course, step = same[0]
         metrics = list(dict.fromkeys(course.metric.name for course, _ in same))
-        lines.append(f"{suite}/{task} {', '.join(metrics)}: {range_text(same[0][1])}")
-        if command := bisect_command(same[0][1], str(suite), str(task), metrics):
+        lines.append(f"{course.suite}/{course.task} {', '.join(metrics)}: {range_text(step)}")
+        if command := bisect_command(step, course.suite, course.task, metrics):
             lines.append(f"  {command}")
         lines.append("")
     return lines
@@ -83,63 +119,35 @@ def bisect_command(step: Step, suite: str, task: str, metrics: Sequence[str]) ->
     return " ".join(words + ["--find improved"] * step.better)
 
 
-def _away_line(course: Course, away: Away) -> str:
-    share = [x / abs(away.level) if away.level else float("nan") for x in
-             (away.effect, away.low, away.high)]  # fmt: skip
-    sizes = [percent(x) for x in share]
-    if any(x != x for x in share):
-        sizes = [
-            measure(x, course.sd, unit=course.metric.unit)
-            for x in (away.effect, away.low, away.high)
-        ]
+def _away_line(course: Course) -> str:
+    """Say how far the metric has moved from its pinned commit; "" where none is pinned."""
+    away = course.away
+    if away is None:
+        return ""
+    effect, low, high = (
+        percent(x / abs(away.level)) if away.level
+        else measure(x, course.sd, unit=course.metric.unit)
+        for x in (away.effect, away.low, away.high)
+    )  # fmt: skip
     way = "better" if away.better else "worse"
     return (
-        f"{course.suite}/{course.task} {course.metric.name}: by now {sizes[0]} ({way}) from the "
-        f"pinned {short(away.pinned.sha)}, between {sizes[1]} and {sizes[2]}"
+        f"{course.suite}/{course.task} {course.metric.name}: by now {effect} ({way}) from the "
+        f"pinned {short(away.pinned.sha)}, between {low} and {high}"
     )
 
 
 def _cells(course: Course, step: Step) -> tuple[str, ...]:
-    unit = course.metric.unit
-    levels = (measure(level, course.sd, unit=unit) for level in (step.before, step.after))
-    share = (step.after - step.before) / abs(step.before) if step.before else float("nan")
+    levels = (measure(x, course.sd, unit=course.metric.unit) for x in (step.before, step.after))
     way = "better" if step.better else "worse"
+    if step.before:
+        way = f"{percent((step.after - step.before) / abs(step.before))} {way}"
     return (
         f"{course.suite}/{course.task} {course.metric.name}",
         short(step.seen_at.sha),
         iso_date(step.seen_at.commit_time),
-        f"{percent(share)} {way}" if share == share else way,
+        way,
         " → ".join(levels),
         probability(step.probability),
         str(len(step.among)),
         plain(step.seen_at.subject) if len(step.among) == 1 else "",
     )
-
-
-def courses_json(found: Sequence[Course]) -> dict[str, export.Json]:
-    """Every course with its steps; hashes in full."""
-    return export.document(
-        courses=[
-            {
-                "suite": c.suite, "task": c.task, "metric": c.metric.name,
-                "environment": c.environment, "commits": len(c.valued), "trials": len(c.trials),
-                "sd": c.sd, "exact": c.exact,
-                "steps": [
-                    {
-                        "seen_at": s.seen_at.sha, "among": [x.sha for x in s.among],
-                        "not_measured": s.unmeasured, "start": s.start and s.start.sha,
-                        "end": s.end.sha, "between": s.between,
-                        "bisect": bisect_command(s, c.suite, c.task, [c.metric.name]) or None,
-                        "probability": s.probability, "before": s.before, "after": s.after,
-                        "better": s.better,
-                    }
-                    for s in c.steps
-                ],
-                "away": c.away and {
-                    "pinned": c.away.pinned.sha, "level": c.away.level, "effect": c.away.effect,
-                    "low": c.away.low, "high": c.away.high, "better": c.away.better,
-                },
-            }
-            for c in found
-        ],
-    )  # fmt: skip

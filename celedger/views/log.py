@@ -7,226 +7,116 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Metric, OutcomeKind, Verdict, VerdictKind
+from celedger.model import Commit, Verdict, VerdictKind
 from celedger.views import samples
-from celedger.views.export import Json, document
-from celedger.views.format import clip, count, iso_date, measure, percent, plain, short
+from celedger.views.document import Document, pick
+from celedger.views.format import clip, count, iso_date, percent, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
 _COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(shrink=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskLine:
     batch: Batch
     main: Sample | None
     verdicts: tuple[Verdict, ...]  # bad ones first
-    since: str = ""  # what else changed since the commit shown below it
+    since: str  # what else changed since the commit shown below it
 
-    @property
-    def status(self) -> str:
-        """`ok` when every trial was; else the outcome most in need of a look, and how many."""
-        return status(self.batch.outcomes())
+    def cells(self) -> tuple[str, ...]:
+        batch, main = self.batch, self.main
+        value = ""
+        if main is not None and main.n:
+            value = f"{main.metric.name} {main.text()}"
+        elif failures := batch.failures():
+            value = plain(failures[-1].outcome.message) if failures[-1].outcome else ""
+        trials = count(len(batch.records), "trial")
+        if reused := sum(bool(r.derived) for r in batch.records):
+            trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
+        remarks = "; ".join(filter(None, (conclusion(self.verdicts), self.since)))
+        return (batch.title, batch.status, trials, value, remarks)
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    commit: Commit
-    tasks: tuple[TaskLine, ...]
-
-
-def log_text(
-    ledger: Reader,
-    commits: Sequence[Commit] | None = None,
-    *,
-    limit: int | None = 20,
-    suite: str | None = None,
-    task: str | None = None,
-    width: int = 100,
-) -> str:
-    """The text of `celedger log`. `commits` oldest first (default: all with trials); those
-    without trials are passed over. Raises CeledgerError when nothing is left to show."""
-    found = entries(ledger, commits, limit=limit, suite=suite, task=task)
-    rows = [_cells(line) for entry in found for line in entry.tasks]
-    # All tasks in one table, then dealt out: columns line up from commit to commit.
-    lines = iter(table(_COLUMNS, rows, width=width, indent=2).splitlines())
-    text = []
-    for entry in found:
-        commit = entry.commit
-        head = f"{short(commit.sha)}  {iso_date(commit.commit_time)}  {plain(commit.subject)}"
-        text += [clip(head, width), *(next(lines) for _ in entry.tasks)]
-    return "\n".join(text)
+    def json(self) -> dict[str, object]:
+        return {
+            **pick(self.batch, "suite task recipe environment status"),
+            "since": self.since,
+            "outcomes": self.batch.outcomes(),
+            "trials": [r.trial.ulid for r in self.batch.records],
+            "main": self.main,
+            "verdicts": [samples.verdict_json(v) for v in self.verdicts],
+        }
 
 
-def log_json(
-    ledger: Reader,
-    commits: Sequence[Commit] | None = None,
-    *,
-    limit: int | None = 20,
-    suite: str | None = None,
-    task: str | None = None,
-) -> dict[str, Json]:
-    """The same as a document, newest first."""
-    found = entries(ledger, commits, limit=limit, suite=suite, task=task)
-    return document(commits=[_entry_json(entry) for entry in found])
+@dataclass(frozen=True)
+class Log(Document):
+    """The commits, newest first, each with its tasks."""
+
+    entries: tuple[tuple[Commit, tuple[TaskLine, ...]], ...]
+
+    @classmethod
+    def of(cls, ledger: Reader, limit: int | None = 20) -> Log:
+        """Read the newest commits. Raises CeledgerError where none has trials."""
+        older: dict[tuple[str, str], Batch] = {}
+        entries = []
+        for commit in samples.measured_commits(ledger)[-(limit or 0) :]:
+            verdicts = ledger.verdicts(commit=commit.sha)
+            lines = []
+            for key, batch in sorted(_latest(ledger, commit).items()):
+                own = [v for v in verdicts if (v.suite, v.task) == key]
+                metrics = batch.metrics(ledger)
+                main = batch.sample(metrics[0]) if metrics else None
+                since = _changes(older.get(key, batch), batch)
+                lines.append(TaskLine(batch, main, tuple(samples.worst_first(own)), since))
+                older[key] = batch
+            entries.append((commit, tuple(lines)))
+        return cls(tuple(reversed(entries)))
+
+    def text(self, width: int = 100) -> str:
+        rows = [line.cells() for _, tasks in self.entries for line in tasks]
+        # All tasks in one table, then dealt out: columns line up from commit to commit.
+        lines = iter(table(_COLUMNS, rows, width=width, indent=2).splitlines())
+        text = []
+        for commit, tasks in self.entries:
+            head = f"{short(commit.sha)}  {iso_date(commit.commit_time)}  {plain(commit.subject)}"
+            text += [clip(head, width), *(next(lines) for _ in tasks)]
+        return "\n".join(text)
+
+    def json(self) -> dict[str, object]:
+        return {
+            "commits": [
+                {"commit": commit.sha, **pick(commit, "author commit_time subject"), "tasks": tasks}
+                for commit, tasks in self.entries
+            ]
+        }
 
 
-def entries(
-    ledger: Reader,
-    commits: Sequence[Commit] | None = None,
-    *,
-    limit: int | None = 20,
-    suite: str | None = None,
-    task: str | None = None,
-) -> list[Entry]:
-    measured = set(ledger.commits_with_trials())
-    if commits is None:
-        commits = samples.measured_commits(ledger)
-    chosen: list[Entry] = []
-    for commit in reversed([c for c in commits if c.sha in measured]):
-        if limit is not None and len(chosen) >= limit:
-            break
-        made = samples.batches(ledger.trials(commit=commit.sha, suite=suite, task=task))
-        if not made:
-            continue
-        verdicts = ledger.verdicts(commit=commit.sha)
-        lines = (_task_line(ledger, b, verdicts) for b in samples.latest(made).values())
-        chosen.append(Entry(commit, tuple(lines)))
-    if not chosen:
-        raise samples.nothing_yet() if not measured else samples.none_here()
-    return _with_changes(chosen)
+def _latest(ledger: Reader, commit: Commit) -> dict[tuple[str, str], Batch]:
+    return samples.latest(samples.batches(ledger.trials(commit=commit.sha)))
 
 
-def _with_changes(chosen: Sequence[Entry]) -> list[Entry]:
+def _changes(old: Batch, new: Batch) -> str:
     """Numbers on either side of a new suite or environment must not be read as a trend."""
-    older: dict[tuple[str, str], Batch] = {}
-    marked = []
-    for entry in reversed(chosen):
-        lines = []
-        for line in entry.tasks:
-            key = (line.batch.suite, line.batch.task)
-            last = older.get(key, line.batch)
-            since = "suite changed" if last.recipe != line.batch.recipe else ""
-            if last.environment != line.batch.environment:
-                since = f"{since}, environment changed".strip(", ")
-            lines.append(replace(line, since=since))
-            older[key] = line.batch
-        marked.append(Entry(entry.commit, tuple(lines)))
-    return marked[::-1]
+    parts = {"suite changed": old.recipe != new.recipe,
+             "environment changed": old.environment != new.environment}  # fmt: skip
+    return ", ".join(text for text, differs in parts.items() if differs)
 
 
-def _task_line(ledger: Reader, batch: Batch, verdicts: Sequence[Verdict]) -> TaskLine:
-    metric: Metric | None = samples.main_metric(batch.metrics(ledger))
-    own = [v for v in verdicts if (v.suite, v.task) == (batch.suite, batch.task)]
-    return TaskLine(
-        batch,
-        batch.sample(metric) if metric else None,
-        tuple(samples.worst_first(own)),
-    )
-
-
-def status(outcomes: Counter[str]) -> str:
-    """`ok`, `failed`, `1 of 3 failed`, `2 of 5 running`."""
-    total = outcomes.total()
-    others = {k: n for k, n in outcomes.items() if k != OutcomeKind.OK}
-    if not others:
-        return "ok"
-    # A crash matters more than a trial that is still running or was stopped by a person.
-    calm = ("running", "early-stopped", OutcomeKind.INTERRUPTED.value, OutcomeKind.KILLED.value)
-    kind = min(others, key=lambda k: (k in calm, -others[k], k))
-    return kind if others[kind] == total else f"{others[kind]} of {total} {kind}"
-
-
-def concluded(verdicts: Sequence[Verdict]) -> str:
+def conclusion(verdicts: Sequence[Verdict]) -> str:
     """One phrase of a task's verdicts, given worst first: `val_loss regressed +8.1 % (+1 more)`,
     `same`, `2 same, 1 too-noisy`; empty when nothing was judged."""
-    if not verdicts:
-        return ""
-    telling = [v for v in verdicts if v.kind.bad or v.kind is VerdictKind.IMPROVED]
-    if not telling:
+    news = [v for v in verdicts if v.kind.bad or v.kind is VerdictKind.IMPROVED]
+    if not news:
         kinds = Counter(v.kind.value for v in verdicts)
         if len(kinds) == 1:
             return verdicts[0].kind.value
         return ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    first = telling[0]
+    first = news[0]
     phrase = f"{first.metric} {first.kind.value}".strip()
     if math.isfinite(first.effect) and first.level:
         phrase += f" {percent(first.effect / abs(first.level))}"
-    alike = sum(v.kind is first.kind for v in telling[1:])
+    alike = sum(v.kind is first.kind for v in news[1:])
     return f"{phrase} (+{alike} more)" if alike else phrase
-
-
-def _cells(line: TaskLine) -> tuple[str, ...]:
-    batch, main = line.batch, line.main
-    shown = ""
-    if main is not None and main.n:
-        value = measure(main.mean, main.sd, unit=main.metric.unit, spread=True)
-        shown = f"{main.metric.name} {value}"
-    elif failures := batch.failures():
-        shown = plain(failures[-1].outcome.message) if failures[-1].outcome else ""
-    trials = count(len(batch.records), "trial")
-    if reused := sum(bool(r.derived) for r in batch.records):
-        trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
-    said = [part for part in (concluded(line.verdicts), line.since) if part]
-    return (batch.title, line.status, trials, shown, "; ".join(said))
-
-
-def _entry_json(entry: Entry) -> dict[str, object]:
-    commit = entry.commit
-    return {
-        "commit": commit.sha,
-        "author": commit.author,
-        "commit_time": commit.commit_time,
-        "subject": commit.subject,
-        "tasks": [
-            {
-                "suite": line.batch.suite,
-                "task": line.batch.task,
-                "recipe": line.batch.recipe,
-                "environment": line.batch.environment,
-                "status": line.status,
-                "since": line.since,
-                "outcomes": line.batch.outcomes(),
-                "trials": [r.trial.ulid for r in line.batch.records],
-                "main": sample_json(line.main) if line.main else None,
-                "verdicts": [verdict_json(v) for v in line.verdicts],
-            }
-            for line in entry.tasks
-        ],
-    }
-
-
-def sample_json(sample: Sample) -> dict[str, object]:
-    """Values in the metric's own unit."""
-    metric = sample.metric
-    return {
-        "metric": metric.name,
-        "unit": metric.unit,
-        "direction": metric.direction,
-        "n": sample.n,
-        "mean": sample.mean,
-        "sd": sample.sd,
-        "values": sample.values,
-        "left_out": sample.left_out,
-    }
-
-
-def verdict_json(verdict: Verdict) -> dict[str, object]:
-    return {
-        "metric": verdict.metric,
-        "kind": verdict.kind,
-        "level": verdict.level,
-        "value": verdict.value,
-        "effect": verdict.effect,
-        "low": verdict.low,
-        "high": verdict.high,
-        "p_value": verdict.p_value,
-        "trials": verdict.trials,
-        "baseline": verdict.baseline,
-        "rule": verdict.rule,
-        "note": verdict.note,
-    }

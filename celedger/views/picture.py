@@ -192,6 +192,23 @@ def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> Non
     axes.set_xlim(first - margin, first + n - 1 + margin)
 
 
+def crosses(
+    axes: Axes,
+    at: Sequence[float] | np.ndarray,
+    share: float,
+    colour: str,
+    *,
+    size: float = 5,
+    label: str = "",
+) -> None:
+    """Mark places without a value, at this share of the height."""
+    if len(at):
+        axes.plot(
+            at, [share] * len(at), "x", color=colour, markersize=size, markeredgewidth=1.4,
+            zorder=4, label=label, transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+
+
 def wide_range(values: np.ndarray) -> bool:
     """Whether positive values span so much that only a logarithmic axis shows them all."""
     return bool(values.size and values.min() > 0 and values.max() / values.min() >= _LOG_RATIO)
@@ -245,7 +262,7 @@ def keep_clear(
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     inside = axes.get_window_extent(renderer)
     points = axes.transData.transform(np.array(avoid, float).reshape(-1, 2))
-    taken: list[Bbox] = []
+    boxes: list[Bbox] = []
     leaders = np.empty((0, 2))  # points along the lines from labels to their marks
     drawn: list[Text] = []
     for x, y, text, colour in labels:
@@ -261,7 +278,7 @@ def keep_clear(
             end = at + np.array(offset) * figure.dpi / 72.0
             leader = at + np.linspace(0.0, 1.0, 20)[:, None] * (end - at)
             fits = fits and not _within(leaders, box).any()
-            if fits and not any(box.overlaps(o) or _within(leader, o).any() for o in taken):
+            if fits and not any(box.overlaps(o) or _within(leader, o).any() for o in boxes):
                 hidden = int(_within(points, box.padded(2)).sum())
                 if best is None or hidden < best[0]:
                     best = hidden, offset, box, leader
@@ -269,7 +286,7 @@ def keep_clear(
             label.remove()
             continue
         _move(label, best[1])
-        taken.append(best[2])
+        boxes.append(best[2])
         leaders = np.concatenate([leaders, best[3]])
         drawn.append(label)
     return drawn

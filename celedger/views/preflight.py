@@ -9,7 +9,7 @@ from typing import Any
 
 from celedger.diagnose.preflight import STATUSES
 from celedger.model import Commit, Task
-from celedger.views.export import Json, document
+from celedger.views.document import Json, document
 from celedger.views.format import cells, plain, short
 
 _ADVICE = {

@@ -11,7 +11,7 @@ from celedger.diagnose.profile import Profile
 from celedger.diagnose.slower import SpeedComparison, SpeedRow, total
 from celedger.diagnose.stalls import NEIGHBOURS, CodeLine, Stall
 from celedger.model import Commit
-from celedger.views.export import Json, document
+from celedger.views.document import Json, document
 from celedger.views.format import (
     PLUS_MINUS,
     change,

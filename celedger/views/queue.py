@@ -1,4 +1,4 @@
-"""The queue as text and JSON: what waits, what runs, how the last jobs ended."""
+"""`celedger queue`: what waits, what runs, how the last jobs ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celedger.model import Job, JobState
-from celedger.views import export
+from celedger.views.document import Document, pick
 from celedger.views.format import ago, count, plain, short
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
@@ -14,55 +14,43 @@ _RECENT = 5  # ended jobs shown without being asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Document):
     jobs: Sequence[Job]  # the oldest first
     notes: int  # merges that hooks have noted and no worker has taken in yet
     worker: bool  # whether a worker lives
-    waits: str = ""  # why no worker may take the notes in
+    waits: str  # why no worker may take the notes in
+    now: float
+    every: bool  # whether all ended jobs are printed
 
+    def text(self, width: int = 100) -> str:
+        """Return one line a job, and what to type where no worker is at it."""
+        ended = [job for job in self.jobs if job.state not in _OPEN]
+        hidden = [] if self.every else ended[:-_RECENT]
+        lines = []
+        for job in self.jobs:
+            if job not in hidden:
+                state, message = self._state(job)
+                when = ago(job.ended or job.created, self.now)
+                lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}")
+        if self.notes:
+            why = f"; waits: {plain(self.waits)}" if self.waits else ""
+            lines.append(f"{count(self.notes, 'merge')} noted, not yet in the queue{why}")
+        unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
+        if (unfinished or (self.notes and not self.waits)) and not self.worker:
+            lines.append("no worker runs: `celedger worker` goes on")
+        return "\n".join(line.rstrip() for line in lines) or "the queue is empty"
 
-def _chosen(jobs: Sequence[Job], every: bool) -> list[Job]:
-    ended = [j for j in jobs if j.state not in _OPEN]
-    hidden = set() if every else {j.id for j in ended[:-_RECENT]}
-    return [j for j in jobs if j.id not in hidden]
+    def json(self) -> dict[str, object]:
+        jobs = []
+        for job in self.jobs:
+            state, message = self._state(job)
+            row = {**pick(job, "id commit suite"), "state": state}
+            row |= {**pick(job, "created ended attempts"), "message": message}
+            jobs.append({**row, "worktree": job.key})
+        return {**pick(self, "notes waits worker"), "jobs": jobs}
 
-
-def _state(job: Job, queue: Queue) -> tuple[str, str]:
-    """Return the state of a job and its message. One that runs without a worker is lost."""
-    if job.state is JobState.RUNNING and not queue.worker:
-        return "lost", "its worker died"
-    return job.state.value, job.message
-
-
-def queue_text(queue: Queue, *, now: float, every: bool = False) -> str:
-    """One line a job, the oldest first, and what to type where no worker is at it."""
-    lines = []
-    for job in _chosen(queue.jobs, every):
-        when = ago(job.ended or job.created, now)
-        state, message = _state(job, queue)
-        lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}".rstrip())
-    if queue.notes:
-        why = f"; waits: {plain(queue.waits)}" if queue.waits else ""
-        lines.append(f"{count(queue.notes, 'merge')} noted, not yet in the queue{why}")
-    going = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in queue.jobs)
-    if (going or (queue.notes and not queue.waits)) and not queue.worker:
-        lines.append("no worker runs: `celedger worker` goes on")
-    return "\n".join(lines) or "the queue is empty"
-
-
-def queue_json(queue: Queue) -> dict[str, export.Json]:
-    """Every job, with full hashes and times in seconds since the epoch."""
-    return export.document(
-        notes=queue.notes,
-        waits=queue.waits,
-        worker=queue.worker,
-        jobs=[
-            {
-                "id": job.id, "commit": job.commit, "suite": job.suite, "state": state,
-                "created": job.created, "ended": job.ended, "attempts": job.attempts,
-                "message": message, "worktree": job.key,
-            }
-            for job in queue.jobs
-            for state, message in [_state(job, queue)]
-        ],
-    )  # fmt: skip
+    def _state(self, job: Job) -> tuple[str, str]:
+        """Return the state of a job and its message. One that runs without a worker is lost."""
+        if job.state is JobState.RUNNING and not self.worker:
+            return "lost", "its worker died"
+        return job.state.value, job.message

@@ -1,23 +1,22 @@
 """The ledger's trials arranged for reading: which belong together, which values count, which
-metric stands for a task. Only trials of one recipe in one environment are ever averaged. It
+metric stands for a task. Only trials of one definition in one environment are ever averaged. It
 reads the ledger and knows nothing of columns or pictures.
 """
 
 from __future__ import annotations
 
-import difflib
-import heapq
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from celedger.errors import CeledgerError, UsageError, command
 from celedger.ledger.read import Reader
 from celedger.model import (
     Commit,
     Direction,
+    Environment,
     Kind,
     Mark,
     Metric,
@@ -26,13 +25,17 @@ from celedger.model import (
     TrialRecord,
     Verdict,
 )
-from celedger.views.format import short
+from celedger.views.document import pick
+from celedger.views.format import NONE, change, measure, percent, short
 
 BESIDE = "beside"  # details of an environment that do not make it another one
 _HINDERED = frozenset({Mark.DISTURBED, Mark.THROTTLED})
+_CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent than a crash
+
+Difference = tuple[str, str | None, str | None]  # (detail, old, new): None where it is lacking
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """Values of one metric from comparable trials, in its own unit. `left_out` trials ran well
     but were disturbed or throttled, so that their speed says nothing about the code."""
@@ -55,12 +58,38 @@ class Sample:
         """Of single trials; NaN with fewer than two, or where a value is not finite."""
         if self.n < 2 or not all(map(math.isfinite, self.values)):
             return math.nan
+        import statistics  # takes longer to import than many answers need
+
         return statistics.stdev(self.values)
 
+    def text(self) -> str:
+        """`0.4132 ± 0.0021`."""
+        if not self.n:
+            return NONE
+        return measure(self.mean, self.sd, unit=self.metric.unit, spread=True)
 
-@dataclass(frozen=True, slots=True)
+    def smallest_text(self, smallest: float) -> str:
+        """Describe the smallest change that can be told: 0 is any, infinity is unknown."""
+        if math.isnan(smallest):
+            return ""
+        if smallest == 0.0:
+            return "any"
+        if math.isinf(smallest):
+            return "unknown"
+        unit = self.metric.unit
+        text = change(smallest, unit=unit, like=self.mean, significant=2, signed=False)
+        if math.isfinite(self.mean) and self.mean:
+            text += f" ({percent(smallest / abs(self.mean), signed=False)})"
+        return text
+
+    def json(self) -> dict[str, object]:
+        metric = {"metric": self.metric.name, **pick(self.metric, "unit direction")}
+        return metric | pick(self, "n mean sd values left_out")
+
+
+@dataclass(frozen=True)
 class Batch:
-    """The trials of one task at one commit with one recipe in one environment, oldest first."""
+    """The trials of one task at one commit with one definition in one environment, oldest first."""
 
     suite: str
     task: str
@@ -77,20 +106,35 @@ class Batch:
         return self.records[-1].trial.started
 
     def outcomes(self) -> Counter[str]:
-        """How many trials ended how; `running` are those without an outcome, `early-stopped`
+        """Count how the trials ended; `running` are those without an outcome, `early-stopped`
         those that a bisect ended once they had told enough."""
-        return Counter(_ended(r) for r in self.records)
+        return Counter(
+            "running" if record.outcome is None
+            else (Mark.EARLY_STOPPED if record.early_stopped else record.outcome.kind).value
+            for record in self.records
+        )  # fmt: skip
+
+    @property
+    def status(self) -> str:
+        """`ok`, `failed`, `1 of 3 failed`, `2 of 5 running`: the outcome most in need of a look."""
+        others = self.outcomes()
+        del others[OutcomeKind.OK.value]
+        if not others:
+            return "ok"
+        worst = min(others, key=lambda kind: (kind in _CALM, -others[kind], kind))
+        total = len(self.records)
+        return worst if others[worst] == total else f"{others[worst]} of {total} {worst}"
 
     def failures(self) -> list[TrialRecord]:
         return [r for r in self.records if r.outcome and r.outcome.kind is not OutcomeKind.OK]
 
     def metrics(self, ledger: Reader) -> list[Metric]:
-        """Those that a trial of the batch reported, as declared: judged ones first."""
-        seen = {name for r in self.records for name in r.summaries}
-        return in_order(m for m in ledger.metrics(self.recipe) if m.name in seen)
+        """Return those that a trial of the batch reported, as declared: judged ones first."""
+        reported = {name for r in self.records for name in r.summaries}
+        return in_order(m for m in ledger.metrics(self.recipe) if m.name in reported)
 
     def sample(self, metric: Metric) -> Sample:
-        """The values of those that ran well and were summarised as the metric is today."""
+        """Return the values of those that ran well and were summarised as the metric is today."""
         ran = [
             r
             for r in self.records
@@ -98,114 +142,101 @@ class Batch:
         ]
         # A derived one is no repeat. It stands for its commit where nothing else does.
         ran = [r for r in ran if not r.derived] or ran
-        kept = [r for r in ran if r.outcome and not hindered(metric, r.outcome.marks)]
-        values = tuple(r.summaries[metric.name] for r in kept)
-        return Sample(metric, values, len(ran) - len(kept))
-
-
-def _ended(record: TrialRecord) -> str:
-    if record.outcome is None:
-        return "running"
-    return (Mark.EARLY_STOPPED if record.early_stopped else record.outcome.kind).value
+        valid = [r for r in ran if r.outcome and not hindered(metric, r.outcome.marks)]
+        values = tuple(r.summaries[metric.name] for r in valid)
+        return Sample(metric, values, len(ran) - len(valid))
 
 
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:
-    """Comparable trials together; the batch that ran last comes first, tasks in their order."""
+    """Group comparable trials. The batch that ran last comes first, tasks in their order."""
     groups: dict[tuple[str, str, str, str], list[TrialRecord]] = defaultdict(list)
-    for record in records:
+    for record in sorted(records, key=lambda r: (r.trial.started, r.trial.ulid)):
         trial = record.trial
         groups[record.suite, record.task, trial.recipe, trial.environment].append(record)
-    made = [
-        Batch(*key, tuple(sorted(group, key=lambda r: (r.trial.started, r.trial.ulid))))
-        for key, group in groups.items()
-    ]
-    return sorted(made, key=lambda b: (b.suite, b.task, -b.newest))
+    grouped = [Batch(*key, tuple(group)) for key, group in groups.items()]
+    return sorted(grouped, key=lambda b: (b.suite, b.task, -b.newest))
 
 
-def latest(made: Sequence[Batch]) -> dict[tuple[str, str], Batch]:
-    """Of each (suite, task) the batch that ran last: what a commit's one line speaks of."""
-    first: dict[tuple[str, str], Batch] = {}
-    for batch in made:
-        first.setdefault((batch.suite, batch.task), batch)
-    return first
+def latest(grouped: Sequence[Batch]) -> dict[tuple[str, str], Batch]:
+    """Return the batch of each (suite, task) that ran last: a commit's one line speaks of it."""
+    return {(batch.suite, batch.task): batch for batch in reversed(grouped)}
 
 
 def hindered(metric: Metric, marks: Iterable[Mark]) -> bool:
-    """Whether the trial's marks forbid reading this metric."""
+    """Return True if the trial's marks forbid reading this metric."""
     return metric.kind is Kind.SPEED and not _HINDERED.isdisjoint(marks)
 
 
 def comparable(row: SummaryRow, metric: Metric) -> bool:
-    """Whether the value came of a trial that ran well, by the rule that holds today."""
+    """Return True if the value came of a trial that ran well, by the rule that holds today."""
     whole = row.outcome is OutcomeKind.OK and Mark.EARLY_STOPPED not in row.marks
     return whole and row.summary == metric.summary
 
 
 def in_order(metrics: Iterable[Metric]) -> list[Metric]:
-    """Judged before informative, quality before speed before memory, otherwise as given."""
+    """Sort judged before informative, quality before speed before memory, otherwise as given."""
     kinds = list(Kind)
     return sorted(metrics, key=lambda m: (m.direction is Direction.INFO, kinds.index(m.kind)))
 
 
-def main_metric(metrics: Iterable[Metric]) -> Metric | None:
-    """The one that stands for its task where there is room for one only."""
-    return next(iter(in_order(metrics)), None)
-
-
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Tasks that failed, other bad ones, improvements, the rest; stable."""
+    """Sort tasks that failed, other bad ones, improvements, the rest; stable."""
     return sorted(verdicts, key=lambda v: (v.metric != "", not v.kind.bad, v.kind != "improved"))
 
 
+def verdict_json(verdict: Verdict) -> dict[str, object]:
+    return pick(
+        verdict, "metric kind level value effect low high p_value trials baseline rule note"
+    )
+
+
 def history_order(commits: Iterable[Commit]) -> list[Commit]:
-    """Oldest first; a parent before its children whatever the clocks said."""
-    known = {c.sha: c for c in commits}
-    by_time = sorted(known.values(), key=lambda c: (c.commit_time, c.author_time, c.sha))
-    place = {c.sha: i for i, c in enumerate(by_time)}
-    if all(place.get(p, -1) < place[c.sha] for c in by_time for p in c.parents):
-        return by_time
-    waiting = {sha: {p for p in c.parents if p in known} for sha, c in known.items()}
-    children: Mapping[str, list[str]] = defaultdict(list)
-    for sha, parents in waiting.items():
-        for parent in parents:
-            children[parent].append(sha)
-    ready = [(known[s].commit_time, known[s].author_time, s) for s, p in waiting.items() if not p]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        *_, sha = heapq.heappop(ready)
-        order.append(known[sha])
-        for child in children[sha]:
-            waiting[child].discard(sha)
-            if not waiting[child]:
-                commit = known[child]
-                heapq.heappush(ready, (commit.commit_time, commit.author_time, child))
-    return order
+    """Sort by time, but a parent before its children whatever the clocks said."""
+    by_sha = {c.sha: c for c in commits}
+    graph = {sha: [p for p in c.parents if p in by_sha] for sha, c in by_sha.items()}
+    ranks: dict[str, tuple[int, int, int]] = {}
+    for sha in TopologicalSorter(graph).static_order():
+        own = by_sha[sha].commit_time, by_sha[sha].author_time, 0
+        after = [(time, author, depth + 1) for time, author, depth in map(ranks.get, graph[sha])]  # type: ignore[misc]
+        ranks[sha] = max([own, *after])
+    return sorted(by_sha.values(), key=lambda c: (ranks[c.sha], c.sha))
 
 
 def measured(ledger: Reader, sha: str) -> tuple[Commit, list[Batch]]:
-    """The commit of this full hash and its trials. Raises CeledgerError when it has none."""
+    """Return the commit of this full hash and its trials. Raises CeledgerError without any."""
     commit = ledger.commit(sha)
-    made = batches(ledger.trials(commit=sha))
-    if commit is None or not made:
+    grouped = batches(ledger.trials(commit=sha))
+    if commit is None or not grouped:
         raise CeledgerError(
             f"no trial of {short(sha)} is in the ledger", f"type {run_command(ledger, sha[:12])}"
         )
-    return commit, made
+    return commit, grouped
+
+
+def batch_at(ledger: Reader, sha: str, suite: str, task: str) -> tuple[Commit, Batch]:
+    """Return a commit and the trials of a task that ran there last. Raises CeledgerError without
+    any."""
+    commit = ledger.commit(sha)
+    grouped = batches(ledger.trials(commit=sha, suite=suite, task=task))
+    if commit is None or not grouped:
+        raise CeledgerError(
+            f"no trial of {suite}/{task} at {short(sha)} is in the ledger",
+            f"type {command('run', sha[:12], suite=suite, task=task)}",
+        )
+    return commit, grouped[0]
 
 
 def places(ledger: Reader) -> dict[str, int]:
-    """Each recorded commit's place in history."""
+    """Return each recorded commit's place in history."""
     return {c.sha: i for i, c in enumerate(history_order(ledger.commits()))}
 
 
 def measured_commits(ledger: Reader) -> list[Commit]:
-    """The commits that have trials, in history order. Raises CeledgerError when none has."""
-    wanted = set(ledger.commits_with_trials())
-    found = [c for c in history_order(ledger.commits()) if c.sha in wanted]
-    if not found:
+    """Return the commits that have trials, in history order. Raises CeledgerError without any."""
+    tried = set(ledger.commits_with_trials())
+    if not tried:
         raise nothing_yet()
-    return found
+    return [c for c in history_order(ledger.commits()) if c.sha in tried]
 
 
 def run_command(ledger: Reader, revision: str) -> str:
@@ -219,43 +250,43 @@ def nothing_yet() -> CeledgerError:
 
 
 def find_task(ledger: Reader, name: str, suite: str | None = None) -> tuple[str, str]:
-    """(suite, task) of `task` or `suite/task`. Raises UsageError for one that is not there or
-    that two suites have, CeledgerError where the ledger is empty."""
-    known = sorted({(t.suite, t.name) for t in ledger.tasks()})
-    if not known:
+    """Return (suite, task) of `task` or `suite/task`. Raises UsageError for one that is not there
+    or that two suites have, CeledgerError where the ledger is empty."""
+    tasks = sorted({(t.suite, t.name) for t in ledger.tasks()})
+    if not tasks:
         raise nothing_yet()
-    found = [(s, t) for s, t in known if name in (t, f"{s}/{t}") and (suite is None or s == suite)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(
-            f"task {name!r} is in {len(found)} suites", f"say {found[0][0]}/{found[0][1]}"
-        )
-    raise UsageError(
-        f"the ledger has no task {name!r}", _suggest(name, [f"{s}/{t}" for s, t in known])
-    )
+    matches = [(s, t) for s, t in tasks if name in (t, f"{s}/{t}") and suite in (None, s)]
+    if not matches:
+        hint = _suggestion(name, [f"{s}/{t}" for s, t in tasks])
+        raise UsageError(f"the ledger has no task {name!r}", hint)
+    if len(matches) > 1:
+        first = "/".join(matches[0])
+        raise UsageError(f"task {name!r} is in {len(matches)} suites", f"say {first}")
+    return matches[0]
 
 
 def find_metric(ledger: Reader, recipe: str, name: str | None) -> Metric:
-    """The metric of this name, or the task's main one. Raises UsageError for an unknown name."""
-    known = in_order(ledger.metrics(recipe))
-    found = known[0] if name is None and known else next((m for m in known if m.name == name), None)
-    if found is None:
-        raise UsageError(
-            f"this task has no metric {name!r}", _suggest(name or "", [m.name for m in known])
-        )
-    return found
+    """Return the metric of this name, or the task's main one. Raises UsageError for an unknown
+    name."""
+    metrics = in_order(ledger.metrics(recipe))
+    for metric in metrics:
+        if name in (None, metric.name):
+            return metric
+    hint = _suggestion(name or "", [m.name for m in metrics])
+    raise UsageError(f"this task has no metric {name!r}", hint)
 
 
-def _suggest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.5)
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, names, 1, 0.5)
     if close:
         return f"did you mean {close[0]}?"
-    return f"known: {', '.join(known[:12])}" + (", …" if len(known) > 12 else "")
+    return f"known: {', '.join(names[:12])}" + (", …" if len(names) > 12 else "")
 
 
 def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested details as `a.b` keys with one line of text each."""
+    """Return nested details as `a.b` keys with one line of text each."""
     lines: dict[str, str] = {}
     for key, value in details.items():
         name = f"{prefix}{key}"
@@ -268,20 +299,14 @@ def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     return lines
 
 
-def changed(
-    old: Mapping[str, object], new: Mapping[str, object]
-) -> list[tuple[str, str | None, str | None]]:
-    """(key, old, new) of the details that differ and that the fingerprint holds; packages by
-    their names alone; None where a side lacks the key."""
-    a, b = ({k: v for k, v in flat(x).items() if not k.startswith(BESIDE)} for x in (old, new))
+def environment_changes(old: Environment | None, new: Environment | None) -> list[Difference]:
+    """Return the details that differ and that the fingerprint holds; packages by their names."""
+    a, b = (
+        {k: v for k, v in flat(x.details if x else {}).items() if not k.startswith(BESIDE)}
+        for x in (old, new)
+    )
     return [
         (key.removeprefix("packages."), a.get(key), b.get(key))
         for key in sorted(a.keys() | b.keys())
         if a.get(key) != b.get(key)
     ]
-
-
-def none_here() -> CeledgerError:
-    return CeledgerError(
-        "none of these commits has a trial that fits", "`celedger log` lists what is there"
-    )

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Environment, Verdict
+from celedger.model import Commit, Direction, Environment, TrialRecord, Verdict
 from celedger.stats import noise
 from celedger.views import samples
-from celedger.views.export import Json, document
+from celedger.views.document import Document, pick
 from celedger.views.format import (
-    NONE,
     Scale,
     change,
     clip,
@@ -26,32 +25,42 @@ from celedger.views.format import (
     plain,
     short,
 )  # fmt: skip
-from celedger.views.log import sample_json, status, verdict_json
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
-    Column("metric"),
-    Column("value"),
-    Column("n", right=True),
-    Column("verdict"),
-    Column("effect"),
-    Column("can tell"),
-    Column(""),
-)
-_TELLING = ("torch", "torchvision", "torchaudio", "lightning", "transformers", "numpy", "scipy")
-_ASIDE = "not compared"
+    Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
+    Column("effect"), Column("can tell"), Column(),
+)  # fmt: skip
+# The packages that training hangs on come before what the width may cut.
+_FIRST = ("torch", "torchvision", "torchaudio", "lightning", "transformers", "numpy", "scipy")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """`told`: the smallest change that two commits with this many trials each would tell at
+    """`smallest`: the smallest change that two commits with this many trials each would tell at
     95 % confidence in four cases of five, in the metric's unit; 0 where it repeats exactly,
-    infinity where its noise is not known yet."""
+    infinity where its noise is not known yet, NaN where the metric is not judged."""
 
     sample: Sample
-    told: float
+    smallest: float
     verdict: Verdict | None
+
+    def cells(self) -> tuple[str, ...]:
+        sample, verdict = self.sample, self.verdict
+        return (
+            sample.metric.name,
+            sample.text(),
+            str(sample.n),
+            verdict.kind.value if verdict else "",
+            effect_text(verdict, sample.metric.unit) if verdict else "",
+            sample.smallest_text(self.smallest),
+            f"{sample.left_out} hindered" if sample.left_out else "",
+        )
+
+    def json(self) -> dict[str, object]:
+        verdict = samples.verdict_json(self.verdict) if self.verdict else None
+        return {**self.sample.json(), "smallest_change": self.smallest, "verdict": verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,70 +70,97 @@ class BatchRows:
     metrics: tuple[MetricRow, ...]
     failed: Verdict | None  # of the task as a whole
 
+    def lines(self, width: int) -> list[str]:
+        batch = self.batch
+        head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
+        lines = [f"{head}  (recipe {short(batch.recipe)})"]
+        if self.failed is not None:
+            note = f": {plain(self.failed.note)}" if self.failed.note else ""
+            lines.append(clip(f"  verdict: {self.failed.kind.value}{note}", width))
+        rows = [row.cells() for row in self.metrics]
+        lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
+        for record in batch.failures():
+            lines += _failure(record, width)
+        for record in batch.records:
+            if record.derived:
+                lines.append(f"  seed {record.trial.seed} {record.reused} (trial {record.derived})")
+        for record in batch.records:
+            if record.outcome and record.outcome.marks:
+                marks = ", ".join(record.outcome.marks)
+                lines.append(f"  seed {record.trial.seed} marked {marks} ({record.trial.ulid})")
+        return lines
 
-def show_text(ledger: Reader, sha: str, *, width: int = 100) -> str:
-    """The text of `celedger show` for a full hash. Raises CeledgerError where it has no trials."""
-    commit, found = batch_rows(ledger, sha)
-    lines = [
-        f"commit {commit.sha}",
-        clip(f"{iso_time(commit.commit_time)} UTC  {plain(commit.author)}", width),
-        "",
-        clip(f"    {plain(commit.subject)}", width),
-    ]
-    shown = ""
-    for rows in found:
-        environment = rows.batch.environment
-        if environment != shown:
-            lines += ["", *_environment_lines(environment, rows.environment, width)]
-            shown = environment
-        lines += ["", *_batch_lines(rows, width)]
-    return "\n".join(lines)
-
-
-def show_json(ledger: Reader, sha: str) -> dict[str, Json]:
-    """The same as a document, with every trial."""
-    commit, found = batch_rows(ledger, sha)
-    environments = {
-        r.environment.fingerprint: r.environment.details for r in found if r.environment
-    }
-    return document(
-        commit={
-            "sha": commit.sha,
-            "tree": commit.tree,
-            "parents": commit.parents,
-            "author": commit.author,
-            "author_time": commit.author_time,
-            "commit_time": commit.commit_time,
-            "subject": commit.subject,
-        },
-        environments=environments,
-        tasks=[_batch_json(rows) for rows in found],
-    )
+    def json(self) -> dict[str, object]:
+        return {
+            **pick(self.batch, "suite task recipe environment"),
+            "verdict": samples.verdict_json(self.failed) if self.failed else None,
+            "metrics": self.metrics,
+            "trials": [
+                {
+                    **pick(record.trial, "ulid seed why started host device"),
+                    "derived": record.derived or None,
+                    **pick(record, "epochs summaries"),
+                    "outcome": record.outcome
+                    and pick(record.outcome, "kind ended message returncode log marks"),
+                }
+                for record in self.batch.records
+            ],
+        }
 
 
-def batch_rows(ledger: Reader, sha: str) -> tuple[Commit, list[BatchRows]]:
-    commit, made = samples.measured(ledger, sha)
-    verdicts = ledger.verdicts(commit=sha)
-    latest = samples.latest(made)
-    noises = PooledNoise(ledger, samples.places(ledger))
-    rows = []
-    for batch in made:
-        # What was concluded is shown once, with the trials that ran last.
-        own = [v for v in verdicts if latest.get((v.suite, v.task)) is batch]
-        by_metric = {v.metric: v for v in own}
-        metrics = tuple(
-            MetricRow(
-                sample, smallest_change(noises, batch, sample), by_metric.get(sample.metric.name)
+@dataclass(frozen=True, slots=True)
+class CommitRows(Document):
+    commit: Commit
+    batches: tuple[BatchRows, ...]
+
+    @classmethod
+    def of(cls, ledger: Reader, sha: str) -> CommitRows:
+        """Read a commit, by its full hash. Raises CeledgerError where it has no trials."""
+        commit, batches = samples.measured(ledger, sha)
+        verdicts = ledger.verdicts(commit=sha)
+        latest = samples.latest(batches)
+        noises = PooledNoise(ledger, samples.places(ledger))
+        rows = []
+        for batch in batches:
+            # What was concluded is shown once, with the trials that ran last.
+            own = [v for v in verdicts if latest.get((v.suite, v.task)) is batch]
+            by_metric = {v.metric: v for v in own}
+            metrics = tuple(
+                MetricRow(
+                    sample, _smallest(noises, batch, sample), by_metric.get(sample.metric.name)
+                )
+                for sample in map(batch.sample, batch.metrics(ledger))
             )
-            for sample in map(batch.sample, batch.metrics(ledger))
-        )
-        environment = ledger.environment(batch.environment)
-        rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
-    return commit, rows
+            environment = ledger.environment(batch.environment)
+            rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
+        return cls(commit, tuple(rows))
+
+    def text(self, width: int = 100) -> str:
+        commit = self.commit
+        lines = [
+            f"commit {commit.sha}",
+            clip(f"{iso_time(commit.commit_time)} UTC  {plain(commit.author)}", width),
+            "",
+            clip(f"    {plain(commit.subject)}", width),
+        ]
+        shown = ""
+        for rows in self.batches:
+            if rows.batch.environment != shown:
+                shown = rows.batch.environment
+                lines += ["", *_environment_lines(shown, rows.environment, width)]
+            lines += ["", *rows.lines(width)]
+        return "\n".join(lines)
+
+    def json(self) -> dict[str, object]:
+        environments = [r.environment for r in self.batches if r.environment]
+        return {
+            "commit": pick(self.commit, "sha tree parents author author_time commit_time subject"),
+            "environments": {e.fingerprint: e.details for e in environments},
+            "tasks": self.batches,
+        }
 
 
-def smallest_change(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
-    """NaN for a metric that is not judged."""
+def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
     metric, n = sample.metric, sample.n
     if metric.direction is Direction.INFO or n == 0:
         return math.nan
@@ -132,74 +168,34 @@ def smallest_change(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
 
 
 def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:
-    lines = [f"environment {short(fingerprint)}"]
-    if environment is None:
-        return lines
     rows = []
-    for key, value in sorted(
-        environment.details.items(), key=lambda item: item[0] == samples.BESIDE
-    ):
+    for key, value in environment.details.items() if environment else ():
         if isinstance(value, Mapping):
             named = sorted(samples.flat(value).items(), key=lambda item: _rank(item[0]))
             value = " · ".join(f"{name} {_detail(name, text)}" for name, text in named)
         if value is not None:
-            rows.append((_ASIDE if key == samples.BESIDE else key, plain(str(value))))
+            rows.append(("not compared" if key == samples.BESIDE else key, plain(str(value))))
+    rows.sort(key=lambda row: row[0] == "not compared")
     text = table((Column(), Column(shrink=True)), rows, width=width, indent=2)
-    return lines + text.splitlines()
+    return [f"environment {short(fingerprint)}", *text.splitlines()]
 
 
 def _rank(name: str) -> int:
-    """The packages that training hangs on come before what the width may cut."""
-    return _TELLING.index(name) if name in _TELLING else len(_TELLING)
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def _detail(name: str, text: str) -> str:
     return measure(float(text), unit="B") if name.endswith("memory") and text.isdigit() else text
 
 
-def _batch_lines(rows: BatchRows, width: int) -> list[str]:
-    batch = rows.batch
-    head = f"{batch.title}  {status(batch.outcomes())}, {count(len(batch.records), 'trial')}"
-    lines = [f"{head}  (recipe {short(batch.recipe)})"]
-    if rows.failed is not None:
-        note = f": {plain(rows.failed.note)}" if rows.failed.note else ""
-        lines.append(clip(f"  verdict: {rows.failed.kind.value}{note}", width))
-    text = table(_COLUMNS, [_metric_cells(row) for row in rows.metrics], width=width, indent=2)
-    lines += text.splitlines()
-    for record in batch.failures():
-        outcome = record.outcome
-        if outcome is not None:
-            said = f": {plain(outcome.message)}" if outcome.message else ""
-            lines.append(clip(f"  seed {record.trial.seed} {outcome.kind.value}{said}", width))
-            if outcome.log:  # never cut: it is there to be opened
-                lines.append(f"    log {outcome.log}")
-    lines += [
-        f"  seed {record.trial.seed} {record.reused} (trial {record.derived})"
-        for record in batch.records
-        if record.derived
-    ]
-    for record in batch.records:
-        if record.outcome and record.outcome.marks:
-            marks = ", ".join(record.outcome.marks)
-            lines.append(f"  seed {record.trial.seed} marked {marks} ({record.trial.ulid})")
-    return lines
-
-
-def _metric_cells(row: MetricRow) -> tuple[str, ...]:
-    sample, verdict, unit = row.sample, row.verdict, row.sample.metric.unit
-    left_out = f"{sample.left_out} hindered" if sample.left_out else ""
-    value = measure(sample.mean, sample.sd, unit=unit, spread=True) if sample.n else NONE
-    kind = verdict.kind.value if verdict else ""
-    effect = effect_text(verdict, unit) if verdict else ""
-    return (
-        sample.metric.name,
-        value,
-        str(sample.n),
-        kind,
-        effect,
-        told_text(row.told, sample),
-        left_out,
-    )
+def _failure(record: TrialRecord, width: int) -> list[str]:
+    """Say how a trial ended. The path of its log is never cut: it is there to be opened."""
+    outcome = record.outcome
+    if outcome is None:
+        return []
+    message = f": {plain(outcome.message)}" if outcome.message else ""
+    line = clip(f"  seed {record.trial.seed} {outcome.kind.value}{message}", width)
+    return [line, f"    log {outcome.log}"] if outcome.log else [line]
 
 
 def effect_text(verdict: Verdict, unit: str) -> str:
@@ -216,69 +212,3 @@ def effect_text(verdict: Verdict, unit: str) -> str:
         low, high = (measure(end, scale.show(digits), signed=True) for end in ends)
         text += f" [{low}, {high}]"
     return text
-
-
-def told_text(told: float, sample: Sample) -> str:
-    if math.isnan(told):
-        return ""
-    if told == 0.0:
-        return "any"
-    if math.isinf(told):
-        return "unknown"
-    text = change(told, unit=sample.metric.unit, like=sample.mean, significant=2, signed=False)
-    if math.isfinite(sample.mean) and sample.mean:
-        text += f" ({percent(told / abs(sample.mean), signed=False)})"
-    return text
-
-
-def _batch_json(rows: BatchRows) -> dict[str, object]:
-    batch = rows.batch
-    return {
-        "suite": batch.suite,
-        "task": batch.task,
-        "recipe": batch.recipe,
-        "environment": batch.environment,
-        "verdict": verdict_json(rows.failed) if rows.failed else None,
-        "metrics": [
-            {
-                **sample_json(row.sample),
-                "smallest_change": row.told,
-                "verdict": verdict_json(row.verdict) if row.verdict else None,
-            }
-            for row in rows.metrics
-        ],
-        "trials": _trials_json(batch),
-    }
-
-
-def _trials_json(batch: Batch) -> list[dict[str, object]]:
-    listed: list[dict[str, object]] = []
-    for record in batch.records:
-        trial, outcome = record.trial, record.outcome
-        listed.append(
-            {
-                "ulid": trial.ulid,
-                "seed": trial.seed,
-                "why": trial.why,
-                "started": trial.started,
-                "host": trial.host,
-                "device": trial.device,
-                "derived": record.derived or None,
-                "epochs": record.epochs,
-                "summaries": dict(record.summaries),
-                "outcome": None
-                if outcome is None
-                else {
-                    "kind": outcome.kind,
-                    "ended": outcome.ended,
-                    "message": outcome.message,
-                    "returncode": outcome.returncode,
-                    "log": outcome.log,
-                    "marks": outcome.marks,
-                },
-            }
-        )
-    return listed
-
-
-__all__ = ["BatchRows", "MetricRow", "batch_rows", "show_json", "show_text"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ _LEAST = 8  # a column that may shrink keeps this many
 _READABLE = 16  # one that wraps keeps this many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column:
     """`right` aligns numbers. Where the table is too wide, `shrink` lets the column be cut, and
     `wrap`, which only the last may have, continues its text on the next line."""
@@ -64,11 +65,11 @@ def table(
 
 
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
-    """The line, and those on which its last cell goes on. A percentage keeps its sign."""
-    kept = textwrap.wrap(line[-1].replace(" %", "\0%"), room, break_long_words=False)
-    first, *more = [text.replace("\0%", " %") for text in kept] or [""]
-    blank = [""] * (len(line) - 1)
-    return [[*line[:-1], first], *([*blank, text] for text in more)]
+    """Return the line, and those on which its last cell goes on. A number stays with its unit."""
+    joined = re.sub(r"(?<=\d) (?=[^\W\d]|%)", "\0", line[-1])
+    parts = textwrap.wrap(joined, room, break_long_words=False) or [""]
+    before = [list(line[:-1]), *([""] * (len(line) - 1) for _ in parts[1:])]
+    return [[*row, part.replace("\0", " ")] for row, part in zip(before, parts, strict=True)]
 
 
 def _line(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

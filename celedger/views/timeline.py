@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from celedger.drift.history import Step, courses
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Metric, OutcomeKind, TrialRecord, VerdictKind
+from celedger.model import Commit, Metric, OutcomeKind, VerdictKind
 from celedger.views import samples
 from celedger.views.format import clip, percent, plain, probability, short
+from celedger.views.samples import Difference
 
-_TELLING = ("torch", "cuda", "driver", "gpu", "device", "python", "cpu")  # in a change, said first
+_URGENT = ("torch", "cuda", "driver", "gpu", "device", "python", "cpu")  # in a change, said first
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +34,17 @@ class Stretch:
     def means(self) -> tuple[float, ...]:
         return tuple(sum(v) / len(v) for v in self.values)
 
-    @property
-    def sd(self) -> float:
-        """Of one trial around its commit's mean, pooled; NaN where nothing was repeated."""
-        return _pooled(self.values)
-
-    @property
-    def relative_sd(self) -> float:
-        """The same of the logarithms, for a logarithmic axis; all values are positive."""
-        return _pooled([[math.log(x) for x in v] for v in self.values])
-
-
-def _pooled(groups: Sequence[Sequence[float]]) -> float:
-    freedom = sum(len(g) - 1 for g in groups)
-    squares = sum((x - sum(g) / len(g)) ** 2 for g in groups for x in g)
-    return math.sqrt(squares / freedom) if freedom else math.nan
+    def sd(self, *, log: bool = False) -> float:
+        """Return that of one trial around its commit's mean, pooled; NaN where nothing was
+        repeated. `log`: of the logarithms, for a logarithmic axis; all values are positive."""
+        groups = [[math.log(x) for x in v] if log else v for v in self.values]
+        freedom = sum(len(g) - 1 for g in groups)
+        squares = sum((x - sum(g) / len(g)) ** 2 for g in groups for x in g)
+        return math.sqrt(squares / freedom) if freedom else math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Conclusion:
     """A commit about which something was concluded, to be drawn on its mean."""
 
     position: int
@@ -69,11 +62,11 @@ class Drift:
     strays: tuple[tuple[int, float], ...]  # values of a commit's other environments
     failed: tuple[int, ...]  # a position for each failed trial or value that is not finite
     untestable: tuple[int, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[Conclusion, ...]
     changes: tuple[tuple[float, str], ...]  # (between positions, what changed)
     steps: tuple[tuple[float, float, bool], ...]  # edges of a 95 % set; whether it got worse
     trials: int  # that gave a value: derived ones did not run
-    hidden: int  # trials of the task's older recipes
+    hidden: int  # trials of the task's older definitions
 
     @property
     def dots(self) -> list[tuple[int, float]]:
@@ -81,8 +74,8 @@ class Drift:
         own = [
             (position, value)
             for stretch in self.stretches
-            for position, found in zip(stretch.positions, stretch.values, strict=True)
-            for value in found
+            for position, values in zip(stretch.positions, stretch.values, strict=True)
+            for value in values
         ]
         return own + list(self.strays)
 
@@ -100,29 +93,29 @@ def drift(
     commits: Sequence[Commit] | None = None,
     lineage: Sequence[Commit] | None = None,
 ) -> Drift:
-    """What the picture shows, read from the ledger. Only the recipe that ran last is shown:
-    values of different recipes are not one history. `lineage` as in `celedger.drift.courses`."""
+    """Read what the picture shows. Only the definition that ran last is shown: values of different
+    ones are not one history. `lineage` as in `celedger.drift.courses`."""
     suite, task = samples.find_task(ledger, task, suite)
-    title = f"{suite}/{task}"
     records = ledger.trials(suite=suite, task=task)
     if commits is None:
         tried = {r.trial.commit for r in records}
         commits = [c for c in samples.history_order(ledger.commits()) if c.sha in tried]
     at = {c.sha: i for i, c in enumerate(commits)}
     records = [r for r in records if r.trial.commit in at]
+    run = f"type {command('run', suite=suite, task=task)}"
     if not records:
-        raise CeledgerError(
-            f"no trial of {title} at these commits is in the ledger",
-            f"type {command('run', suite=suite, task=task)}",
-        )
+        raise CeledgerError(f"no trial of {suite}/{task} at these commits is in the ledger", run)
     recipe = max(records, key=lambda r: (r.trial.started, r.trial.ulid)).trial.recipe
     metric = samples.find_metric(ledger, recipe, metric_name)
     shown = [r for r in records if r.trial.recipe == recipe]
-    failed, untestable = _failures(shown, at)
+    ended = [(r.outcome.kind, at[r.trial.commit]) for r in shown if r.outcome]
+    failed = [position for kind, position in ended if kind.crashed]
+    untestable = {position for kind, position in ended if kind is OutcomeKind.UNTESTABLE}
     values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     trials = 0
-    last: dict[int, tuple[float, str]] = {}
-    for row in ledger.summaries(task, metric.name, suite=suite, recipe=recipe):
+    own: dict[int, str] = {}  # the environment that ran last at each position
+    rows = ledger.summaries(task, metric.name, suite=suite, recipe=recipe)
+    for row in sorted(rows, key=lambda row: (row.started, row.environment)):
         if row.commit not in at or not samples.comparable(row, metric):
             continue
         position = at[row.commit]
@@ -131,37 +124,27 @@ def drift(
         elif not samples.hindered(metric, row.marks):
             values[position][row.environment].append(row.value)
             trials += not row.derived
-            last[position] = max(last.get(position, (0.0, "")), (row.started, row.environment))
+            own[position] = row.environment
     if not values and not failed:
-        raise CeledgerError(
-            f"no trial of {title} measured {metric.name} at these commits",
-            f"type {command('run', suite=suite, task=task)}, or plot another metric",
-        )
-    own = {position: environment for position, (_, environment) in sorted(last.items())}
-    stretches = _stretches(own, values)
-    strays = [
-        (position, value)
-        for position, by_environment in sorted(values.items())
-        for environment, found in by_environment.items()
-        if environment != own[position]
-        for value in found
-    ]
-    steps = [
-        step
-        for course in courses(
-            ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric.name
-        )
-        for step in course.steps
-    ]
+        problem = f"no trial of {suite}/{task} measured {metric.name} at these commits"
+        raise CeledgerError(problem, f"{run}, or plot another metric")
+    stretches = tuple(_stretches(own, values))
+    segments = courses(ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric.name)
+    steps = [step for course in segments for step in course.steps]
+    key = (suite, task, metric.name)
+    marks = _culprits(ledger, key, at)  # first: they matter most when labels compete for room
+    for position, mark in _verdicts(ledger, key, at, own).items():
+        marks.setdefault(position, mark)
+    marks |= _steps(steps, at, marks)
     return Drift(
-        title,
+        f"{suite}/{task}",
         metric,
         tuple(commits),
         stretches,
-        tuple(strays),
+        _strays(own, values),
         tuple(sorted(failed)),
-        tuple(untestable),
-        _marks(ledger, suite, task, metric, at, own, steps),
+        tuple(sorted(untestable)),
+        tuple(marks.values()),
         tuple(_changes(ledger, stretches)),
         tuple((*_edges(step, at), not step.better) for step in steps),
         trials,
@@ -169,88 +152,84 @@ def drift(
     )
 
 
-def _edges(step: Step, at: dict[str, int]) -> tuple[float, float]:
-    """Where a 95 % set begins and ends. One with commits that are not measured, and so not on the
-    axis, begins at the measured commit before it."""
-    places = [at[c.sha] for c in step.among if c.sha in at]
-    first = min(places, default=at[step.end.sha]) - 0.5
+def _strays(
+    own: Mapping[int, str], values: Mapping[int, Mapping[str, list[float]]]
+) -> tuple[tuple[int, float], ...]:
+    return tuple(
+        (position, value)
+        for position, by_environment in sorted(values.items())
+        for environment, others in by_environment.items()
+        if environment != own[position]
+        for value in others
+    )
+
+
+def _stretches(
+    own: Mapping[int, str], values: Mapping[int, Mapping[str, list[float]]]
+) -> Iterator[Stretch]:
+    for environment, group in groupby(sorted(own), key=lambda position: own[position]):
+        positions = tuple(group)
+        yield Stretch(
+            environment, positions, tuple(tuple(values[p][environment]) for p in positions)
+        )
+
+
+def _edges(step: Step, at: Mapping[str, int]) -> tuple[float, float]:
+    """Return where a 95 % set begins and ends. One with commits that are not measured, and so not
+    on the axis, begins at the measured commit before it."""
+    positions = [at[c.sha] for c in step.among if c.sha in at]
+    first = min(positions, default=at[step.end.sha]) - 0.5
     if step.unmeasured and step.start is not None and step.start.sha in at:
         first = min(first, at[step.start.sha])
     return first, at[step.end.sha] + 0.5
 
 
-def _failures(records: Sequence[TrialRecord], at: dict[str, int]) -> tuple[list[int], list[int]]:
-    failed, untestable = [], set()
-    for record in records:
-        if record.outcome is None:
-            continue
-        if record.outcome.kind is OutcomeKind.UNTESTABLE:
-            untestable.add(at[record.trial.commit])
-        elif record.outcome.kind.crashed:
-            failed.append(at[record.trial.commit])
-    return failed, sorted(untestable)
-
-
-def _stretches(
-    own: dict[int, str], values: dict[int, dict[str, list[float]]]
-) -> tuple[Stretch, ...]:
-    runs: list[tuple[str, list[int]]] = []
-    for position, environment in own.items():
-        if not runs or runs[-1][0] != environment:
-            runs.append((environment, []))
-        runs[-1][1].append(position)
-    return tuple(
-        Stretch(e, tuple(places), tuple(tuple(values[p][e]) for p in places)) for e, places in runs
-    )
-
-
-def _changes(ledger: Reader, stretches: Sequence[Stretch]) -> list[tuple[float, str]]:
-    found = []
+def _changes(ledger: Reader, stretches: Sequence[Stretch]) -> Iterator[tuple[float, str]]:
     for old, new in pairwise(stretches):
         a, b = ledger.environment(old.environment), ledger.environment(new.environment)
-        differing = samples.changed(a.details if a else {}, b.details if b else {})
-        place = (old.positions[-1] + new.positions[0]) / 2
-        found.append((place, change_text(differing)))
-    return found
+        text = change_text(samples.environment_changes(a, b))
+        yield (old.positions[-1] + new.positions[0]) / 2, text
 
 
-def change_text(differing: Sequence[tuple[str, str | None, str | None]]) -> str:
+def change_text(differences: Sequence[Difference]) -> str:
     """`torch 2.12.0 → 2.13.0, +2`: the most telling difference, and how many more."""
-    if not differing:
+    if not differences:
         return "environment changed"
 
-    def rank(row: tuple[str, str | None, str | None]) -> int:
-        return next((i for i, word in enumerate(_TELLING) if word in row[0].lower()), len(_TELLING))
+    def rank(row: Difference) -> int:
+        return next((i for i, word in enumerate(_URGENT) if word in row[0].lower()), len(_URGENT))
 
-    key, old, new = min(differing, key=rank)
-    more = f", +{len(differing) - 1}" if len(differing) > 1 else ""
+    key, old, new = min(differences, key=rank)
+    more = f", +{len(differences) - 1}" if len(differences) > 1 else ""
     text = f"{key.replace('.', ' ')} {plain(old or 'none')} → {plain(new or 'none')}"
     return clip(text, 34) + more
 
 
-def _marks(
-    ledger: Reader,
-    suite: str,
-    task: str,
-    metric: Metric,
-    at: dict[str, int],
-    own: dict[int, str],
-    steps: Sequence[Step],
-) -> tuple[Mark, ...]:
-    """Culprits of bisects first: they matter most when labels compete for room."""
-    marks: dict[int, Mark] = {}
-    for bisect in (b for b in ledger.bisects() if b.status == "found"):
-        if (bisect.suite, bisect.task, bisect.metric) != (suite, task, metric.name):
-            continue
-        if bisect.culprits and bisect.culprits[0] in at:
-            sha = bisect.culprits[0]
-            sure = probability(bisect.probability)
-            marks[at[sha]] = Mark(at[sha], f"{short(sha)}  first bad ({sure})", True, True)
+def _culprits(
+    ledger: Reader, key: tuple[str, str, str], at: Mapping[str, int]
+) -> dict[int, Conclusion]:
+    """Return what bisects named, by position."""
+    marks = {}
+    for bisect in ledger.bisects():
+        sha = bisect.culprits[0] if bisect.status == "found" and bisect.culprits else ""
+        if (bisect.suite, bisect.task, bisect.metric) == key and sha in at:
+            text = f"{short(sha)}  first bad ({probability(bisect.probability)})"
+            marks[at[sha]] = Conclusion(at[sha], text, True, True)
+    return marks
+
+
+def _verdicts(
+    ledger: Reader, key: tuple[str, str, str], at: Mapping[str, int], own: Mapping[int, str]
+) -> dict[int, Conclusion]:
+    """Return the verdicts, by position. Of commits in a row that are judged alike, the first one is
+    the news."""
+    suite, task, metric = key
     judged = {
         at[v.commit]: v
         for v in ledger.verdicts(suite=suite, task=task)
-        if v.metric == metric.name and v.commit in at
+        if v.metric == metric and v.commit in at
     }
+    marks = {}
     before = None
     for position in sorted(own.keys() | judged.keys()):
         verdict = judged.get(position)
@@ -260,19 +239,26 @@ def _marks(
             if math.isfinite(verdict.effect) and verdict.level:
                 text += f"  {percent(verdict.effect / abs(verdict.level))}"
             bad = kind is VerdictKind.REGRESSED
-            # Of commits in a row that are judged alike, the first one is the news.
-            marks.setdefault(position, Mark(position, text, bad, kind is not before))
+            marks[position] = Conclusion(position, text, bad, kind is not before)
         before = kind
+    return marks
+
+
+def _steps(
+    steps: Sequence[Step], at: Mapping[str, int], marks: dict[int, Conclusion]
+) -> dict[int, Conclusion]:
+    """Return the change points that no bisect and no verdict has told already, by position."""
+    more: dict[int, Conclusion] = {}
     for step in steps:
-        told = [marks[at[c.sha]] for c in step.among if at.get(c.sha) in marks]
-        if any(mark.bad is not step.better for mark in told):
-            continue  # a bisect or a verdict has said so already
-        share = (step.after - step.before) / abs(step.before) if step.before else math.nan
-        size = f"  {percent(share)}" if math.isfinite(share) else ""
+        earlier = [(marks | more).get(at.get(c.sha, -1)) for c in step.among]
+        if any(mark and mark.bad is not step.better for mark in earlier):
+            continue
         name = short(step.seen_at.sha)
         if len(step.among) > 1:
             name = f"one of {len(step.among)} up to {short(step.end.sha)}"
-        text = f"{name}{size} ({probability(step.probability)})"
-        place = at[step.seen_at.sha]
-        marks[place] = Mark(place, text, not step.better, True)
-    return tuple(marks.values())
+        if step.before:
+            name += f"  {percent((step.after - step.before) / abs(step.before))}"
+        position = at[step.seen_at.sha]
+        text = f"{name} ({probability(step.probability)})"
+        more[position] = Conclusion(position, text, not step.better, True)
+    return more

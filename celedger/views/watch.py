@@ -10,7 +10,7 @@ from textwrap import wrap
 from celedger.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
 from celedger.diagnose.watch_rules import TensorPlace
 from celedger.diagnose.watched import FUNCTION, LossScale
-from celedger.views.export import Json, document
+from celedger.views.document import Json, document
 from celedger.views.format import count, number, percent, plain, short
 
 # float16's scale is worth a word where more than this would be lost without one: the rest is noise

@@ -15,6 +15,7 @@ import pytest
 from conftest import Project, git, make_project
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import typed
 
 from celedger.ledger import Ledger
 from celedger.model import JobState
@@ -210,7 +211,7 @@ def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named
     crew_note = project.root / ".git" / "celedger" / "queue" / "1.moved"
     crew_note.parent.mkdir(parents=True)
     crew_note.write_text(str(project.root))
-    assert "cache_limit" in project.run("worker").err
+    assert "cache_limit" in project.run("worker", "--from-hook").err
     done = project.run("run", "HEAD")
     said = [line for line in done.err.splitlines() if "last allowed" in line]
     assert said == [
@@ -371,3 +372,18 @@ def test_a_worker_that_nobody_attends_raises_before_it_opens_anything(crew: Crew
     assert isinstance(crew.worker(), Worker)
     assert crew.worker().collect() == 0  # the note stays
     assert not (crew.project.root / "other.db").exists()
+
+
+def test_a_typed_worker_runs_without_being_asked_whether_it_may(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "celedger.toml").write_text("cache_limit = '1GB'\n")
+    done = typed(["worker"], tmp_path)
+    assert (done.status, done.err) == (0, "celedger: 0 jobs run, the queue is empty\n")
+
+
+def test_a_dry_run_says_that_no_suite_is_there_and_nothing_else(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    done = typed(["allow", "--dry-run"], tmp_path)
+    assert done.status == 129
+    assert "no suite" in done.err
+    assert "nothing is new" not in done.err

@@ -12,8 +12,9 @@ from celedger.drift.history import Course, Step, courses
 from celedger.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
 from celedger.views import drift, timeline
-from celedger.views.history import courses_json, courses_text
-from celedger.views.noise import noise_text, task_noise
+from celedger.views.document import document
+from celedger.views.history import CourseList
+from celedger.views.noise import NoiseList, TaskNoise
 
 Commits = Callable[..., list[Commit]]
 
@@ -46,12 +47,12 @@ def test_every_unmeasured_commit_back_to_the_last_good_one_is_in_the_set(
     assert (step.start, step.end, step.seen_at) == (made[6], made[12], made[12])
     assert (step.unmeasured, step.between) == (5, 6)
     short = [c.sha[:8] for c in made]
-    text = courses_text(found, width=80)
+    text = CourseList(found).text(80)
     assert f"between {short[6]} and {short[12]}, 6 commits, 5 not measured" in text
     command = f"celedger bisect {made[6].sha[:12]}..{made[12].sha[:12]}"
     assert f"  {command} --suite core --task mlp_digits --metric val_loss\n" in text
     assert made[12].subject not in text, "nobody says that it was this one"
-    (row,) = courses_json(found)["courses"][0]["steps"]  # type: ignore[index,call-overload]
+    (row,) = document(**CourseList(found).json())["courses"][0]["steps"]  # type: ignore[index,call-overload]
     assert row["among"] == [c.sha for c in made[7:13]]
     assert (row["start"], row["end"], row["not_measured"]) == (made[6].sha, made[12].sha, 5)
     assert row["bisect"].startswith(command)
@@ -62,7 +63,7 @@ def test_a_change_between_neighbours_is_that_commits(history: Any, make_commits:
     measure(history, made, [0.4] * 7 + [0.5] * 5)
     found = of_loss(history, made, made)
     assert only_step(found).among == (made[7],)
-    text = courses_text(found, width=160)
+    text = CourseList(found).text(160)
     assert made[7].subject in text
     assert "bisect" not in text
 
@@ -72,7 +73,7 @@ def test_the_name_of_a_grid_s_task_is_quoted(history: Any, make_commits: Commits
     task = replace(history.task, name="net[size=small,norm=batch]")
     history.ledger.record_task(task)
     measure(history, made[::3], [0.4, 0.4, 0.5, 0.5], task=task)
-    text = courses_text(of_loss(history, made[::3], made))
+    text = CourseList(of_loss(history, made[::3], made)).text()
     (command,) = [line for line in text.splitlines() if "celedger bisect" in line]
     assert "--task 'net[size=small,norm=batch]' --metric" in command
 
@@ -80,7 +81,9 @@ def test_the_name_of_a_grid_s_task_is_quoted(history: Any, make_commits: Commits
 def test_an_improvement_is_searched_as_one(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(12))
     measure(history, made[::3], [0.5, 0.5, 0.4, 0.4])
-    assert "--metric val_loss --find improved" in courses_text(of_loss(history, made[::3], made))
+    assert (
+        "--metric val_loss --find improved" in CourseList(of_loss(history, made[::3], made)).text()
+    )
 
 
 def test_what_a_merge_brought_counts_and_what_was_there_before_does_not(
@@ -147,7 +150,7 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     step = only_step(found)
     assert (step.among, step.unmeasured) == (tuple(made[4:6]), 1)
     assert (step.start, step.end) == (made[3], made[5])
-    assert "over 8 commits, 12 trials, 1 metric" in courses_text(found)
+    assert "over 8 commits, 12 trials, 1 metric" in CourseList(found).text()
     shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=made)
     assert (shown.measured, shown.trials) == (8, 12)
 
@@ -165,7 +168,7 @@ def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
     assert [m.text for m in shown.marks] == [f"one of 6 up to {made[12].sha[:8]}  +25.0 % (> 99 %)"]
     subtitle = drift.draw(shown).axes[0].get_title("left")
     assert subtitle == "4 commits, 12 trials, 2 failed or not finite"
-    text = courses_text(of_loss(history, measured, made))
+    text = CourseList(of_loss(history, measured, made)).text()
     assert text.endswith("1 changed over 4 commits, 12 trials, 1 metric")
 
 
@@ -178,13 +181,13 @@ def test_a_task_is_shown_with_the_counts_of_its_picture(
     history.trial(made[3], {}, kind=OutcomeKind.FAILED)
     history.trial(made[3], {}, seed=1, kind=OutcomeKind.KILLED)
     shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=made)
-    task = task_noise(history.ledger, "core", "mlp_digits")
+    task = TaskNoise.of(history.ledger, "core", "mlp_digits")
     assert (task.trials, task.commits, task.seeds, task.others) == (9, 3, 3, 3)
     assert (shown.trials, shown.measured) == (9, 3)
-    text = noise_text([task])
+    text = NoiseList([task]).text()
     assert "  9 trials, 3 seeds, 3 commits, environment" in text
     assert "  3 more trials gave no value of their own" in text
-    assert "over 3 commits, 9 trials" in courses_text(of_loss(history, made, made))
+    assert "over 3 commits, 9 trials" in CourseList(of_loss(history, made, made)).text()
 
 
 def test_branches_alone_have_no_range_to_bisect(history: Any, make_commits: Commits) -> None:
@@ -197,7 +200,7 @@ def test_branches_alone_have_no_range_to_bisect(history: Any, make_commits: Comm
     found = of_loss(history, [*good, *bad], made)
     step = only_step(found)
     assert (step.among, step.start) == ((made[3],), None)
-    assert "celedger bisect" not in courses_text(found)
+    assert "celedger bisect" not in CourseList(found).text()
 
 
 def test_ancestry_is_that_of_git_whatever_the_order_and_the_clocks(make_commits: Commits) -> None:

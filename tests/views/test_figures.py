@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
+from celedger.bisection import Report
 from celedger.errors import CeledgerError, MachineError, UsageError
 from celedger.model import (
     BisectRecord,
@@ -30,9 +31,10 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )  # fmt: skip
-from celedger.views import curves, drift, picture, posterior, steps, timeline
+from celedger.views import curves, drift, picture, posterior, timeline
 
 Commits = Callable[..., list[Commit]]
+TASK = ("core", "mlp_digits")
 
 
 def text_boxes(figure: Figure) -> list[tuple[str, Any]]:
@@ -199,11 +201,11 @@ def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None
     made = history.commits(make_commits(5))
     history.walk(made, step=3)
     shas = [made[0].sha, made[3].sha]
-    title, shown, note = curves.panels(history.ledger, "mlp_digits", shas)
-    assert (title, note) == ("core/mlp_digits", "")
-    assert [p.metric.name for p in shown] == ["val_loss", "val_accuracy"]
-    assert len(shown[0].curves[0].values[0]) == 3
-    figure = curves.draw(title, shown, note)
+    chart = curves.epochs_chart(history.ledger, TASK, shas)
+    assert chart.title == "core/mlp_digits"
+    assert chart.subject == "2 commits, up to 3 trials each: mean, with the lowest and highest"
+    assert [p.metric.name for p in chart.panels] == ["val_loss", "val_accuracy"]
+    figure = curves.draw(chart)
     first, second = figure.axes
     assert first.get_xlabel() == second.get_xlabel() == "epoch"
     assert len(lines(first, "mean")) == 2
@@ -225,47 +227,59 @@ def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> Non
     series = {name: [3e8, 3.1e8, 3.2e8] for name in names}
     history.trial(commit, dict.fromkeys(names, 300000000.0), curves=series, task=task)
     assert_readable(drift.draw(timeline.drift(history.ledger, task.name, names[0])))
-    title, shown, _ = curves.panels(history.ledger, task.name, [commit.sha])
-    assert len(shown) == 3
-    assert_readable(curves.draw(title, shown))
+    chart = curves.epochs_chart(history.ledger, (task.suite, task.name), [commit.sha])
+    assert len(chart.panels) == 3
+    assert_readable(curves.draw(chart))
 
 
 def test_a_curve_ends_where_it_stopped_being_finite(history: Any, make_commits: Commits) -> None:
     (commit,) = history.commits(make_commits(1))
     series = {"val_loss": [2.0, 1.0, math.nan, math.inf]}
     history.trial(commit, {}, curves=series, kind=OutcomeKind.FAILED)
-    title, shown, _ = curves.panels(history.ledger, "mlp_digits", [commit.sha])
-    figure = curves.draw(title, shown)
+    figure = curves.draw(curves.epochs_chart(history.ledger, TASK, [commit.sha]))
     (axes,) = figure.axes
     assert list(lines(axes, "not finite")[0].get_xdata()) == [2, 3]
     assert "(did not finish)" in figure.legends[0].get_texts()[0].get_text()
 
 
 def test_curves_say_when_they_do_not_compare(history: Any, make_commits: Commits) -> None:
-    made = history.commits(make_commits(4))
+    made = history.commits(make_commits(8))
     history.walk(made, step=9, change=2)
-    _, _, note = curves.panels(history.ledger, "mlp_digits", [made[0].sha, made[3].sha])
-    assert note == "; not comparable: their environments differ"
+    chart = curves.epochs_chart(history.ledger, TASK, [made[0].sha, made[3].sha])
+    assert chart.subject.endswith("; not comparable: their environments differ")
     with pytest.raises(UsageError, match="8 commits are too many"):
-        curves.panels(history.ledger, "mlp_digits", [made[0].sha] * 8)
+        curves.epochs_chart(history.ledger, TASK, [commit.sha for commit in made])
     with pytest.raises(CeledgerError, match="metrics with epochs: val_accuracy, val_loss"):
-        curves.panels(history.ledger, "mlp_digits", [made[0].sha], ["duration"])
+        curves.epochs_chart(history.ledger, TASK, [made[0].sha], ["duration"])
 
 
-def searched(commits: list[Commit], culprit: int, **more: Any) -> posterior.Search:
+LOSS = Metric("val_loss", "", Direction.LOWER, Kind.QUALITY)
+
+
+def searched(commits: list[Commit], culprit: int, **more: Any) -> Report:
+    """A report that names commits[culprit]; the good end is commits[0], at position -1."""
     n = len(commits) - 1
     sure = tuple(0.97 if p == culprit else 0.03 / (n - 1) for p in range(1, n + 1))
     trials = ((0, 0.41), (n, 0.46), (culprit, 0.455), (culprit - 1, 0.412), (2, math.nan))
     flat = (1 / n,) * n
+    steps = ((0, flat), (n, flat), (culprit, flat), (culprit - 1, sure))
     values: dict[str, Any] = {
-        "levels": (0.41, 0.457),
-        "culprits": (culprit,),
-        "narrowing": ((0, flat), (n, flat), (culprit, flat), (culprit - 1, sure)),
-    } | more
-    metric = Metric("val_loss", "", Direction.LOWER, Kind.QUALITY)
-    return posterior.Search(
-        "core/mlp_digits · val_loss", commits[0], tuple(commits[1:]), sure, trials, metric, **values
-    )
+        "id": "01KB", "ended": 1.0, "suite": "core", "task": "mlp_digits", "metric": "val_loss",
+        "crash": "", "improved": False, "good": commits[0], "bad": commits[-1],
+        "commits": tuple(commits[1:]), "status": "found", "culprits": (commits[culprit],),
+        "probability": 0.97, "no_change": 0.0, "confidence": 0.95, "level": 0.41,
+        "effect": 0.047, "low": 0.04, "high": 0.05, "trials": 5, "stopped": 0, "stored": 0,
+        "epochs": 5, "tried": 5, "seconds": 1.0, "still": 0.0, "posterior": sure,
+        "readings": tuple((p - 1, value) for p, value in trials), "untestable": (),
+        "steps": tuple((p - 1, chances) for p, chances in steps), "others": (),
+        "compared": (commits[culprit - 1].sha, commits[culprit].sha), "between": None,
+        "ran": commits[culprit].sha,
+    }  # fmt: skip
+    return Report(**values | more)
+
+
+def drawn(*reports: Report) -> Figure:
+    return posterior.draw(reports, {"val_loss": LOSS})
 
 
 @pytest.mark.parametrize(("n", "culprit"), [(4, 3), (40, 23), (600, 600)])
@@ -273,7 +287,7 @@ def test_the_picture_of_a_bisect_names_the_culprit(
     make_commits: Commits, n: int, culprit: int
 ) -> None:
     made = make_commits(n + 1)
-    figure = posterior.posterior(searched(made, culprit, untestable=(1,)))
+    figure = drawn(searched(made, culprit, untestable=(0,)))
     values, probability, narrowing = figure.axes
     bars = probability.patches[:n]
     assert [bar.get_facecolor()[:3] for bar in bars].count(
@@ -287,21 +301,29 @@ def test_the_picture_of_a_bisect_names_the_culprit(
 
 def test_a_bisect_may_end_in_a_set_or_in_nothing(make_commits: Commits) -> None:
     made = make_commits(9)
-    figure = posterior.posterior(searched(made, 4, culprits=(4, 5), narrowing=()))
-    assert "one of 2" in figure.axes[0].get_title("left")
-    assert len(figure.axes) == 2
-    figure = posterior.posterior(searched(made, 4, culprits=(), levels=None))
-    assert "no first bad commit" in figure.axes[0].get_title("left")
+    for status in ("set", "undecided", "nothing-changed"):
+        figure = drawn(searched(made, 4, status=status, level=math.nan, steps=()))
+        assert "no first bad commit" in figure.axes[0].get_title("left")
+        assert len(figure.axes) == 2
+    with pytest.raises(CeledgerError, match="no candidates to draw"):
+        drawn(searched(made, 4, posterior=()))
 
 
 def test_a_crash_is_bisected_without_a_metric(make_commits: Commits) -> None:
-    made = make_commits(9)
-    crash = posterior.Search(
-        "core/mlp_digits · crash", made[0], tuple(made[1:]), (0.02,) * 3 + (0.9,) + (0.01,) * 4,
-        ((0, 0.0), (8, 1.0), (4, 1.0)), culprits=(4,), levels=(0.0, 1.0),
-    )  # fmt: skip
-    figure = posterior.posterior(crash)
+    readings = ((-1, 0.0), (7, 1.0), (3, 1.0))
+    crash = searched(make_commits(9), 4, metric="", crash="failed", readings=readings)
+    figure = drawn(crash)
+    assert figure.get_suptitle() == "core/mlp_digits crash"
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["runs", "crashes"]
+    assert_readable(figure)
+
+
+def test_several_metrics_are_drawn_one_below_the_other(make_commits: Commits) -> None:
+    made = make_commits(9)
+    figure = drawn(searched(made, 4), searched(made, 6, untestable=(0, 1)))
+    assert figure.get_suptitle() == "core/mlp_digits val_loss, val_loss"
+    assert len(figure.axes) == 4
+    assert [len(axes.texts) for axes in figure.axes[1::2]] == [1, 1]
     assert_readable(figure)
 
 
@@ -368,23 +390,22 @@ def test_steps_are_joined_over_epochs_and_thinned_where_there_are_many(
             ],
         )  # fmt: skip
         history.ledger.finish_trial(ulid, Outcome(OutcomeKind.OK, 1.8e9), {"val_loss": 1.0})
-    title, shown = steps.panels(history.ledger, "mlp_digits", [c.sha for c in made])
-    assert [panel.name for panel in shown] == ["loss", "step_time"]
-    assert shown[0].lines[0].ends == (400, 800, 1200)
-    at, mean, low, high = steps.binned(shown[0].lines[0].values)
-    assert len(at) == 400 and (at[0], mean[0]) == (1.0, pytest.approx(2.001))
-    assert (low[0], high[0]) == (2.0, pytest.approx(2.002))
-    assert math.isnan(steps.binned(shown[1].lines[0].values)[1][0])
-    figure = steps.draw(title, shown)
+    chart = curves.steps_chart(history.ledger, TASK, [c.sha for c in made])
+    assert [panel.metric.name for panel in chart.panels] == ["loss", "step_time"]
+    assert "1200 steps: means of 3 steps" in chart.subject
+    loss, step_time = (panel.curves[0] for panel in chart.panels)
+    assert loss.ends == (400, 800, 1200)
+    assert len(loss.at) == 400 and (loss.at[0], loss.mean[0]) == (1.0, pytest.approx(2.001))
+    assert (loss.low[0], loss.high[0]) == (2.0, pytest.approx(2.002))
+    assert math.isnan(step_time.mean[0])
+    assert list(step_time.lost) == [0, 400, 800]
+    figure = curves.draw(chart)
     assert_readable(figure)
     assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "step_time (ms)"]
-    assert steps.steps_figure(
-        history.ledger, "mlp_digits", [made[0].sha], tmp_path / "s.svg", metrics=["loss"]
-    ).exists()
-    for call, error in (
-        (lambda: steps.panels(history.ledger, "mlp_digits", [made[0].sha], ["x"]), UsageError),
-        (lambda: steps.panels(history.ledger, "mlp_digits", []), UsageError),
-        (lambda: steps.panels(history.ledger, "mlp_digits", ["0" * 40]), CeledgerError),
-    ):
+    one = curves.steps_chart(history.ledger, TASK, [made[0].sha], ["loss"])
+    assert curves.save(one, tmp_path / "s.svg").exists()
+    for shas, names, error in (
+        ([made[0].sha], ["x"], UsageError), ([], [], UsageError), (["0" * 40], [], CeledgerError),
+    ):  # fmt: skip
         with pytest.raises(error):
-            call()
+            curves.steps_chart(history.ledger, TASK, shas, names)

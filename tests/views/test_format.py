@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.model import Direction
-from celedger.views.export import document, dumps, strict
+from celedger.text import escaped
+from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Scale,
     ago,
@@ -92,7 +93,9 @@ def test_dates_are_utc_and_hashes_short() -> None:
 
 
 def test_a_strangers_text_cannot_move_the_cursor() -> None:
-    assert plain("a\x1b[31mred\x07\n\tb\u202ec") == "a [31mred b c"
+    assert plain("a\x1b[31mred\x1b[0m\n\tb\u202ec\x1b]0;title\x07") == "ared b\\u202ec"
+    assert plain("می\u200cخواهم  👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
+    assert escaped("a\x1b[8m\tb\u200b") == "a\\x1b[8m\\tb\\u200b"
 
 
 def test_wide_letters_take_two_columns() -> None:
@@ -111,6 +114,16 @@ def test_columns_line_up_and_only_text_is_cut() -> None:
         " 日本           1000",
     ]
     assert table(columns, [], width=20) == ""
+
+
+def test_a_line_never_breaks_between_a_number_and_its_unit() -> None:
+    columns = (Column("metric"), Column("", wrap=True))
+    text = "within noise, can tell 0.99 ms (8.3 %), takes about 12 trials"
+    for width in range(28, 70):
+        lines = table(columns, [("step_time", text)], width=width).splitlines()
+        cells = [line[11:] for line in lines[1:]]
+        assert " ".join(cells) == text
+        assert not any(cell[-1].isdigit() for cell in cells[:-1]), (width, cells)
 
 
 def test_json_is_strict_whatever_was_measured() -> None:

@@ -26,13 +26,17 @@ from celedger.model import (
     VerdictKind,
 )
 from celedger.views import samples
-from celedger.views.diff import diff_json, diff_text, task_diffs
-from celedger.views.export import dumps
-from celedger.views.history import courses_json, courses_text
-from celedger.views.log import log_json, log_text
-from celedger.views.show import show_json, show_text
+from celedger.views.diff import Diff
+from celedger.views.document import Document, document, dumps
+from celedger.views.history import CourseList
+from celedger.views.log import Log
+from celedger.views.show import CommitRows
 
 Commits = Callable[..., list[Commit]]
+
+
+def answer_of(view: Document) -> dict[str, Any]:
+    return document(**view.json())
 
 
 @pytest.fixture
@@ -61,34 +65,34 @@ def story(history: Any, make_commits: Commits) -> list[Commit]:
 
 
 def test_the_log_is_newest_first_and_lines_up(history: Any, story: list[Commit]) -> None:
-    assert log_text(history.ledger, limit=4) == (
+    assert Log.of(history.ledger, 4).text() == (
         f"{story[5].sha[:8]}  2026-02-25  Refactor the loader (5)\n"
         "  core/mlp_digits  ok      1 trial   val_loss nan\n"
         "1bcfb39c  2026-02-25  Use fused layer norm (4)\n"
-        "  core/mlp_digits  failed  1 trial   exit status 1: ValueError:\\x1b[31m…\n"
+        "  core/mlp_digits  failed  1 trial   exit status 1: ValueError: no\n"
         "512572f7  2026-02-25  Fix typo (3)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4616 ± 0.0010"
-        "             val_loss regressed +12.2 %\n"
+        "       val_loss regressed +12.2 %\n"
         "78b3ba12  2026-02-25  Document $x$ and y_1 (2)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4114 ± 0.0010"
     )
 
 
 def test_the_log_fits_the_terminal(history: Any, story: list[Commit]) -> None:
-    assert all(len(line) <= 72 for line in log_text(history.ledger, width=72).splitlines())
+    assert all(len(line) <= 72 for line in Log.of(history.ledger).text(72).splitlines())
 
 
 def test_a_new_environment_is_said_where_it_begins(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(3))
     history.walk(made, step=9, seeds=1, change=2)
-    lines = log_text(history.ledger).splitlines()
+    lines = Log.of(history.ledger).text().splitlines()
     assert ["environment changed" in line for line in lines] == [
         False, True, False, False, False, False,
     ]  # fmt: skip
 
 
 def test_show_tells_everything_of_a_commit(history: Any, story: list[Commit]) -> None:
-    lines = show_text(history.ledger, story[3].sha).splitlines()
+    lines = CommitRows.of(history.ledger, story[3].sha).text().splitlines()
     assert lines[:4] == [
         f"commit {story[3].sha}",
         "2026-02-25 13:43 UTC  Ada Lovelace",
@@ -109,13 +113,13 @@ def test_show_tells_everything_of_a_commit(history: Any, story: list[Commit]) ->
 
 
 def test_show_points_to_the_log_of_a_failure(history: Any, story: list[Commit]) -> None:
-    text = show_text(history.ledger, story[4].sha, width=60)
-    assert "  seed 0 failed: exit status 1: ValueError:\\x1b[31m no" in text
+    text = CommitRows.of(history.ledger, story[4].sha).text(60)
+    assert "  seed 0 failed: exit status 1: ValueError: no" in text
     assert f"    log .celedger/logs/{'01K' + '13'.zfill(23)}.log" in text
 
 
 def test_speed_of_a_disturbed_trial_is_left_out(history: Any, story: list[Commit]) -> None:
-    lines = show_text(history.ledger, story[5].sha).splitlines()
+    lines = CommitRows.of(history.ledger, story[5].sha).text().splitlines()
     assert next(line.split() for line in lines if "duration" in line) == [
         "duration", "–", "0", "1", "hindered",
     ]  # fmt: skip
@@ -132,17 +136,17 @@ def test_values_summarised_by_another_rule_are_not_mixed(
     )
     history.ledger.record_task(replace(history.task, metrics=metrics))
     history.trial(made[0], {"val_loss": 3.0}, seed=1)
-    (task,) = show_json(history.ledger, made[0].sha)["tasks"]  # type: ignore[misc]
+    (task,) = answer_of(CommitRows.of(history.ledger, made[0].sha))["tasks"]  # type: ignore[misc]
     assert task["metrics"][0]["values"] == [3.0]  # type: ignore[index,call-overload]
 
 
 def test_diff_says_better_worse_or_noise(history: Any, story: list[Commit]) -> None:
-    (task,) = task_diffs(history.ledger, story[1].sha, story[3].sha)[1]
-    said = {c.metric.name: c.said for c in task.changes}
+    (task,) = Diff.of(history.ledger, story[1].sha, story[3].sha).tasks
+    said = {c.metric.name: c.judgement for c in task.changes}
     assert said == {"val_loss": "worse", "peak_rss": "same", "duration": "same"}
-    (back,) = task_diffs(history.ledger, story[3].sha, story[1].sha)[1]
-    assert back.changes[0].said == "better"
-    assert "+0.0504  +12.3 %  worse" in diff_text(history.ledger, story[1].sha, story[3].sha)
+    (back,) = Diff.of(history.ledger, story[3].sha, story[1].sha).tasks
+    assert back.changes[0].judgement == "better"
+    assert "+0.0504  +12.3 %  worse" in Diff.of(history.ledger, story[1].sha, story[3].sha).text()
 
 
 def test_diff_within_the_noise_is_no_news(history: Any, make_commits: Commits) -> None:
@@ -150,8 +154,8 @@ def test_diff_within_the_noise_is_no_news(history: Any, make_commits: Commits) -
     for i, commit in enumerate(made):
         for seed in range(3):
             history.trial(commit, {"val_loss": 0.4 + 0.01 * seed + 0.001 * i}, seed=seed)
-    (task,) = task_diffs(history.ledger, made[0].sha, made[1].sha)[1]
-    assert task.changes[0].said == "within noise"
+    (task,) = Diff.of(history.ledger, made[0].sha, made[1].sha).tasks
+    assert task.changes[0].judgement == "within noise"
 
 
 def named_by_bisect(history: Any, commits: list[Commit], ended: float) -> None:
@@ -174,21 +178,21 @@ def test_diff_does_not_contradict_the_bisect_that_named_the_commit(
     pair = made[1].sha, made[2].sha
 
     def said() -> str:
-        (task,) = task_diffs(history.ledger, *pair)[1]
-        return task.changes[0].said
+        (task,) = Diff.of(history.ledger, *pair).tasks
+        return task.changes[0].judgement
 
     assert said() == "within noise"
     assert re.search(
-        r"within noise, can tell 0\.\d+ \([\d.]+ %\)", diff_text(history.ledger, *pair)
+        r"within noise, can tell 0\.\d+ \([\d.]+ %\)", Diff.of(history.ledger, *pair).text()
     )
     named_by_bisect(history, made, ended=1.0)
     assert said() == "within noise", "it ended before these trials began: it asked another suite"
     named_by_bisect(history, made, ended=4e9)
     assert said() == "worse"
-    assert "worse, says a bisect (> 99 %)" in diff_text(history.ledger, *pair)
-    answer: Any = diff_json(history.ledger, *pair)
+    assert "worse, says a bisect (> 99 %)" in Diff.of(history.ledger, *pair).text()
+    answer: Any = answer_of(Diff.of(history.ledger, *pair))
     assert answer["tasks"][0]["metrics"][0]["bisect"] == "01KB4000000000.0"
-    (other,) = task_diffs(history.ledger, made[0].sha, made[2].sha)[1]
+    (other,) = Diff.of(history.ledger, made[0].sha, made[2].sha).tasks
     assert other.changes[0].bisect is None, "it is of another pair"
 
 
@@ -204,19 +208,19 @@ def test_diff_pools_the_noise_in_the_order_of_history(history: Any, make_commits
         history.trial(commit, {"val_loss": draw.gauss(0.4 + 0.1 * (i >= 6), 0.002)})
     order = {commit.sha: place for place, commit in enumerate(line)}
     pair = line[5].sha, line[6].sha
-    (task,) = task_diffs(history.ledger, *pair, order)[1]
-    assert task.changes[0].said == "worse"
-    assert task.changes[0].told < 0.02
+    (task,) = Diff.of(history.ledger, *pair, order=order).tasks
+    assert task.changes[0].judgement == "worse"
+    assert task.changes[0].smallest < 0.02
 
 
 def test_diff_never_judges_across_environments(history: Any, make_commits: Commits) -> None:
     made = history.commits(make_commits(4))
     history.walk(made, step=3, change=2)
-    text = diff_text(history.ledger, made[0].sha, made[3].sha)
+    text = Diff.of(history.ledger, made[0].sha, made[3].sha).text()
     assert "not comparable: the environment changed between them" in text
     assert "torch        2.12.0  2.13.0" in text
     assert "worse" not in text
-    answer: Any = diff_json(history.ledger, made[0].sha, made[3].sha)
+    answer: Any = answer_of(Diff.of(history.ledger, made[0].sha, made[3].sha))
     assert answer["tasks"][0]["comparable"] is False
     assert answer["environments"][0]["changed"] == [{"key": "torch", "a": "2.12.0", "b": "2.13.0"}]
 
@@ -229,7 +233,7 @@ def test_diff_prefers_trials_that_can_be_compared(history: Any, make_commits: Co
     history.trial(made[0], {"val_loss": 0.4})
     history.trial(made[1], {"val_loss": 0.5})
     history.trial(made[1], {"val_loss": 0.9}, environment=new)
-    (task,) = task_diffs(history.ledger, made[0].sha, made[1].sha)[1]
+    (task,) = Diff.of(history.ledger, made[0].sha, made[1].sha).tasks
     assert task.comparable
     assert task.changes[0].b.values == (0.5,)
 
@@ -237,11 +241,11 @@ def test_diff_prefers_trials_that_can_be_compared(history: Any, make_commits: Co
 def test_json_is_strict_and_carries_whole_hashes(history: Any, story: list[Commit]) -> None:
     ledger = history.ledger
     answers: list[Any] = [
-        json.loads(dumps(answer), parse_constant=pytest.fail)
-        for answer in (
-            log_json(ledger),
-            *(show_json(ledger, commit.sha) for commit in story),
-            diff_json(ledger, story[3].sha, story[5].sha),
+        json.loads(dumps(document(**view.json())), parse_constant=pytest.fail)
+        for view in (
+            Log.of(ledger),
+            *(CommitRows.of(ledger, commit.sha) for commit in story),
+            Diff.of(ledger, story[3].sha, story[5].sha),
         )
     ]
     assert all(answer["schema"] == 1 for answer in answers)
@@ -255,13 +259,13 @@ def test_json_is_strict_and_carries_whole_hashes(history: Any, story: list[Commi
 
 def test_without_trials_the_next_command_is_said(history: Any, make_commits: Commits) -> None:
     with pytest.raises(CeledgerError, match=r"no trials yet.*celedger run"):
-        log_text(history.ledger)
+        Log.of(history.ledger).text()
     (commit,) = history.commits(make_commits(1))
     with pytest.raises(CeledgerError, match=f"celedger run {commit.sha[:8]}"):
-        show_text(history.ledger, commit.sha)
+        CommitRows.of(history.ledger, commit.sha).text()
     history.trial(commit, {"val_loss": 0.4})
     with pytest.raises(CeledgerError, match="celedger run ffffffff"):
-        diff_text(history.ledger, commit.sha, "f" * 40)
+        Diff.of(history.ledger, commit.sha, "f" * 40).text()
 
 
 def test_a_mistyped_task_or_metric_is_suggested(history: Any, story: list[Commit]) -> None:
@@ -281,13 +285,11 @@ def test_parents_come_before_children_whatever_the_clocks_said(make_commits: Com
 def test_what_was_not_judged_has_no_least_change(history: Any, make_commits: Commits) -> None:
     (commit,) = history.commits(make_commits(1))
     history.trial(commit, {"val_loss": 0.4, "surprise": 7.0})
-    answer: Any = show_json(history.ledger, commit.sha)
+    answer: Any = answer_of(CommitRows.of(history.ledger, commit.sha))
     told = {m["metric"]: m["smallest_change"] for m in answer["tasks"][0]["metrics"]}
     assert told["val_loss"] == math.inf
     assert math.isnan(told["surprise"])
-    assert (
-        samples.main_metric([Metric("surprise"), *history.task.metrics]) is history.task.metrics[0]
-    )
+    assert samples.in_order([Metric("surprise"), *history.task.metrics])[0].name == "val_loss"
 
 
 def test_a_slow_drift_is_told_by_its_distance_from_the_pin(
@@ -308,8 +310,8 @@ def test_a_slow_drift_is_told_by_its_distance_from_the_pin(
     assert course.away.pinned == made[0]
     assert not course.away.better
     assert course.away.low < 0.036 < course.away.high  # the mean of the last five
-    assert f"(worse) from the pinned {made[0].sha[:8]}" in courses_text([course])
-    assert courses_json([course])["courses"][0]["away"]["pinned"] == made[0].sha  # type: ignore
+    assert f"(worse) from the pinned {made[0].sha[:8]}" in CourseList([course]).text()
+    assert answer_of(CourseList([course]))["courses"][0]["away"]["pinned"] == made[0].sha  # type: ignore
     (before,) = courses(history.ledger, made[:1], metric="val_loss")
     assert before.away is None
 

@@ -1,8 +1,9 @@
-"""Strict JSON: what a program reads. Every answer carries a schema number, and hashes are whole.
+"""An answer: one plain structure that is printed as text or as strict JSON.
 
-A number that JSON does not have is `null`, and the document's field `not_finite` says where and
-which one: `{"/tasks/0/metrics/1/delta": "nan"}`, by JSON Pointer (RFC 6901). Any other `null` means
-that there is nothing.
+JSON carries a schema number, and hashes in it are whole. A number that JSON does not have is
+`null`, and the document's field `not_finite` says where and which one:
+`{"/tasks/0/metrics/1/delta": "nan"}`, by JSON Pointer (RFC 6901). Any other `null` means that
+there is nothing. This module must not know what the answers say.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -20,22 +22,40 @@ SCHEMA = 1
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
+class Document:
+    """The answer of a verb. A subclass is built once, from the ledger, and then printed."""
+
+    def text(self, width: int = 100) -> str:
+        """Return what a person reads, in lines of `width` columns where they can be cut."""
+        raise NotImplementedError
+
+    def json(self) -> Mapping[str, object]:
+        """Return what a program reads, without the schema number."""
+        raise NotImplementedError
+
+
+def pick(record: object, names: str) -> dict[str, object]:
+    """Return the named attributes of a record, in this order."""
+    return {name: getattr(record, name) for name in names.split()}
+
+
 def strict(value: object) -> Json:
     """Return the value as JSON can hold it, numbers that are not finite aside.
 
     Raises TypeError for what has no plain meaning there.
     """
-    if isinstance(value, Enum):
-        return strict(value.value)
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return value.value if isinstance(value, Enum) else value
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return [strict(item) for item in items]
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if hasattr(value, "json"):
+        return strict(value.json())
+    if is_dataclass(value) and not isinstance(value, type):
+        return strict(asdict(value))
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
@@ -47,7 +67,7 @@ def document(**content: object) -> dict[str, Json]:
 def dumps(answer: Mapping[str, Json]) -> str:
     """Return the text that a `--json` prints."""
     lost: dict[str, Json] = {}
-    finite = {key: _finite(item, f"/{_escaped(key)}", lost) for key, item in answer.items()}
+    finite = {key: _finite(item, f"/{_pointer(key)}", lost) for key, item in answer.items()}
     if lost:
         finite["not_finite"] = lost
     return json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False)
@@ -59,11 +79,11 @@ def _finite(value: Json, pointer: str, lost: dict[str, Json]) -> Json:
         lost[pointer] = not_finite(value)
         return None
     if isinstance(value, dict):
-        return {k: _finite(v, f"{pointer}/{_escaped(k)}", lost) for k, v in value.items()}
+        return {k: _finite(v, f"{pointer}/{_pointer(k)}", lost) for k, v in value.items()}
     if isinstance(value, list):
         return [_finite(v, f"{pointer}/{i}", lost) for i, v in enumerate(value)]
     return value
 
 
-def _escaped(key: str) -> str:
+def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,29 @@
+"""What a verb imports before it answers: each module costs every command its time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from celedger.cli.app import run
+run({words!r})
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def imported(*words: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(words=list(words))],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stderr.split())
+
+
+def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> None:
+    modules = imported("log", "--help")
+    assert "celedger.cli.reading" in modules
+    assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
+    heavy = {"numpy", "matplotlib", "torch", "rich", "sqlite_utils", "psutil", "git"}
+    assert not imported("log") & heavy
