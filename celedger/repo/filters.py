@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
@@ -68,8 +69,6 @@ def applied(
     if not names:
         return names
     where = repository.worktree
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         env = {"GIT_INDEX_FILE": f"{folder}/index"}
         tell(where, *ONE_INDEX, "read-tree", tree, env=env)
