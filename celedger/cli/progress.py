@@ -114,6 +114,8 @@ class Progress:
             case events.Started(commit, task, seed):
                 self._what = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
                 self._show(self._what)
+            case events.StartedCold(task, reason):
+                self.say(f"celedger: {task.name} starts cold: {reason}")
             case events.Epoch(number):
                 self._show(f"{self._what} epoch {number}")
             case events.Strayed(commit, task, root, file) if task.name not in self._strayed:

@@ -14,7 +14,6 @@ import stat
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 from celedger.errors import RepositoryError
 from celedger.repo import filters
@@ -76,12 +75,7 @@ class Checkout:
     def __enter__(self) -> Checkout:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -25,22 +25,22 @@ ONE_INDEX = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
 
 def configured(repository: Repository) -> frozenset[str]:
     """The names of those that write files, by git's configuration: `smudge = cat` does not."""
-    found = set()
+    writing = set()
     for row in _settings(repository).decode(errors="surrogateescape").split("\0")[:-1]:
         key, _, value = row.partition("\n")
         if key.endswith((".smudge", ".process")) and value.strip() not in ("", "cat"):
-            found.add(key.removeprefix("filter.").rpartition(".")[0])
-    return frozenset(found)
+            writing.add(key.removeprefix("filter.").rpartition(".")[0])
+    return frozenset(writing)
 
 
 def manner(repository: Repository) -> str:
     """What, beside a tree, decides how git writes it: another text where that may differ."""
     replaced = ask(repository.worktree, "for-each-ref", "refs/replace").out  # git-replace(1)
-    said = [_settings(repository), replaced]
+    fields = [_settings(repository), replaced]
     for path in repository.attribute_files():
         with suppress(OSError):
-            said.append(path.read_bytes())
-    return hashlib.sha256(b"\0\0".join(said)).hexdigest()[:32]
+            fields.append(path.read_bytes())
+    return hashlib.sha256(b"\0\0".join(fields)).hexdigest()[:32]
 
 
 def _settings(repository: Repository) -> bytes:
@@ -54,10 +54,12 @@ def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
     some = tell("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)").out
     if not some:
         return []
-    said = tell("check-attr", "-z", "--stdin", "filter", stdin=some).out.split(b"\0")
-    values = map(os.fsdecode, said[2::3])
+    fields = tell("check-attr", "-z", "--stdin", "filter", stdin=some).out.split(b"\0")
+    values = map(os.fsdecode, fields[2::3])
     return [
-        os.fsdecode(path) for path, value in zip(said[:-1:3], values, strict=True) if value in names
+        os.fsdecode(path)
+        for path, value in zip(fields[:-1:3], values, strict=True)
+        if value in names
     ]
 
 
@@ -72,11 +74,11 @@ def applied(
     with tempfile.TemporaryDirectory() as folder:
         env = {"GIT_INDEX_FILE": f"{folder}/index"}
         tell(where, *ONE_INDEX, "read-tree", tree, env=env)
-        said = tell(
+        fields = tell(
             where, *ONE_INDEX, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
             stdin=b"".join(path + b"\0" for path in paths if path),
         ).out  # fmt: skip
-    return names & set(map(os.fsdecode, said.split(b"\0")[2::3]))
+    return names & set(map(os.fsdecode, fields.split(b"\0")[2::3]))
 
 
 def attributes_above(paths: Iterable[bytes]) -> set[bytes]:

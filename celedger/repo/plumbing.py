@@ -62,8 +62,8 @@ class Answer:
     def reason(self) -> str:
         """What git complained of, in one line."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
-        said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
-        return said[0] if said else f"git ended with status {self.status}"
+        complaints = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
+        return complaints[0] if complaints else f"git ended with status {self.status}"
 
 
 def ask(

@@ -41,6 +41,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class StartedCold:
+    """The suite preloads modules, and this training starts without."""
+
+    task: Task
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Epoch:
     number: int
 
@@ -80,7 +88,16 @@ class Reused:
 
 
 Event = (
-    Waiting | Building | Installing | Started | Epoch | Strayed | Unreachable | Finished | Reused
+    Waiting
+    | Building
+    | Installing
+    | Started
+    | StartedCold
+    | Epoch
+    | Strayed
+    | Unreachable
+    | Finished
+    | Reused
 )
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

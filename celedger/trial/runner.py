@@ -47,7 +47,6 @@ class Bench(Workbench):
         None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
         journal keeps the reports.
         """
-        self._fresh = self._began if enough is None else 0.0
         if enough is not None and reuse:
             held = self.held(commit.sha, task, seed)
             if len(held) >= enough:

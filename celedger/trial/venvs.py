@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +29,13 @@ from celedger.system.gate import Request
 from celedger.system.programs import find_program
 from celedger.trial.ending import classify, explain, tail
 from celedger.trial.starts import INSTALLING, Starts
+from celedger.trial.surroundings import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
 NO_ROOM = "No space left on device"
 _LINK = "120000 "  # mode of a symbolic link
 # Variables that would make another environment than the one asked for.
-_DROPPED = ("PYTHON", "CELEDGER_", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_PROJECT")
+_DROPPED = ("UV_PYTHON", "UV_PROJECT")
 # Lines of pip's "Requirements File Format" that name something beside the file.
 _EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(.+)")
 _INCLUDE = re.compile(r"(?:-[rc]|--requirement|--constraint)[ =]*(\S+)")
@@ -210,11 +213,12 @@ class Venvs:
 def install_lines(
     home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Return the commands that make an environment from requirement files: by uv where it is on
-    the path, else by venv and pip."""
+    """Return the commands that make an environment from requirement files: by uv where it is
+    installed, else by venv and pip."""
     options = [word for name in files for word in ("-r", name)]
     python, venv = str(python_of(home)), str(home / "venv")
-    uv = shutil.which("uv", path=env.get("PATH", ""))
+    own = str(Path(sys.executable).parent)  # of `celedger[uv]`
+    uv = shutil.which("uv", path=os.pathsep.join([env.get("PATH", ""), own]))
     if uv is not None:
         return [
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
@@ -240,7 +244,9 @@ def install_requests(
 
 
 def install_variables(base: Mapping[str, str]) -> dict[str, str]:
-    return {**{k: v for k, v in base.items() if not k.startswith(_DROPPED)}, **INSTALLING}
+    """Return the variables of an installation: those of a training, and the installers' own."""
+    own = passed(base, (*SETTINGS, *PLACES, "PIP_*", "UV_*"))
+    return {**{k: v for k, v in own.items() if not k.startswith(_DROPPED)}, **INSTALLING}
 
 
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:

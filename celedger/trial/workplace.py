@@ -24,9 +24,10 @@ from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, expected, parts, protocol
 from celedger.trial.builds import Builds
+from celedger.trial.environments import settled
 from celedger.trial.runner import Bench
 from celedger.trial.starts import Starts
-from celedger.trial.surroundings import child_copy, child_folder
+from celedger.trial.surroundings import child_copy, child_folder, settings
 from celedger.trial.venvs import Venvs
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
@@ -72,6 +73,51 @@ def set_bench(
     first trial; raises MachineError where an interpreter or device does not exist, NotAllowed
     where the gate does not let these tasks start (with the requirements of a `commit`). `tell`
     gets a line that names what is new since it was last allowed."""
+    _check_machine(repository, config, tasks)
+    device = gpu.resolve(config.device)
+    starts = starts_of(repository, suite, gate)
+    interpreters = interpreters_of(repository, tasks)
+    base = scrubbed(os.environ)
+    gate.review(
+        [
+            settings_request(config.merged),
+            *expected.requests(starts, tasks, interpreters, base, commit),
+        ],
+        texts={digest: suite.folder / name for name, digest in suite.files.items()},
+        brought=lambda: repository.has_committed([suite.folder, *config.files]),
+        tell=tell,
+    )
+
+    def described(python: str, task: Task, root: Path) -> Environment:
+        here = environment.describe(
+            python, device=device, threads=task.threads, repo_root=root,
+            permit=starts.question(task, python), variables=settings(base, task),
+        )  # fmt: skip
+        return settled(ledger, task, here)
+
+    environments = {t.name: described(interpreters[t.name], t, repository.root) for t in tasks}
+    builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
+    child = child_copy(repository.state_dir / "child")
+    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
+    if suite_files.name != hash_of(suite.files):
+        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
+    return Bench(
+        ledger, Checkouts(repository), suite, suite_files, child, environments, interpreters,
+        starts, Builds(repository, builds, caches, config.cache_limit),
+        # Nothing of a virtual environment is the repository's own code: see venvs.py.
+        Venvs(repository, venvs, caches, config.cache_limit, base,
+              lambda python, task: described(python, task, Path(python).parent), starts),
+        device,
+        lock.DeviceLock(
+            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
+        ),
+        base, socket.gethostname(), why, listen, sandbox=config.sandbox,
+        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
+    )  # fmt: skip
+
+
+def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:
+    """Raise MachineError where no trial could run here."""
     if os.pathsep in str(repository.state_dir):
         raise MachineError(
             f"{repository.state_dir} has a {os.pathsep!r}, which PYTHONPATH cannot carry",
@@ -84,69 +130,6 @@ def set_bench(
             f"{sandbox.version() or 'none'}",
             "take it out of your configuration or the suite",
         )
-    device = gpu.resolve(config.device)
-    starts = starts_of(repository, suite, gate)
-    interpreters = interpreters_of(repository, tasks)
-    base = scrubbed(os.environ)
-    asked = expected.requests(starts, tasks, interpreters, base, commit)
-    gate.review(
-        [settings_request(config.merged), *asked],
-        texts={digest: suite.folder / name for name, digest in suite.files.items()},
-        brought=lambda: repository.has_committed([suite.folder, *config.files]),
-        tell=tell,
-    )
-    environments = {
-        task.name: environment.describe(
-            interpreters[task.name],
-            device=device,
-            threads=task.threads,
-            repo_root=repository.root,
-            permit=starts.question(task, interpreters[task.name]),
-        )
-        for task in tasks
-    }
-    kept = tuple(Cache(repository.state_dir / name) for name in CACHES)
-    child = child_copy(repository.state_dir / "child")
-    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
-    if suite_files.name != hash_of(suite.files):
-        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
-    return Bench(
-        ledger=ledger,
-        checkouts=Checkouts(repository),
-        suite=suite,
-        suite_files=suite_files,
-        child=child,
-        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
-        environments=environments,
-        interpreters=interpreters,
-        starts=starts,
-        sandbox=config.sandbox,
-        builds=Builds(repository, kept[0], kept, config.cache_limit),
-        venvs=Venvs(
-            repository,
-            kept[1],
-            kept,
-            config.cache_limit,
-            base,
-            # Nothing of it is the repository's own code: see celedger.trial.venvs.
-            lambda python, task: environment.describe(
-                python,
-                device=device,
-                threads=task.threads,
-                repo_root=Path(python).parent,
-                permit=starts.question(task, python),
-            ),
-            starts,
-        ),
-        device=device,
-        device_lock=lock.DeviceLock(
-            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
-        ),
-        base_env=base,
-        host=socket.gethostname(),
-        why=why,
-        listen=listen,
-    )
 
 
 def starts_of(repository: Repository, suite: suites.Suite, gate: Gate) -> Starts:

@@ -272,12 +272,20 @@ def changed(
     old: Mapping[str, object], new: Mapping[str, object]
 ) -> list[tuple[str, str | None, str | None]]:
     """(key, old, new) of the details that differ and that the fingerprint holds; packages by
-    their names alone; None where a side lacks the key."""
+    their names alone, and where it is known which the trials imported only these; None where a
+    side lacks the key."""
+    beside = [x.get(BESIDE) for x in (old, new)]
+    lists = [b["imported"] for b in beside if isinstance(b, Mapping) and "imported" in b]
+    imported = {f"packages.{name}" for names in lists for name in names}
+
+    def counts(key: str) -> bool:
+        return not imported or not key.startswith("packages.") or key in imported
+
     a, b = ({k: v for k, v in flat(x).items() if not k.startswith(BESIDE)} for x in (old, new))
     return [
         (key.removeprefix("packages."), a.get(key), b.get(key))
         for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key)
+        if a.get(key) != b.get(key) and counts(key)
     ]
 
 

@@ -20,23 +20,25 @@ from celedger.trial.reuse.named import NamedPaths
 from celedger.trial.reuse.prior import SyntaxTrees
 
 # Raise it whenever a footprint may lack what it should name: those of other rules are not used.
-RULES = "9"
+RULES = "10"
+
+PACKAGE = b"//"  # before a distribution's name among the paths of a footprint: no tree has such
 
 Key = tuple[str, int]  # what lies beside a commit's tree, and the sum of its tree
 
 
 class Reuse:
     """The results of one ledger, for the commits of one repository. `child` is the folder of
-    celedger's own that trainings import. `variables` tells the user's environment variables from
-    others, `installed` the virtual environment in which a task runs at a commit (by hash), "" for
-    none."""
+    celedger's own that trainings import. `variables` tells the user's variables that a task gets
+    from others, `installed` the virtual environment in which a task runs at a commit (by hash), ""
+    for none."""
 
     def __init__(
         self,
         ledger: Ledger,
         repository: Repository,
         child: Path,
-        variables: str,
+        variables: Callable[[Task], str],
         installed: Callable[[str, Task], str],
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
@@ -72,8 +74,11 @@ class Reuse:
             unknown = unknown or self._filtered(commit, paths, inside.looked)
             if checkout.manner != self._manner:
                 unknown = unknown or "how git writes files was changed meanwhile"
+            imported = {PACKAGE + os.fsencode(name) for name in named.packages}
             footprint = Footprint(
-                tuple(sorted(inside.opened)), tuple(sorted(inside.looked - inside.opened)), inputs
+                tuple(sorted(inside.opened | imported)),
+                tuple(sorted(inside.looked - inside.opened)),
+                inputs,
             )
         except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
             unknown = unknown or str(error) or type(error).__name__
@@ -101,7 +106,9 @@ class Reuse:
         """Return what beside a tree decides what a training reads: one blob is different files
         where git is told to write it otherwise, and an environment's fingerprint has neither the
         user's variables nor what is in packages but their versions."""
-        words = (RULES, self._manner, self._variables, self._installed(commit.sha, task))
+        words = (
+            RULES, self._manner, self._variables(task), self._installed(commit.sha, task)
+        )  # fmt: skip
         return ":".join(words)
 
     def agreeing(
