@@ -116,7 +116,7 @@ class Progress:
                 self._show(self._what)
             case events.StartedCold(task, reason):
                 self.say(f"celedger: {task.name} starts cold: {reason}")
-            case events.Epoch(number):
+            case events.EpochReported(number):
                 self._show(f"{self._what} epoch {number}")
             case events.Strayed(commit, task, root, file) if task.name not in self._strayed:
                 self._strayed.add(task.name)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from celedger.repo.plumbing import Answer, ask, tell
+from celedger.repo.plumbing import GitAnswer, ask
 from celedger.repo.repository import Repository
 
 LFS = "lfs"
@@ -47,38 +46,17 @@ def _settings(repository: Repository) -> bytes:
     return ask(repository.worktree, "config", "-z", "--get-regexp", _WRITING).out
 
 
-def passing(tell: Callable[..., Answer], names: Collection[str]) -> list[str]:
-    """The files of a work tree, in which `tell` runs git, that these write."""
+def passing(tell: Callable[..., GitAnswer], names: Collection[str]) -> dict[str, str]:
+    """Return the files of a work tree, in which `tell` runs git, that these write, each with the
+    name of its filter."""
     if not names:
-        return []
+        return {}
     some = tell("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)").out
     if not some:
-        return []
+        return {}
     fields = tell("check-attr", "-z", "--stdin", "filter", stdin=some).out.split(b"\0")
-    values = map(os.fsdecode, fields[2::3])
-    return [
-        os.fsdecode(path)
-        for path, value in zip(fields[:-1:3], values, strict=True)
-        if value in names
-    ]
-
-
-def applied(
-    repository: Repository, tree: str, paths: Collection[bytes], names: frozenset[str]
-) -> frozenset[str]:
-    """Return those of these names by which git writes any of these files of a tree. Raises
-    RepositoryError."""
-    if not names:
-        return names
-    where = repository.worktree
-    with tempfile.TemporaryDirectory() as folder:
-        env = {"GIT_INDEX_FILE": f"{folder}/index"}
-        tell(where, *ONE_INDEX, "read-tree", tree, env=env)
-        fields = tell(
-            where, *ONE_INDEX, "check-attr", "--cached", "-z", "--stdin", "filter", env=env,
-            stdin=b"".join(path + b"\0" for path in paths if path),
-        ).out  # fmt: skip
-    return names & set(map(os.fsdecode, fields.split(b"\0")[2::3]))
+    rows = zip(fields[:-1:3], map(os.fsdecode, fields[2::3]), strict=True)
+    return {os.fsdecode(path): name for path, name in rows if name in names}
 
 
 def attributes_above(paths: Iterable[bytes]) -> set[bytes]:

@@ -144,18 +144,19 @@ class DeviceLock:
         """
         _make_shared_folder(self.path.parent)
         announced = -1  # the process that `on_wait` was told of
-        polls = 0
+        nameless = 0  # polls in a row
 
         def wait() -> None:
-            nonlocal announced, polls
+            nonlocal announced, nameless
             if stop is not None and stop():
                 raise Interrupted("stopped while waiting for the device")
-            holder, polls = self.holder(), polls + 1
+            holder = self.holder()
             # One that has just taken the lock may not have written its name yet.
-            if holder is None and polls >= _NAMELESS:
+            nameless = nameless + 1 if holder is None else 0
+            if nameless >= _NAMELESS:
                 holder = Holder(0, "another celedger", self._now(), "")
             if holder is not None and holder.pid != announced:
-                announced, polls = holder.pid, 0
+                announced = holder.pid
                 on_wait(holder)
             time.sleep(poll)
 

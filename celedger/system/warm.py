@@ -149,7 +149,11 @@ class Launchers:
         if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
             return "only `python script.py …` and `python -m module …` can be forked"
         early = early_variables(env)
-        launcher = self._launcher((python, tuple(preload), frozenset(early.items())), permit, stop)
+        key = python, tuple(preload), frozenset(early.items())
+        try:
+            launcher = self._launcher(key, permit, stop)
+        except OSError as error:
+            return f"the launcher cannot be started: {error.strerror}"
         first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
         roots = [Path(root) for root in env.get("PYTHONPATH", "").split(os.pathsep) if root]
         own = self._script.parents[2]  # has a `sitecustomize`, as every trial
@@ -180,7 +184,10 @@ class Launchers:
 
     def _launcher(self, key: _Key, permit: Permit, stop: Callable[[], bool] | None) -> _Launcher:
         launcher = self._launchers.pop(key, None)
-        if launcher is None or not (launcher.problem or launcher.alive()):
+        if launcher is not None and not launcher.problem and not launcher.alive():
+            launcher.close()
+            launcher = None
+        if launcher is None:
             if len(self._launchers) >= _MOST:
                 self._launchers.pop(next(iter(self._launchers))).close()
             python, preload, variables = key
@@ -194,6 +201,8 @@ class Launchers:
             except BaseException:
                 launcher.close()
                 raise
+            if launcher.problem:
+                launcher.close()
         self._launchers[key] = launcher  # the newest
         return launcher
 

@@ -199,7 +199,7 @@ class Attempt:
 
     def _follow(self, *, end: bool) -> None:
         def seen(epoch: int) -> None:
-            self.bench.listen(events.Epoch(epoch))
+            self.bench.listen(events.EpochReported(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 

@@ -38,13 +38,13 @@ def choose_tasks(
 ) -> tuple[Task, ...]:
     """The named tasks of a suite, all when none is named, with the runner's metrics added. With
     `only`, the parts of them that these commands make."""
-    known = {task.name: task for task in suite.tasks}
-    unknown = [name for name in names if name not in known]
+    by_name = {task.name: task for task in suite.tasks}
+    unknown = [name for name in names if name not in by_name]
     if unknown:
         raise UsageError(
-            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(known)}"
+            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(by_name)}"
         )
-    chosen = [task for name, task in known.items() if not names or name in names]
+    chosen = [task for name, task in by_name.items() if not names or name in names]
     tasks = tuple(protocol.with_telemetry(task) for task in chosen)
     if not only:
         return tasks
@@ -188,9 +188,9 @@ def by_environment(
     """The commits that would run in the same environments, with these (by task name)."""
     groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
     for commit in commits:
-        found = bench.environments_at(commit.sha, tasks)
-        key = tuple(environment.fingerprint for environment in found.values())
-        groups.setdefault(key, (found, []))[1].append(commit)
+        environments = bench.environments_at(commit.sha, tasks)
+        key = tuple(environment.fingerprint for environment in environments.values())
+        groups.setdefault(key, (environments, []))[1].append(commit)
     return list(groups.values())
 
 
@@ -201,13 +201,13 @@ def in_turns(
     first, and so many of the first of them. One of every task after another, so that a machine
     that changes its speed meanwhile does so for all alike."""
     needs: list[Need] = []
-    rounds = [(place, 1) for place in range(seeds)]
+    rounds = [(position, 1) for position in range(seeds)]
     for number in range(2, repeats + 1):
         rounds.insert(2 * number - 3, (0, number))
-    for place, number in rounds:
+    for position, number in rounds:
         for task in tasks:
             fresh = itertools.count(max(task.seeds) + 1)
-            seed = [*task.seeds, *itertools.islice(fresh, seeds)][place]
+            seed = [*task.seeds, *itertools.islice(fresh, seeds)][position]
             if len(bench.held(commit.sha, task, seed)) < number:
                 needs.append(Need(commit, task, seed, number))
     return needs

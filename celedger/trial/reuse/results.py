@@ -62,7 +62,7 @@ class Reuse:
                 unknown = unknown or "its build declares no inputs"
             if beside.opened or beside.looked:
                 places = (journal.out_path, journal.log_path, journal.path)
-                own = (*(place(self._ledger, ulid) for place in places), self._child)
+                own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
                 found = outside.judge(
                     self._repository, self.beside, beside, commit.tree,
                     journal.own_folder(self._ledger), own,
@@ -71,7 +71,11 @@ class Reuse:
                 inside.opened |= found.opened
                 inside.looked |= found.looked
             paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
-            unknown = unknown or self._filtered(commit, paths, inside.looked)
+            names = {checkout.filtered.get(os.fsdecode(path), "") for path in paths} - {""}
+            if filters.LFS in names:  # it reads one file of the tree
+                inside.looked.add(filters.LFS_CONFIG.encode())
+            if others := sorted(names - {filters.LFS}):
+                unknown = unknown or f"its files pass through the filter {others[0]}"
             if checkout.manner != self._manner:
                 unknown = unknown or "how git writes files was changed meanwhile"
             imported = {PACKAGE + os.fsencode(name) for name in named.packages}
@@ -87,16 +91,6 @@ class Reuse:
         else:
             self._ledger.record_footprint(ulid, footprint, self._surroundings(commit, task))
         return file
-
-    def _filtered(self, commit: Commit, paths: set[bytes], looked: set[bytes]) -> str:
-        """Return why it is not known what git's filters wrote, "" where it is: of Git LFS's, by the
-        one file of the tree that it reads, which is added to what was looked at."""
-        configured = filters.configured(self._repository)
-        names = filters.applied(self._repository, commit.tree, paths, configured)
-        if filters.LFS in names:
-            looked.add(filters.LFS_CONFIG.encode())
-        others = sorted(names - {filters.LFS})
-        return f"its files pass through the filter {others[0]}" if others else ""
 
     @cached_property
     def _manner(self) -> str:
