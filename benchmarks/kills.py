@@ -27,6 +27,7 @@ from pathlib import Path
 PATIENCE = 300.0  # seconds for a command, on a machine that does much else
 SUITE = """\
 [suite]
+pass_env = ["WITNESS"]
 preload = {preload}
 [metrics.loss]
 direction = "lower"

@@ -143,9 +143,9 @@ class Task:
     build: tuple[tuple[str, ...], ...] = ()
     inputs: tuple[str, ...] = ()
     venv: tuple[str, ...] = ()  # requirement files of the commit that make its interpreter
+    pass_env: tuple[str, ...] = ()  # names and patterns of variables of the user that it gets
     threads: int = 1
-    # Imported once for many trials. No part of the definition; only the duration has another name.
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()  # imported once for many trials; no part of the definition
     sandbox: bool = False  # it writes only where it is meant to; no part of the definition either
     timeout: Seconds = 600.0
     silence: Seconds | None = None
@@ -157,12 +157,8 @@ class Task:
 
     def definition(self) -> dict[str, object]:
         """Everything that decides what runs, and nothing that only decides how it is judged."""
-        seldom = {
-            "steps": self.steps,
-            "pattern": list(self.pattern),
-            "tensorboard": self.tensorboard,
-            "whole": self.whole,
-        }
+        names = ("steps", "pattern", "tensorboard", "whole", "venv", "pass_env")
+        seldom = {name: value for name in names if (value := getattr(self, name))}
         return {
             "suite": self.suite,
             "name": self.name,
@@ -174,8 +170,7 @@ class Task:
             "build": [list(words) for words in self.build],
             "inputs": list(self.inputs),
             "threads": self.threads,
-            **({"venv": list(self.venv)} if self.venv else {}),
-            **{key: value for key, value in seldom.items() if value},
+            **{k: list(v) if isinstance(v, tuple) else v for k, v in seldom.items()},
         }
 
     @property

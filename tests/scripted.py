@@ -87,7 +87,7 @@ class Executor:
             patch.setattr(process, "run", self.run)
             patch.setattr(Workbench, "prepare", self.prepare)
             # Of another manner than git's: no result of a scripted training is re-used.
-            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root, manner=""))
+            patch.setattr(Workbench, "checkout", SimpleNamespace(path=root, manner="", filtered={}))
             patch.setattr(environment, "describe", lambda *_, **__: ENVIRONMENT)
             yield patch
 

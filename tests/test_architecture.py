@@ -124,13 +124,13 @@ def test_every_process_begins_in_one_place_behind_the_gate() -> None:
         "Popen": {"system/process.py"},
         "_popen": {"system/process.py"},
         "spawn": {"system/process.py", "system/warm.py", "service/allow.py"},
-        # What a launcher forks, which `Running._start` asks for.
+        # What a launcher forks, which `Running.start` asks for.
         "fork": {"system/process.py", "system/warm.py"},
     }
     where = {name for name, lines in bodies.items() if "Popen(" in "".join(lines)}
     assert where == {"system/process.py:_popen"}
     where = {name for name, lines in bodies.items() if "_popen(" in "".join(lines)}
-    assert where == {"system/process.py:_start", "system/process.py:spawn"}
+    assert where == {"system/process.py:_spawn", "system/process.py:spawn"}
     for name in where:
         granted = next(i for i, line in enumerate(bodies[name]) if "permit.grant(" in line)
         assert not any(re.search("popen|fork", line) for line in bodies[name][:granted])

@@ -2,7 +2,7 @@
 which modules it sought, and not that it may have read every name of a folder.
 
 It comes to every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and to a
-warm trial from `starting.py`. A Python that starts without it lists folders as ever. Standard
+warm trial from `launcher.py`. A Python that starts without it lists folders as ever. Standard
 library only, Python 3.8 and later.
 """
 

@@ -1,35 +1,40 @@
-"""The warm launcher: a process of the measured interpreter that has imported what a suite
-preloads and forks a trial when asked. Run by its path, outside of any checkout and without the
-commit's PYTHONPATH; `system/warm.py` starts it, decides which commands may use it, and is the
+"""The fork server of warm starts: a process of the measured interpreter that has imported what a
+suite preloads and forks a trial when asked. Run by its path, outside of any checkout and without
+the commit's PYTHONPATH; `system/warm.py` starts it, decides which commands may use it, and is the
 other end of its socket. Standard library only, Python 3.8 and later, Linux.
 
-A trial must not be able to tell. What a cold interpreter would start with, `starting.py` gives
-it, or starts a cold one in its place; how one ends is in `ending.py`. The launcher never calls
-what it imported, and refuses to serve when importing left threads, processes, open files (a
-device is one) or another `sys.path` behind.
+A forked trial is a plain one: what was preloaded is in `sys.modules`, and a traceback begins here.
+It ends as a process of `multiprocessing` does: threads are waited for, `atexit` runs, what the
+script made is let go and streams are flushed, but the interpreter is not taken apart.
 
-One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"files": {…},
-"stamps": […]}` (see `_imported`). From celedger then: `{"late": {…}, "cwd": …, "argv": […],
-"fds": [N, …], "reads": [TREE, FILE, BESIDE], "writable": PATHS}` with the descriptors control,
-status, log, and those the trial knows as N. The answer is `{"pid": N}`, the trial's supervisor. It
-stays unreaped, so that its number is nobody else's, until `{"reap": N}`. The end of the socket is
-the launcher's own.
+One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"modules": {NAME: FILE}}`
+of the top-level modules that are loaded. From celedger then the order of a supervisor
+(`system/supervisor.py`) with `late`, variables, `cwd` and `fds`, the numbers by which the trial
+knows what is passed; with it come the descriptors control, status, log and those. The answer is
+`{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is nobody else's, until
+`{"reap": N}`. The end of the socket is the launcher's own.
 """
 
 from __future__ import annotations
 
 import sys
 
-FOLDER = sys.path[0]
-del sys.path[0]  # it has a torch.py
+FOLDER = sys.path.pop(0)  # it has a torch.py
 
 import array
+import atexit
 import ctypes
+import fcntl
+import importlib
 import importlib.util
 import json
-import mmap
 import os
+import runpy
+import signal
 import socket
+import threading
+import weakref
+from types import ModuleType
 from typing import Any
 
 # Its value is overwritten in a trial, so that who looks for a trial's processes finds them.
@@ -38,7 +43,7 @@ MOST_FDS = 64  # passed with one order
 
 
 def load(path: str) -> Any:
-    """A module that no script can see or shadow."""
+    """Return a module that no script can see or shadow."""
     name = "celedger_" + os.path.basename(path)[:-3]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -47,77 +52,65 @@ def load(path: str) -> Any:
     return module
 
 
-def _imported(preload: list[str], starting: Any) -> dict[str, Any]:
-    """Imports; then `files`, where the top-level modules came from that are not of the standard
-    library, and `stamps`, the state of the folders of sys.path before that."""
-    path, stamps = list(sys.path), _stamps()
-    watch = starting.Watch()
-    sys.meta_path.append(watch)
-    for name in preload:
+def descriptors() -> set[int]:
+    """Return what this process has open, without what it takes to ask."""
+    numbers = set()
+    for name in os.listdir("/proc/self/fd"):
         try:
-            starting.preload(name)
-        except BaseException as error:  # a module may call sys.exit
-            return {"unfit": f"{name} cannot be imported: {type(error).__name__}: {error}"}
-    starting.preload_later()
-    sys.meta_path.remove(watch)
-    if sys.path != path:
-        return {"unfit": "importing changed sys.path"}
-    main = sys.modules["__main__"]  # multiprocessing gives it a second name
-    files = {name: starting.file_of(m) for name, m in sys.modules.items() if m is not main}
-    outside = {
-        name: os.path.dirname(file)
-        for name, file in files.items()
-        if file and "." not in name and not starting.standard(file)
-    }
-    starting.prepare(watch.missed)
-    return {"files": outside, "stamps": stamps}
-
-
-def _stamps() -> list[tuple[str, int, int]]:
-    """What changes when something is installed: modification time (ns) and inode of the folders
-    on sys.path."""
-    found = []
-    for folder in sys.path:
-        try:
-            state = os.stat(folder)
+            fcntl.fcntl(int(name), fcntl.F_GETFD)
         except OSError:
             continue
-        found.append((folder, state.st_mtime_ns, state.st_ino))
-    return found
+        numbers.add(int(name))
+    return numbers
 
 
-def _unfit(starting: Any, before: set[int]) -> str:
-    """What importing left behind that a fork would break or share, in words."""
+def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
+    """Import, and return the first message."""
+    path = list(sys.path)
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # a module may call sys.exit
+            return {"unfit": f"{name} cannot be imported: {type(error).__name__}: {error}"}
+    if sys.path != path:
+        return {"unfit": "importing changed sys.path"}
     pid = os.fork()  # runs the handlers by which libraries (OpenBLAS) end their threads
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     if len(os.listdir("/proc/self/task")) != 1:
-        return "importing started threads"
-    if set(starting.descriptors()) != before:
-        return "importing left files open"
-    return "importing started processes" if starting.children() else ""
+        return {"unfit": "importing started threads"}
+    if descriptors() != before:
+        return {"unfit": "importing left files open"}
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        if children.read().strip():
+            return {"unfit": "importing started processes"}
+    # Those are the launcher's own, whose process goes on: torch has hundreds.
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    excluded = (sys.modules["__main__"], None)  # multiprocessing gives it a second name
+    tops = {name: m for name, m in sys.modules.items() if "." not in name and m not in excluded}
+    return {"modules": {name: str(vars(m).get("__file__") or "") for name, m in tops.items()}}
 
 
-def _named() -> int:
-    """The address of the value of CELEDGER_TRIAL in what /proc/PID/environ shows."""
+def _variable_address() -> int:
+    """Return the address of the value of CELEDGER_TRIAL in what /proc/PID/environ shows."""
     with open("/proc/self/stat", "rb") as file:
         start = int(file.read().rpartition(b")")[2].split()[47])  # env_start of proc(5)
     with open("/proc/self/environ", "rb") as file:
-        found = (b"\0" + file.read()).index(b"\0" + VARIABLE)
-    return start + found + len(VARIABLE)
+        offset = (b"\0" + file.read()).index(b"\0" + VARIABLE)
+    return start + offset + len(VARIABLE)
 
 
-def _serve(channel: socket.socket, starting: Any, supervisor: Any) -> tuple[Any, Any] | None:
-    """Forks trials until celedger goes. Returns in a trial: what to run, and the shared byte
-    that says whether it still is a warm one."""
-    address = _named()
+def _serve(channel: socket.socket, supervisor: Any) -> dict[str, Any] | None:
+    """Fork trials until celedger goes. Returns in a trial: what to run."""
+    address = _variable_address()
     while True:
         space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
         data, ancillary, _, _ = channel.recvmsg(1 << 20, space)
         if not data:
             return None
-        order = json.loads(data)
+        order: dict[str, Any] = json.loads(data)
         if "reap" in order:
             os.waitpid(order["reap"], 0)
             continue
@@ -127,59 +120,102 @@ def _serve(channel: socket.socket, starting: Any, supervisor: Any) -> tuple[Any,
         pid = os.fork()
         if pid == 0:
             channel.close()
-            return _fork(order, list(fds), address, starting, supervisor)
+            _supervise(order, list(fds), address, supervisor)
+            return order
         for fd in fds:
             os.close(fd)
         channel.send(json.dumps({"pid": pid}).encode())
 
 
-def _fork(
-    order: dict[str, Any], fds: list[int], address: int, starting: Any, supervisor: Any
-) -> tuple[Any, Any]:
+def _supervise(order: dict[str, Any], fds: list[int], address: int, supervisor: Any) -> None:
     """In the process that becomes the supervisor, and ends as that; returns in the trial."""
     os.setsid()
     token = order["late"]["CELEDGER_TRIAL"].encode()
     ctypes.memmove(address, token, len(token))
-    warm = mmap.mmap(-1, 1)  # shared with the trial
-    warm[0] = 1
-    control, status, *passed = fds
+    order["control"], order["status"], *passed = fds
 
-    def become(libc: Any, parent: int, watched: Any) -> None:
-        try:
-            supervisor.settle(libc, parent)
-            os.chdir(order["cwd"])
-            watched()
-            starting.hand_over(passed, order["fds"])
-        except OSError as error:
-            supervisor.report(status, json.dumps({"errno": error.errno or 0}))
-            os._exit(127)
+    def become() -> None:
+        os.chdir(order["cwd"])
+        _hand_over(passed, order["fds"])
 
-    tree, reads, beside = order["reads"]
-    supervisor.supervise(
-        control, status, become, lambda: f', "warm": {warm[0]}',
-        tree=tree, reads=reads, beside=beside, writable=order["writable"],
-    )  # fmt: skip
-    return order, warm
+    supervisor.supervise(order, become)
+
+
+def _hand_over(passed: list[int], wanted: list[int]) -> None:
+    """Open in this process what a cold trial inherits, and nothing else: `given` is the log and, in
+    order, what is to be known by the numbers `wanted`."""
+    above = max([2, *passed, *wanted]) + 1
+    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in passed]
+    for fd in descriptors():
+        if 2 < fd < above:
+            os.close(fd)
+    for source, target in zip([sources[0], *sources], [1, 2, *wanted]):
+        os.dup2(source, target, inheritable=True)
+    for source in sources:
+        os.close(source)
+
+
+def _run(order: dict[str, Any], finder: Any) -> None:
+    """Run the script as `python script.py …` or `python -m module …` would, to the end."""
+    os.environ.update(order["late"])
+    argv: list[str] = order["argv"]
+    by_name = argv[1] == "-m"
+    first = os.getcwd() if by_name else os.path.dirname(os.path.realpath(argv[1]))
+    roots = [os.path.abspath(p) for p in order["late"].get("PYTHONPATH", "").split(":") if p]
+    sys.path[:] = [first, *dict.fromkeys([*roots, *sys.path])]
+    for folder in [first, *roots]:
+        # A loaded module is looked for no more: so the recorder sees that any new name counts here.
+        if os.path.isdir(folder):
+            os.listdir(folder)
+    sys.argv = ["-m", *argv[3:]] if by_name else argv[1:]
+    sys.orig_argv = list(argv)
+    _reset()
+    finder.install()
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        if by_name:
+            runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]
+        else:
+            with open(os.path.abspath(argv[1]), "rb") as file:
+                main.__file__ = file.name
+                code = compile(file.read(), file.name, "exec", dont_inherit=True)
+            exec(code, vars(main))
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    vars(main).clear()  # closes files that the script left open
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
+
+
+def _reset() -> None:
+    """Give signals and random numbers the state of a new interpreter."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    # `random` seeds itself anew in a forked process; these would repeat the launcher's numbers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def main() -> None:
-    starting = load(os.path.join(FOLDER, "starting.py"))
-    ending = load(os.path.join(FOLDER, "ending.py"))
     finder = load(os.path.join(FOLDER, "finder.py"))
     supervisor = load(sys.argv[2])
-    supervisor.recorder()
+    supervisor.module("reads")
     channel = socket.socket(fileno=int(sys.argv[1]))
-    before = set(starting.descriptors())
-    said = _imported(json.loads(sys.argv[3]), starting)
-    if "unfit" not in said:
-        problem = _unfit(starting, before)
-        said = {"unfit": problem} if problem else said
-    ending.spare_finalizers()
-    channel.send(json.dumps(said).encode())
-    trial = _serve(channel, starting, supervisor)
-    if trial is None:
+    channel.send(json.dumps(_imported(json.loads(sys.argv[3]), descriptors())).encode())
+    order = _serve(channel, supervisor)
+    if order is None:
         os._exit(0)
-    starting.run(*trial, ending, finder)
+    _run(order, finder)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,9 @@ class Progress:
             case events.Started(commit, task, seed):
                 self._trial = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
                 self._show(self._trial)
-            case events.Epoch(number):
+            case events.StartedCold(task, reason):
+                self.say(f"celedger: {task.name} starts cold: {reason}")
+            case events.EpochReported(number):
                 self._show(f"{self._trial} epoch {number}")
             case events.Strayed(commit, task, root, file) if task.name not in self._strayed:
                 self._strayed.add(task.name)

@@ -333,6 +333,16 @@ class Reader(Store):
             (recipe, environment, seed, seed),
         )
 
+    def environments_of(self, recipe: str) -> list[str]:
+        """Return the environments (fingerprints) in which a task ran, the newest first."""
+        rows = self._rows(
+            "SELECT e.fingerprint FROM tasks t JOIN trials r ON r.task = t.id "
+            "JOIN environments e ON e.id = r.environment WHERE t.recipe = ? "
+            "GROUP BY e.id ORDER BY max(r.id) DESC",
+            (recipe,),
+        )
+        return [fingerprint for (fingerprint,) in rows]
+
     def footprint(self, number: int) -> Footprint:
         ((paths, inputs),) = self._rows(
             "SELECT paths, inputs FROM footprints WHERE id = ?", (number,)

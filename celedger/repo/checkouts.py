@@ -14,11 +14,10 @@ import stat
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 from celedger.errors import RepositoryError
 from celedger.repo import filters
-from celedger.repo.plumbing import Answer, ask, tell
+from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository
 
 # The user's configuration comes first, so that filters, line endings, remotes and promised objects
@@ -66,7 +65,8 @@ class Checkout:
         self._git_dir = path / ".git"
         # Beside the slot, where a trial does not look: the index as git left it, and the commit.
         self._index, self._state = path.with_suffix(".index"), path.with_suffix(".at")
-        self._filters = filters.configured(repository) - {filters.LFS}
+        self.filtered: dict[str, str] = {}  # files that a filter writes, with its name
+        self._filters = filters.configured(repository)
         common = repository.common_dir
         self._refs = tell(
             common, "--git-dir", str(common), "for-each-ref",
@@ -76,12 +76,7 @@ class Checkout:
     def __enter__(self) -> Checkout:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -134,10 +129,12 @@ class Checkout:
                 raise RepositoryError(f"cannot check out {sha[:12]}: {failure.reason}")
             self._unlock()
             _open_folders(self.path)  # a trial may have left folders nothing can be deleted from
-        # A filter may read any other file, and HEAD: now all that is there.
-        for name in filters.passing(self._tell, self._filters):
+        self.filtered = filters.passing(self._tell, self._filters)
+        # A filter may read any other file, and HEAD: now all that is there. Git LFS does not.
+        again = [name for name, by in self.filtered.items() if by != filters.LFS]
+        for name in again:
             delete(self.path / name)
-        if self._filters:
+        if again:
             self._tell(*checkout)
         if (self.path / ".gitmodules").exists():
             self._empty_submodules()
@@ -214,14 +211,14 @@ class Checkout:
                 delete(folder)
                 folder.mkdir()
 
-    def _ask(self, *words: str, stdin: bytes | None = None) -> Answer:
+    def _ask(self, *words: str, stdin: bytes | None = None) -> GitAnswer:
         # Said explicitly: in a slot whose .git is broken git would look further up, and the next
         # repository above is the user's.
         here = ("--git-dir", str(self._git_dir), "--work-tree", str(self.path))
         no_hooks = ("-c", "core.hooksPath=/dev/null")
         return ask(self.path, *here, *no_hooks, *words, stdin=stdin, holding=self._handle)
 
-    def _tell(self, *words: str, stdin: bytes | None = None) -> Answer:
+    def _tell(self, *words: str, stdin: bytes | None = None) -> GitAnswer:
         answer = self._ask(*words, stdin=stdin)
         if answer.status != 0:
             raise RepositoryError(f"git {words[0]} failed in {self.path}: {answer.reason}")

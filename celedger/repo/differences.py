@@ -14,17 +14,17 @@ FOLDER, SUBMODULE, NOTHING = b"040000", b"160000", b"000000"
 Pair = tuple[str, str]
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     """What a tree has at a path."""
 
     mode: bytes  # NOTHING where it has none
     sha: bytes
 
 
-class Change(NamedTuple):
+class TreeChange(NamedTuple):
     path: bytes
-    old: Entry
-    new: Entry
+    old: TreeEntry
+    new: TreeEntry
 
 
 class Differences:
@@ -32,11 +32,11 @@ class Differences:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._changes: dict[tuple[tuple[str, ...], Pair], list[Change]] = {}
+        self._changes: dict[tuple[tuple[str, ...], Pair], list[TreeChange]] = {}
 
     def between(
         self, pairs: Iterable[Pair], patterns: Sequence[str] = ()
-    ) -> dict[Pair, list[Change]]:
+    ) -> dict[Pair, list[TreeChange]]:
         """Return for each pair of trees what differs: files, links and submodules, and the folders
         that hold one. With glob `patterns` only what these match, folders left out. Raises
         RepositoryError."""
@@ -50,7 +50,7 @@ class Differences:
                 stdin="".join(f"{one} {other}\n" for one, other in missing).encode(),
             ).out  # fmt: skip
             self._changes |= {(key, pair): [] for pair in missing}
-            changes: list[Change] = []
+            changes: list[TreeChange] = []
             words = iter(out.split(b"\0"))
             for word in words:
                 *heads, row = word.split(b"\n")
@@ -59,7 +59,9 @@ class Differences:
                     changes = self._changes[key, (one, other)]
                 if row:
                     old, new, before, after, _ = row[1:].split()
-                    changes.append(Change(next(words), Entry(old, before), Entry(new, after)))
+                    changes.append(
+                        TreeChange(next(words), TreeEntry(old, before), TreeEntry(new, after))
+                    )
         return {pair: self._changes[key, pair] for pair in pairs}
 
     def present(self, trees: Collection[str]) -> set[str]:

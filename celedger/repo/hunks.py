@@ -44,7 +44,7 @@ def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
         repository.worktree, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
         "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", old, new, "--",
     ).out.decode(errors="replace")  # fmt: skip
-    found: list[Hunk] = []
+    changes: list[Hunk] = []
     names = ["", ""]
     header: re.Match[str] | None = None
     lines: list[str] = []
@@ -52,21 +52,21 @@ def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
     def close() -> None:
         if header is not None:
             a, b, c, d = (int(header[n]) if header[n] else 1 for n in (1, 2, 3, 4))
-            found.append(Hunk(names[0], names[1], a, b, c, d, header[5], tuple(lines)))
+            changes.append(Hunk(names[0], names[1], a, b, c, d, header[5], tuple(lines)))
 
-    left = [0, 0]
+    remaining = [0, 0]
     for line in out.split("\n"):
-        if any(left) and line[:1] in ("-", "+"):
-            left[line[0] == "+"] -= 1
+        if any(remaining) and line[:1] in ("-", "+"):
+            remaining[line[0] == "+"] -= 1
             lines.append(line)
         elif match := _HEADER.match(line):
             close()
             header, lines = match, []
-            left = [int(match[2] or 1), int(match[4] or 1)]
+            remaining = [int(match[2] or 1), int(match[4] or 1)]
         elif line.startswith(("--- ", "+++ ")):
             close()
             header = None
             name = line[4:].rstrip("\t").strip('"')
             names[line[0] == "+"] = "" if name == "/dev/null" else name[2:]
     close()
-    return found
+    return changes

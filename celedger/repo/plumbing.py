@@ -43,7 +43,7 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GitAnswer:
     status: int
     out: bytes
     error: str
@@ -62,8 +62,8 @@ class Answer:
     def reason(self) -> str:
         """What git complained of, in one line."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
-        said = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
-        return said[0] if said else f"git ended with status {self.status}"
+        complaints = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
+        return complaints[0] if complaints else f"git ended with status {self.status}"
 
 
 def ask(
@@ -72,7 +72,7 @@ def ask(
     stdin: bytes | None = None,
     env: Mapping[str, str] | None = None,
     holding: int = -1,
-) -> Answer:
+) -> GitAnswer:
     """Run `git WORDS` in a folder and hand back what it said, failed or not. A lock on the
     descriptor `holding` is git's too: it lasts as long as git, should we be killed."""
     if not os.access(where, os.X_OK):  # gitpython would take the current folder instead
@@ -102,10 +102,10 @@ def ask(
     except GitCommandNotFound as error:
         raise RepositoryError("git is not installed, or not on PATH", "install git") from error
     except ValueError as error:  # an argument with a NUL byte in it
-        return Answer(128, b"", f"fatal: {error}")
+        return GitAnswer(128, b"", f"fatal: {error}")
     except OSError as error:
         raise RepositoryError(f"git cannot be run in {where}: {error.strerror}") from error
-    return Answer(git.returncode, out, complaint.decode(errors="surrogateescape"))
+    return GitAnswer(git.returncode, out, complaint.decode(errors="surrogateescape"))
 
 
 def _end(pid: int) -> None:
@@ -121,7 +121,7 @@ def _end(pid: int) -> None:
 
 def tell(
     where: Path, *words: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
-) -> Answer:
+) -> GitAnswer:
     """Like `ask`, but a failure is a RepositoryError with git's own sentence."""
     answer = ask(where, *words, stdin=stdin, env=env)
     if answer.status != 0:

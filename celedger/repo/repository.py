@@ -46,10 +46,10 @@ class Repository:
         path = path.absolute()
         if not path.is_dir():
             raise RepositoryError(f"{path} is not a folder")
-        found = ask(path, "rev-parse", "--path-format=absolute", "--git-common-dir")
-        if found.status != 0:
-            raise _not_open(path, found.error, found.reason)
-        common_dir = found.path.resolve()
+        answer = ask(path, "rev-parse", "--path-format=absolute", "--git-common-dir")
+        if answer.status != 0:
+            raise _not_open(path, answer.error, answer.reason)
+        common_dir = answer.path.resolve()
         git_dir = tell(path, "rev-parse", "--absolute-git-dir").path.resolve()
         top = ask(path, "rev-parse", "--show-toplevel")  # fails in a bare repository
         worktree = top.path.resolve() if top.status == 0 else None
@@ -71,11 +71,11 @@ class Repository:
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
         wanted = revision if revision.startswith(":") else f"{revision}^{{commit}}"
-        found = ask(self.worktree, "rev-parse", "--verify", "--end-of-options", wanted)
-        sha = found.text
-        if found.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
-            raise self._unknown(revision, found.error)
-        if "is ambiguous" in found.error:
+        answer = ask(self.worktree, "rev-parse", "--verify", "--end-of-options", wanted)
+        sha = answer.text
+        if answer.status != 0 or not re.fullmatch("[0-9a-f]{40,64}", sha):
+            raise self._unknown(revision, answer.error)
+        if "is ambiguous" in answer.error:
             raise UnknownRevision(
                 f"{revision!r} is ambiguous: several refs have that name",
                 f"write heads/{revision} or tags/{revision}",
@@ -105,24 +105,24 @@ class Repository:
         good, bad = self.ends(spec)
         if good.sha == bad.sha:
             raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
-        found = self._between(good, bad, first_parent)
-        if not found:
+        commits = self._between(good, bad, first_parent)
+        if not commits:
             hint = f"did you mean {spec.split('..')[1]}..{spec.split('..')[0]}?"
             raise UsageError(
                 f"the range {spec} has no commits: {_short(bad)} is an ancestor of {_short(good)}",
                 hint,
             )
-        return found
+        return commits
 
     def ends(self, spec: str) -> tuple[Commit, Commit]:
         """The two commits of `A..B`; one that is left out is HEAD. Raises UsageError where the
         text is not of this form."""
-        left, dots, right = spec.partition("..")
+        start, dots, right = spec.partition("..")
         if right.startswith("."):
-            raise UsageError(f"{spec} has three dots", f"write {left}..{right.lstrip('.')}")
+            raise UsageError(f"{spec} has three dots", f"write {start}..{right.lstrip('.')}")
         if not dots or ".." in right:
             raise UsageError(f"{spec} is no range", "write A..B")
-        return self.resolve(left or "HEAD"), self.resolve(right or "HEAD")
+        return self.resolve(start or "HEAD"), self.resolve(right or "HEAD")
 
     def history(self, good: str, bad: str, first_parent: bool = False) -> History:
         """The candidates for the first bad commit. Raises UsageError where the ends are equal or
@@ -149,14 +149,14 @@ class Repository:
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
-        found = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
+        commits = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
         cut = self._shallow_boundary()
-        if any(commit.sha in cut for commit in found):
+        if any(commit.sha in cut for commit in commits):
             raise RepositoryError(
                 f"this clone is shallow: its history ends between {_short(good)} and {_short(bad)}",
                 _UNSHALLOW,
             )
-        return found
+        return commits
 
     # --- what changed
 
@@ -181,11 +181,11 @@ class Repository:
             _EMPTY_TREE[len(sha)], sha, "--", *(f":(top,glob){p}" for p in sorted(patterns)),
         ).out  # fmt: skip
         parts = out.split(b"\0")[:-1]
-        found = {}
+        entries = {}
         for fields, name in zip(parts[::2], parts[1::2], strict=True):
             _, mode, _, blob, _ = fields.decode().split()
-            found[os.fsdecode(name)] = f"{mode} {blob}"
-        return found
+            entries[os.fsdecode(name)] = f"{mode} {blob}"
+        return entries
 
     def files(self, tree: str) -> list[bytes]:
         """Return the paths of all files of a tree, sorted. Raises RepositoryError."""
@@ -212,15 +212,15 @@ class Repository:
     def attribute_files(self) -> list[Path]:
         """Where git finds attributes outside of a tree (gitattributes(5)), there or not."""
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        found = [
+        files = [
             self.common_dir / "info" / "attributes", home / "git" / "attributes",
             Path("/etc/gitattributes"),
         ]  # fmt: skip
         for words in (("config", "--type=path", "--get-all", "core.attributesFile"),
                       ("var", "GIT_ATTR_SYSTEM")):  # fmt: skip
-            said = ask(self.worktree, *words).text
-            found += [self.worktree / line for line in said.splitlines()]
-        return found
+            lines = ask(self.worktree, *words).text.splitlines()
+            files += [self.worktree / line for line in lines]
+        return files
 
     def is_dirty(self) -> bool:
         """Whether tracked files differ from HEAD: what a person sees is not what HEAD is. Never
@@ -233,8 +233,7 @@ class Repository:
     def has_committed(self, paths: Iterable[Path]) -> bool:
         """Return True if git tracks something of these, all of it as HEAD has it: a merge may have
         brought it, and nobody is editing it. What lies elsewhere was laid there from a commit."""
-        names = [f":(top,literal){p.relative_to(self.worktree)}" for p in paths
-                 if p.is_relative_to(self.worktree)]  # fmt: skip
+        names = _pathspecs(paths, self.worktree)
         if not names:
             return True
         if not ask(self.worktree, "ls-files", "-z", "--", *names).out:
@@ -244,17 +243,13 @@ class Repository:
     def tracked(self, paths: Iterable[Path]) -> list[str]:
         """Return the names, from its root, of what git tracks at these paths of the main work tree
         or below them."""
-        names = [f":(top,literal){p.relative_to(self.root)}" for p in paths
-                 if p.is_relative_to(self.root)]  # fmt: skip
+        names = _pathspecs(paths, self.root)
         if not names or self.root == self.common_dir:
             return []
         out = ask(self.root, "ls-files", "-z", "--", *names).out
         return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
     # --- the repository's own files
-
-    def is_shallow(self) -> bool:
-        return bool(self._shallow_boundary())
 
     def exclude(self, patterns: Iterable[str]) -> list[str]:
         """Add patterns to `.git/info/exclude`, where they are not yet. Returns those added."""
@@ -275,8 +270,8 @@ class Repository:
     def configured_hooks_path(self) -> Path | None:
         """`core.hooksPath`, absolute, or None where it is not set. A relative one is relative to
         the folder hooks run in: the root of the work tree."""
-        found = ask(self.worktree, "config", "--type=path", "--get", "core.hooksPath")
-        return self.worktree / found.path if found.status == 0 and found.text else None
+        answer = ask(self.worktree, "config", "--type=path", "--get", "core.hooksPath")
+        return self.worktree / answer.path if answer.status == 0 and answer.text else None
 
     def user(self) -> str:
         """Who commits here, as git's configuration has it; the login where it has none."""
@@ -308,7 +303,7 @@ class Repository:
         name = re.split(r"[~^@:]", revision)[0]
         close = difflib.get_close_matches(name, refs, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else ""
-        if not hint and self.is_shallow():
+        if not hint and self._shallow_boundary():
             hint = f"this clone is shallow; {_UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint or "git log --oneline --all")
 
@@ -320,7 +315,7 @@ class Repository:
                 f"{good} is not an ancestor of {bad}: it is a descendant",
                 f"did you mean {bad}..{good}?",
             )
-        if self.is_shallow():
+        if self._shallow_boundary():
             return RepositoryError(
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
                 _UNSHALLOW,
@@ -333,6 +328,11 @@ class Repository:
             f"{good} is not an ancestor of {bad}; they part at {_short(fork)}",
             f"{fork.sha[:12]}..{bad}",
         )
+
+
+def _pathspecs(paths: Iterable[Path], root: Path) -> list[str]:
+    inside = (path.relative_to(root) for path in paths if path.is_relative_to(root))
+    return [f":(top,literal){path}" for path in inside]
 
 
 def spread(commits: Sequence[Commit], steps: int) -> list[Commit]:

@@ -172,6 +172,7 @@ _LIMITS: dict[str, Reader] = {  # of the suite, or of one task
 _OF_SUITE = {
     "python": toml_table.string,
     "pythonpath": toml_table.inside,
+    "pass_env": toml_table.strings,
     "preload": _modules,
     "inputs": toml_table.inside,
     "venv": toml_table.inside,

@@ -27,7 +27,7 @@ Fill = Callable[[Path], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One entry as it lies there: `size` in bytes, `used` the last use in seconds since the
     epoch."""
 
@@ -114,7 +114,7 @@ class Cache:
         finally:
             os.close(fd)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """Return what lies there, the longest unused first."""
         entries = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
@@ -123,7 +123,7 @@ class Cache:
                 facts = path / FACTS
                 finished = facts.exists()
                 used = (facts if finished else path).stat().st_mtime
-                entries.append(Entry(path, size_of(path), used, fd is None, finished))
+                entries.append(CacheEntry(path, size_of(path), used, fd is None, finished))
             if fd is not None:
                 os.close(fd)
         return sorted(entries, key=lambda entry: entry.used)

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 
@@ -70,11 +72,29 @@ for entry in [p for p in sys.path if p and installed(p)]:
         else:
             found[name] = version
 json.dump({
+    "folders": [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")],
     "implementation": platform.python_implementation(),
     "version": platform.python_version(),
     "packages": found,
     "excluded": sorted(part),
 }, sys.stdout)
+"""
+
+
+# Which distributions have one of these top-level names. What is not a module, such as metadata that
+# others look through, has none.
+_OWNERS = r"""
+import sys
+sys.path = [entry for entry in sys.path if entry]
+import json, re
+from importlib.metadata import distributions
+names, owners = set(json.loads(sys.argv[1])), set()
+for one in distributions():
+    tops = set((one.read_text("top_level.txt") or "").split())
+    tops = tops or {file.parts[0].partition(".")[0] for file in one.files or ()}
+    if tops & names:
+        owners.add(re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower())
+json.dump(sorted(owners), sys.stdout)
 """
 
 
@@ -84,15 +104,15 @@ def resolve_interpreter(name: str, path: str | None = None, root: Path | None = 
     Raises MachineError when there is none."""
     if name == "python":
         return sys.executable
-    place = os.path.expanduser(name)  # noqa: PTH111 (`./x` must stay)
-    if root is not None and "/" in place:
-        place = os.path.join(root, place)  # noqa: PTH118
-    found = shutil.which(place, path=path)
-    if found is None:
+    path_name = os.path.expanduser(name)  # noqa: PTH111 (`./x` must stay)
+    if root is not None and "/" in path_name:
+        path_name = os.path.join(root, path_name)  # noqa: PTH118
+    match = shutil.which(path_name, path=path)
+    if match is None:
         raise MachineError(
             f"there is no interpreter {name!r}", "correct `python` in the suite, or install it"
         )
-    return os.path.abspath(found)  # noqa: PTH100 (a venv's link must not be resolved)
+    return os.path.abspath(match)  # noqa: PTH100 (a venv's link must not be resolved)
 
 
 def describe(
@@ -102,6 +122,7 @@ def describe(
     threads: int,
     repo_root: Path,
     permit: Permit,
+    variables: Mapping[str, str] = MappingProxyType({}),
     run: Capture = capture,
 ) -> Environment:
     """The environment of trials run by the interpreter `python` on `device`. The interpreter is
@@ -133,12 +154,29 @@ def describe(
         "memory": psutil.virtual_memory().total,
         "gpu_memory": gpu.memory if gpu else None,
     }
+    if variables:
+        stable["variables"] = dict(variables)
     text = json.dumps(stable, sort_keys=True, separators=(",", ":"))
     fingerprint = hashlib.sha256(text.encode()).hexdigest()
     return Environment(fingerprint, {**stable, "beside": beside})
 
 
 _answers: dict[tuple[str, Path, Capture], dict[str, object]] = {}
+_owners: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
+
+
+def package_folders(python: str) -> tuple[str, ...]:
+    """Return where the distributions of an interpreter lie that was described."""
+    folders = (answer.get("folders") for (name, _, _), answer in _answers.items() if name == python)
+    return tuple(map(str, next((f for f in folders if isinstance(f, list)), ())))
+
+
+def owners(python: str, names: frozenset[str], permit: Permit) -> frozenset[str]:
+    """Return the distributions that have a module of one of these names. Raises MachineError."""
+    key = python, names
+    if key not in _owners:
+        _owners[key] = frozenset(_ask(python, _OWNERS, json.dumps(sorted(names)), permit, capture))
+    return _owners[key]
 
 
 def question(python: str) -> tuple[str, ...]:
@@ -152,51 +190,28 @@ def asking(permit: Permit, code: str, argument: str) -> Permit:
 
 
 def _probe(python: str, repo_root: Path, permit: Permit, run: Capture) -> dict[str, object]:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    status, out, err = run(
-        question(python), env=env, permit=asking(permit, _PROBE, str(repo_root)),
-        timeout=PROBE_TIMEOUT,
-    )  # fmt: skip
-    try:
-        answer: dict[str, object] = json.loads(out) if status == 0 else {}
-    except ValueError:
-        answer = {}
-    if not answer:
-        said = (err.strip() or out.strip() or f"exit status {status}").splitlines()[-1]
-        raise MachineError(
-            f"the interpreter {python} cannot describe itself: {said}",
-            "a suite's `python` must be Python 3.8 or newer",
-        )
+    answer = _ask(python, _PROBE, str(repo_root), permit, run)
+    assert isinstance(answer, dict)
     return answer
 
 
-def differences(a: Environment, b: Environment) -> list[str]:
-    """What changed from `a` to `b`, a line each, for people: `torch 2.12.0 -> 2.13.0`. Only what
-    the fingerprint holds."""
-    lines: list[str] = []
-    keys = [key for key in {**a.details, **b.details} if key not in ("packages", "beside")]
-    for key in keys:
-        old, new = a.details.get(key), b.details.get(key)
-        if old != new:
-            lines.append(f"{key.replace('_', ' ')} {_shown(old)} -> {_shown(new)}")
-    before, after = _packages(a), _packages(b)
-    for name in sorted({*before, *after}):
-        if name not in after:
-            lines.append(f"{name} {before[name]} removed")
-        elif name not in before:
-            lines.append(f"{name} {after[name]} added")
-        elif before[name] != after[name]:
-            lines.append(f"{name} {before[name]} -> {after[name]}")
-    return lines
-
-
-def _packages(environment: Environment) -> Mapping[str, object]:
-    packages = environment.details.get("packages")
-    return packages if isinstance(packages, Mapping) else {}
-
-
-def _shown(value: object) -> str:
-    return "none" if value is None else str(value)
+def _ask(python: str, code: str, argument: str, permit: Permit, run: Capture) -> Any:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    status, out, err = run(
+        question(python), env=env, permit=asking(permit, code, argument),
+        timeout=PROBE_TIMEOUT,
+    )  # fmt: skip
+    try:
+        answer = json.loads(out) if status == 0 else None
+    except ValueError:
+        answer = None
+    if answer is None:
+        reason = (err.strip() or out.strip() or f"exit status {status}").splitlines()[-1]
+        raise MachineError(
+            f"the interpreter {python} cannot describe itself: {reason}",
+            "a suite's `python` must be Python 3.8 or newer",
+        )
+    return answer
 
 
 def _system() -> str:
@@ -215,8 +230,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor()
 
 
 def _cores() -> int:

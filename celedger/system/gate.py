@@ -125,16 +125,19 @@ class Gate:
         """Ask for all that is about to be started, before any of it is. Attended, it is allowed;
         where a merge `brought` it since something else was, one line is told first.
 
-        Raises NotAllowed. `texts` are files by the hash under which the facts name them.
+        Raises NotAllowed. `texts` are files by the hash under which the facts name them: a copy is
+        kept, so that a change of them can be shown.
         """
         new = self.missing(requests)
-        if not new:
-            return
-        self.keep(texts or {})
-        if not self.attended:
+        for digest, path in (texts or {}).items() if new else ():
+            copy = self.folder / f"{digest}.text"
+            with suppress(OSError):
+                if not copy.exists() and path.stat().st_size <= _LONGEST_TEXT:
+                    self._write(copy, path.read_bytes())
+        if new and not self.attended:
             raise self.refusal(new)
-        if not self.empty and brought():
-            tell(f"new since it was last allowed: {self.summary(new)}")
+        if new and not self.empty and brought():
+            tell(f"new since it was last allowed: {self._summary(new)}")
         for request in new:
             self.allow(request)
 
@@ -154,28 +157,13 @@ class Gate:
 
     def last(self, fact: str) -> dict[str, str]:
         """Return a fact that is a mapping, joined over all that was allowed: the last counts."""
-        found: dict[str, str] = {}
-        for request in self._history("*.json"):
-            said = request.facts.get(fact)
-            found.update(said if isinstance(said, dict) else {})
-        return found
+        values = (request.facts.get(fact) for request in self._history("*.json"))
+        return {k: v for value in values if isinstance(value, dict) for k, v in value.items()}
 
     def _history(self, pattern: str) -> list[Request]:
-        """What was allowed, in that order."""
-        found = []
-        for path in self.folder.glob(pattern):
-            with suppress(OSError, ValueError, KeyError):
-                text = json.loads(path.read_text())
-                found.append((path.stat().st_mtime_ns, Request(text["subject"], text["facts"])))
-        return [request for _, request in sorted(found, key=lambda pair: pair[0])]
-
-    def keep(self, texts: Mapping[str, Path]) -> None:
-        """Keep a copy of files that are asked for, so that a change of them can be shown."""
-        for digest, path in texts.items():
-            copy = self.folder / f"{digest}.text"
-            with suppress(OSError):
-                if not copy.exists() and path.stat().st_size <= _LONGEST_TEXT:
-                    self._write(copy, path.read_bytes())
+        """Return what was allowed, in that order."""
+        files = [path for path in self.folder.glob(pattern) if path.is_file()]
+        return _read(sorted(files, key=lambda path: path.stat().st_mtime_ns))
 
     def kept(self, digest: str) -> bytes | None:
         """Return the content of a file that was asked for, or None where it was not kept."""
@@ -186,7 +174,8 @@ class Gate:
 
     def ask(self, whose: str, requests: Sequence[Request]) -> None:
         """Remember what somebody waits for, instead of what they waited for before."""
-        path = self._asking(whose)
+        name = hashlib.sha256(whose.encode(errors="surrogateescape")).hexdigest()[:16]
+        path = self.folder / f"{name}.asked"
         if requests:
             rows = [{"subject": r.subject, "facts": r.facts} for r in requests]
             self._write(path, json.dumps(rows, indent=1).encode())
@@ -195,21 +184,12 @@ class Gate:
 
     def asked(self) -> list[Request]:
         """Return what anybody waits for."""
-        found = []
-        for path in sorted(self.folder.glob("*.asked")):
-            with suppress(OSError, ValueError, KeyError):
-                rows = json.loads(path.read_text())
-                found += [Request(row["subject"], row["facts"]) for row in rows]
-        return found
-
-    def _asking(self, whose: str) -> Path:
-        name = hashlib.sha256(whose.encode(errors="surrogateescape")).hexdigest()[:16]
-        return self.folder / f"{name}.asked"
+        return _read(sorted(self.folder.glob("*.asked")))
 
     def refusal(self, new: Sequence[Request]) -> NotAllowed:
         """Return the error that says what waits, and what to type."""
         cause = "nothing was allowed here yet" if self.empty else "new since it was last allowed"
-        return NotAllowed(new, f"{cause}: {self.summary(new)}", self.hint)
+        return NotAllowed(new, f"{cause}: {self._summary(new)}", self.hint)
 
     @property
     def hint(self) -> str:
@@ -219,30 +199,28 @@ class Gate:
         words = ["celedger", *(["-C", str(here.worktree)] if linked and here else []), "allow"]
         return f"see it: `{shlex.join(words)} --dry-run`; allow it: `{shlex.join(words)}`"
 
-    def summary(self, new: Sequence[Request]) -> str:
+    def _summary(self, new: Sequence[Request]) -> str:
         """Name what differs from what was allowed before, in a few words."""
-        names = dict.fromkeys(name for request in new for name in self._changes(request))
-        named = ", ".join(list(names)[:_NAMED])
-        return named + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        names = list(dict.fromkeys(name for request in new for name in self._changes(request)))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
 
     def _changes(self, request: Request) -> list[str]:
         """Files first: of these there are few, and they are what a person knows."""
         old = self.latest(request)
         if old is None and "settings" not in request.facts:
             return [request.subject]
-        files: list[str] = []
-        others: list[str] = []
-        then = old.facts if old is not None else {}
-        for key in sorted({*request.facts, *then}):
-            before, now = then.get(key, {}), request.facts.get(key, {})
-            if before == now:
-                continue
-            if not isinstance(before, dict) or not isinstance(now, dict):
-                others.append(key)
-                continue
-            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            (files if key in FILES else others).extend(names)
-        return [*files, *([f"{request.subject} ({', '.join(others)})"] if others else [])]
+        names: dict[bool, list[str]] = {True: [], False: []}  # of files, of others
+        facts = old.facts if old is not None else {}
+        for key in sorted({*request.facts, *facts}):
+            before, now = facts.get(key, {}), request.facts.get(key, {})
+            if isinstance(before, dict) and isinstance(now, dict):
+                both = {**before, **now}
+                names[key in FILES] += [n for n in both if before.get(n) != now.get(n)]
+            elif before != now:
+                names[False].append(key)
+        others = ", ".join(names[False])
+        return [*names[True], *([f"{request.subject} ({others})"] if others else [])]
 
     def tracked(self, program: str) -> dict[str, str]:
         """Return what git tracks, in a work tree of the user's, of a program: itself, what it is a
@@ -250,7 +228,7 @@ class Gate:
         these; each name comes with the hash of what it holds."""
         if self.repository is None or not program:
             return {}
-        found: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         paths = {Path(program), Path(os.path.realpath(program))}
         for path in tuple(paths):
             if (path.parent.parent / "pyvenv.cfg").exists():
@@ -265,8 +243,8 @@ class Gate:
             if names:
                 out = ask(root, "ls-files", "-z", "--", *(f":(literal){n}" for n in names)).out
                 for name in map(os.fsdecode, out.split(b"\0")[:-1]):
-                    found[name] = _content(root / name)
-        return found
+                    hashes[name] = _content(root / name)
+        return hashes
 
     def _file(self, request: Request) -> Path:
         return self.folder / f"{request.group}-{request.digest}.json"
@@ -282,6 +260,17 @@ class Gate:
             draft.replace(path)
         except OSError as error:
             raise MachineError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _read(paths: Iterable[Path]) -> list[Request]:
+    """Return the descriptions in files, one or a list in each; what cannot be read is left out."""
+    requests = []
+    for path in paths:
+        with suppress(OSError, ValueError, KeyError):
+            rows = json.loads(path.read_text())
+            requests += [Request(row["subject"], row["facts"])
+                         for row in (rows if isinstance(rows, list) else [rows])]  # fmt: skip
+    return requests
 
 
 @dataclass(frozen=True)
@@ -335,7 +324,7 @@ class Permit:
 
     def filled(self, argv: Sequence[str]) -> tuple[str, ...]:
         values = {**self.paths, **self.values}
-        return tuple(_MARK.sub(lambda found: values[found[1]], word) for word in argv)
+        return tuple(_MARK.sub(lambda match: values[match[1]], word) for word in argv)
 
     def _marked(self, text: str) -> str:
         for name, path in self._longest_first:

@@ -97,25 +97,18 @@ def gpus() -> list[Gpu]:
 
 
 def _describe(handle: Any) -> Gpu | None:
-    uuid = _text(_ask("nvmlDeviceGetUUID", handle)) if handle is not None else ""
+    uuid = _ask("nvmlDeviceGetUUID", handle) if handle is not None else ""
     if not uuid:  # fallen off the bus
         return None
     version = _ask("nvmlSystemGetCudaDriverVersion_v2") or 0  # 12040 is 12.4
     return Gpu(
         uuid,
-        _text(_ask("nvmlDeviceGetName", handle)),
+        _ask("nvmlDeviceGetName", handle) or "",
         getattr(_ask("nvmlDeviceGetMemoryInfo", handle), "total", None),
-        _text(_ask("nvmlSystemGetDriverVersion")),
+        _ask("nvmlSystemGetDriverVersion") or "",
         f"{version // 1000}.{version % 1000 // 10}" if version else "",
         handle,
     )
-
-
-def _text(value: object) -> str:
-    """pynvml before 11.5 answered in bytes."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, str) else ""
 
 
 def computing(gpu: Gpu) -> dict[int, int | None]:
@@ -138,8 +131,10 @@ def sample(gpu: Gpu, pids: Collection[int], before: Collection[int] = ()) -> Gpu
     running = computing(gpu)
     ours = {pid for pid in running if pid in pids or not (pid in before or _visible(pid))}
     drawing = _processes("nvmlDeviceGetGraphicsRunningProcesses", gpu)
-    told = {pid: size for pid, size in (drawing | running).items() if pid in ours or pid in pids}
-    sizes = [size for size in told.values() if size is not None]
+    sizes_by_pid = {
+        pid: size for pid, size in (drawing | running).items() if pid in ours or pid in pids
+    }
+    sizes = [size for size in sizes_by_pid.values() if size is not None]
     power = _ask("nvmlDeviceGetPowerUsage", gpu.handle)
     energy = _ask("nvmlDeviceGetTotalEnergyConsumption", gpu.handle)
     reasons = _ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
@@ -173,16 +168,16 @@ def resolve(name: str, env: Mapping[str, str] = os.environ) -> Device:
     kind, _, number = name.partition(":")
     if name != "auto" and (kind != "cuda" or not (number.isdecimal() or name == "cuda")):
         raise MachineError(f"no device is called {name!r}", "use auto, cpu or cuda:N")
-    found = _visible_gpus(env.get("CUDA_VISIBLE_DEVICES"))
+    shown = _visible_gpus(env.get("CUDA_VISIBLE_DEVICES"))
     index = int(number or 0)
-    if index < len(found):
-        gpu = found[index]
+    if index < len(shown):
+        gpu = shown[index]
         return Device(gpu.uuid, f"cuda:{index}", gpu.uuid, gpu)
     if name == "auto":
         return CPU
-    there = f"cuda:0 to cuda:{len(found) - 1}" if len(found) > 1 else "only cuda:0"
+    there = f"cuda:0 to cuda:{len(shown) - 1}" if len(shown) > 1 else "only cuda:0"
     raise MachineError(
-        f"there is no device {name}: this machine shows {there if found else 'no GPU'}",
+        f"there is no device {name}: this machine shows {there if shown else 'no GPU'}",
         "use --device cpu, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
     )
 

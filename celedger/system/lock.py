@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from celedger.errors import Interrupted, MachineError
@@ -48,12 +47,7 @@ class Lock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -61,24 +55,22 @@ class Lock:
 
 
 def try_flock(path: Path, *, mode: int = 0o600) -> Lock | None:
-    """Takes the lock of the file, made with `mode` when it is not there; None when another
+    """Take the lock of the file, made with `mode` when it is not there; None when another
     holder has it (also one in this process). Raises MachineError when the file cannot be
     opened."""
+    fd = -1
     try:
         fd = _open(path, mode)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        if isinstance(error, BlockingIOError):
+            return None
         raise MachineError(
             f"the lock file {path} cannot be opened: {error.strerror}",
             "correct its permissions or those of its folder",
         ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError as error:
-        os.close(fd)
-        raise MachineError(f"the lock file {path} cannot be locked: {error.strerror}") from error
     return Lock(path, fd)
 
 
@@ -89,11 +81,7 @@ def _open(path: Path, mode: int) -> int:
     try:
         return os.open(path, flags)
     except FileNotFoundError:
-        pass
-    try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:  # another was faster
-        return os.open(path, flags)
+        fd = os.open(path, flags | os.O_CREAT, mode)
     with contextlib.suppress(OSError):
         os.fchmod(fd, mode)  # past the umask
     return fd
@@ -155,11 +143,11 @@ class DeviceLock:
         device is free. So one that runs trial after trial lets a waiter in between two of them.
         """
         _make_shared_folder(self.path.parent)
-        told: Holder | None = None
-        nameless = 0
+        announced = -1  # the process that `on_wait` was told of
+        nameless = 0  # polls in a row
 
         def wait() -> None:
-            nonlocal told, nameless
+            nonlocal announced, nameless
             if stop is not None and stop():
                 raise Interrupted("stopped while waiting for the device")
             holder = self.holder()
@@ -167,9 +155,9 @@ class DeviceLock:
             nameless = nameless + 1 if holder is None else 0
             if nameless >= _NAMELESS:
                 holder = Holder(0, "another celedger", self._now(), "")
-            if holder is not None and (told is None or holder.pid != told.pid):
-                told = holder
-                on_wait(told)
+            if holder is not None and holder.pid != announced:
+                announced = holder.pid
+                on_wait(holder)
             time.sleep(poll)
 
         turn = self.path.with_suffix(".turn")
@@ -191,8 +179,8 @@ def _make_shared_folder(folder: Path) -> None:
     try:
         with umask.users():
             folder.mkdir(parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o1777:
+        state = folder.stat()
+        if state.st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != 0o1777:
             folder.chmod(0o1777)  # like /tmp: all may add a lock, none may remove another's
     except OSError as error:
         raise MachineError(

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from signal import SIGKILL, Signals
-from types import TracebackType
 from typing import Any, Protocol, Self
-
-import psutil
 
 from celedger.errors import MachineError
 from celedger.system import oom, tree, umask
@@ -35,11 +32,6 @@ TRIAL_VARIABLE = "CELEDGER_TRIAL"  # in the environment of every process of a tr
 
 TERM_GRACE = 5.0  # seconds between TERM and KILL
 KILL_GRACE = 10.0  # seconds until a process that KILL does not end is given up (a hung driver)
-
-# The last resort against a machine that swaps to death: the tree holds more than half of the
-# memory and nearly nothing is left.
-MACHINE_MEMORY_LEFT = 0.03
-MACHINE_MEMORY_HELD = 0.50
 
 
 class End(StrEnum):
@@ -87,42 +79,36 @@ class Supervisor(Protocol):
 @dataclass(frozen=True, slots=True)
 class Reads:
     """What to record (see reads.py): all that is named of `tree`, and what is opened of the folders
-    `beside` it; it goes into `file`."""
+    `beside` it; it goes into `file`. Of `packages`, where distributions lie, the first names."""
 
     tree: Path
     file: Path
     beside: tuple[Path, ...] = ()
-
-    def words(self) -> tuple[str, str, str]:
-        """As the supervisor takes it."""
-        # Of a repository at the root the name would be a separator.
-        beside = (str(folder) if folder.name else "/." for folder in self.beside)
-        return str(self.tree), str(self.file), "//".join(beside)
+    packages: tuple[str, ...] = ()
 
 
-# Starts `argv` in a folder by a supervisor that is given (control, status), the log, the
-# descriptors to pass on, what to record and where to write; None where it must start cold.
-Fork = Callable[
-    [Sequence[str], Path, Sequence[int], int, Sequence[int], Reads | None, str], Supervisor | None
-]
+# Starts a command in a folder: by a supervisor that gets this order, the log and the descriptors
+# that are passed on. None: it must start cold.
+Fork = Callable[[dict[str, Any], Path, int, tuple[int, ...]], Supervisor | None]
 
 
 class Running:
     """A command under its supervisor; make one with `start`. As a context manager it leaves
     nothing behind, whatever is raised in its body."""
 
-    def __init__(self, argv: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(self, argv: Sequence[str], token: str, output: Output) -> None:
         self.argv = tuple(argv)
+        self.output = output
         self.pid = 0  # of the command; 0 when it was never started
-        self._clock = clock
-        self._started = clock()
+        self.warm = False
+        self._started = time.monotonic()
         self._oom_kills = oom.kills()
         self._process: Supervisor | None = None
         self._control = -1
         self._status = -1
         self._buffer = b""
         self._facts: dict[str, float] = {}
-        self._token = ""
+        self._token = token
         self._end: End | None = None  # why we ended it, when we did
         self._why = ""
         self._exit: Exit | None = None
@@ -138,60 +124,28 @@ class Running:
         permit: Permit,
         pass_fds: Sequence[int] = (),
         reads: Reads | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        writable: Sequence[Path] = (),
+        fork: Fork | None = None,
     ) -> Self:
-        """Starts `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
+        """Start `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
         command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
         MachineError when the log cannot be written or the machine cannot start a process,
         NotAllowed where the permit does not cover it."""
-        with contextlib.closing(Output(log)) as output:
-            return cls._start(argv, cwd, env, output.fd, permit, pass_fds, reads, clock)
-
-    @classmethod
-    def _start(
-        cls,
-        argv: Sequence[str],
-        cwd: Path,
-        env: Mapping[str, str],
-        log_fd: int,
-        permit: Permit,
-        pass_fds: Sequence[int],
-        reads: Reads | None,
-        clock: Callable[[], float],
-        fork: Fork | None = None,
-        writable: Sequence[Path] = (),
-    ) -> Self:
-        running = cls(permit.filled(argv), clock)
-        problem = "an empty command"
-        program = None
+        program, problem = None, "an empty command"
         if argv:
-            program, problem = find_program(running.argv[0], cwd, env)
+            program, problem = find_program(argv[0], cwd, env)
+        words = permit.filled(argv)
+        running = cls(words, env.get(TRIAL_VARIABLE, ""), Output(log))
         if program is None:
             running._exit = _not_started(problem)
             return running
-        argv = permit.grant(argv, cwd, env, program)
-        running._token = env.get(TRIAL_VARIABLE, "")
-        control_read, running._control = os.pipe()
-        running._status, status_write = os.pipe()
-        os.set_blocking(running._status, False)
         try:
-            own = (control_read, status_write)
-            # Of the root the name would be a separator.
-            box = "//".join(str(path) if path.name else "/." for path in writable)
-            running._process = (
-                fork(argv, cwd, own, log_fd, pass_fds, reads, box) if fork else None
-            ) or _popen(
-                [sys.executable, "-I", "-S", str(SUPERVISOR),
-                 str(control_read), str(status_write), env.get("LC_CTYPE", ""),
-                 *(reads.words() if reads else ("", "", "")), box, program, *argv],
-                cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd,
-                start_new_session=True, pass_fds=(*own, *pass_fds),
-            )  # fmt: skip
+            running._spawn(argv, permit, program, cwd, env, tuple(pass_fds), reads, writable, fork)
+            while not running.pid and running._exit is None:
+                running.wait(1.0)
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-            running._close()
             reason = error if isinstance(error, ValueError) else f"there is no folder {cwd}"
-            running._exit = _not_started(f"{argv[0]} cannot be started: {reason}")
-            return running
+            running._exit = _not_started(f"{words[0]} cannot be started: {reason}")
         except OSError as error:
             running._close()
             raise MachineError(
@@ -199,18 +153,47 @@ class Running:
                 "end some programmes or raise the limit that `ulimit -u` shows",
             ) from error
         except BaseException:  # Ctrl-C in the middle: the closed control pipe ends the child
-            running._close()
-            raise
-        finally:
-            os.close(control_read)
-            os.close(status_write)
-        try:
-            while not running.pid and running._exit is None:
-                running.wait(1.0)
-        except BaseException:
-            running._kill()
+            running.__exit__()
             raise
         return running
+
+    def _spawn(
+        self,
+        argv: Sequence[str],
+        permit: Permit,
+        program: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        passed: tuple[int, ...],
+        reads: Reads | None,
+        writable: Sequence[Path],
+        fork: Fork | None,
+    ) -> None:
+        """Start the supervisor, which starts the command. Raises NotAllowed."""
+        words = permit.grant(argv, cwd, env, program)
+        control, self._control = os.pipe()
+        self._status, status = os.pipe()
+        os.set_blocking(self._status, False)
+        log = self.output.fd
+        order: dict[str, Any] = {
+            "control": control, "status": status, "argv": words, "program": program,
+            "record": str(reads.file) if reads else "",
+            "recorded": list(map(str, (reads.tree, *reads.beside))) if reads else [],
+            "packages": list(reads.packages) if reads else [],
+            "writable": list(map(str, writable)), "locale": env.get("LC_CTYPE", ""),
+        }  # fmt: skip
+        try:
+            if fork is not None:
+                self._process = fork(order, cwd, log, passed)
+                self.warm = self._process is not None
+            self._process = self._process or _popen(
+                [sys.executable, "-I", "-S", str(SUPERVISOR), json.dumps(order)],
+                cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=(control, status, *passed),
+            )  # fmt: skip
+        finally:
+            os.close(control)
+            os.close(status)
 
     # -- watching ------------------------------------------------------------------------
 
@@ -234,7 +217,7 @@ class Running:
             return Usage()
         return tree.usage(self._process.pid)
 
-    def processes(self) -> list[tree.One]:
+    def processes(self) -> list[tree.TreeProcess]:
         """Each process of the tree by itself."""
         if self._exit is not None or self._process is None:
             return []
@@ -252,8 +235,8 @@ class Running:
             with contextlib.suppress(OSError):
                 os.write(self._control, b"T")
             deadline = time.monotonic() + grace
-            while self._exit is None and (left := deadline - time.monotonic()) > 0:
-                self.wait(left)
+            while self._exit is None and (remaining := deadline - time.monotonic()) > 0:
+                self.wait(remaining)
         return self._kill()
 
     def _kill(self) -> Exit:
@@ -261,8 +244,8 @@ class Running:
             os.close(self._control)
             self._control = -1
         deadline = time.monotonic() + KILL_GRACE
-        while self._exit is None and (left := deadline - time.monotonic()) > 0:
-            self.wait(left)
+        while self._exit is None and (remaining := deadline - time.monotonic()) > 0:
+            self.wait(remaining)
         if self._exit is None:
             self._conclude()
         assert self._exit is not None
@@ -271,15 +254,12 @@ class Running:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._exit is None:
+    def __exit__(self, *error: object) -> None:
+        if self._exit is None and self._process is not None:
             self._end = self._end or End.STOPPED
             self._kill()
+        self._close()
+        self.output.close()
 
     # -- the supervisor's reports --------------------------------------------------------
 
@@ -309,8 +289,8 @@ class Running:
             variable = (TRIAL_VARIABLE, self._token) if self._token else None
             tree.hunt(session=process.pid, variable=variable)
         process.wait()
-        self._close()
         self._exit = self._describe()
+        self._close()
 
     def _close(self) -> None:
         for fd in (self._control, self._status):
@@ -325,30 +305,22 @@ class Running:
             return _not_started(
                 f"{self.argv[0]} cannot be executed: {problem} (is its #! line right?)"
             )
-        known = "returncode" in facts
-        code = int(facts["returncode"]) if known else -SIGKILL
+        code = int(facts.get("returncode", -SIGKILL))
         starved = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
         starved = starved and oom.kills() > self._oom_kills
         if self._end is not None:
             message = self._why or self._end.value
         elif starved:
             message = "killed by the kernel because memory ran out"
-        elif not known:
+        elif "returncode" not in facts:
             message = "killed together with its supervisor"
         elif code < 0:
             message = f"killed by {_signal_name(-code)}"
         else:
             message = f"exit status {code}"
-        return Exit(
-            self._end or End.EXITED,
-            code,
-            facts.get("wall", self._clock() - self._started),
-            int(facts.get("max_rss", 0)),
-            facts.get("cpu", 0.0),
-            starved,
-            message,
-            bool(facts.get("warm", 0)),
-        )
+        wall = facts.get("wall", time.monotonic() - self._started)
+        rss, cpu = int(facts.get("max_rss", 0)), facts.get("cpu", 0.0)
+        return Exit(self._end or End.EXITED, code, wall, rss, cpu, starved, message, self.warm)
 
 
 def run(
@@ -367,58 +339,40 @@ def run(
     on_tick: Callable[[Running], None] | None = None,
     tick: float = 0.05,
     activity: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.monotonic,
     stop: Callable[[], bool] | None = None,
     fork: Fork | None = None,
 ) -> Exit:
-    """Runs a command to its end, or ends it (`reads`: a folder, and a file to which goes what the
+    """Run a command to its end, or end it (`reads`: a folder, and a file to which goes what the
     command named of it, see reads.py; `writable`: where alone it may write, see sandbox.py): after
     `timeout` seconds; after `silence` seconds in which neither the log grew nor `activity()`
     changed; when its tree holds more than `memory` bytes; when `stop()` says so. `on_tick` is
     called about every `tick` seconds; what it raises ends the command too and is passed on. Raises
     MachineError and NotAllowed as `Running.start`."""
-    with (
-        contextlib.closing(Output(log)) as output,
-        Running._start(
-            argv, cwd, env, output.fd, permit, pass_fds, reads, clock, fork, writable
-        ) as running,
-    ):
-        started = heard = clock()
+    with Running.start(
+        argv, cwd=cwd, env=env, log=log, permit=permit, pass_fds=pass_fds, reads=reads,
+        writable=writable, fork=fork,
+    ) as running:  # fmt: skip
+        started = heard = time.monotonic()
         sign: object = None
         while (done := running.wait(tick)) is None:
-            output.trim()
+            running.output.trim()
             if on_tick is not None:
                 on_tick(running)
-            now = clock()
+            now = time.monotonic()
             if stop is not None and stop():
-                done = running.stop(End.STOPPED)
-            elif now - started > timeout:
-                done = running.stop(End.TIMEOUT, why=f"ran longer than {timeout:g} s")
-            elif (excess := _excess(running, memory)) is not None:
-                done = running.stop(End.MEMORY, grace=0.0, why=excess)
-            elif silence is not None:
-                last, sign = sign, (output.written(), activity() if activity else None)
+                return running.stop(End.STOPPED)
+            if now - started > timeout:
+                return running.stop(End.TIMEOUT, why=f"ran longer than {timeout:g} s")
+            if (excess := oom.excess(running.usage, memory)) is not None:
+                return running.stop(End.MEMORY, grace=0.0, why=excess)
+            if silence is not None:
+                last = sign
+                sign = (running.output.written(), activity() if activity else None)
                 heard = now if sign != last else heard
                 if now - heard > silence:
-                    done = running.stop(End.SILENT, why=f"gave no sign for {silence:g} s")
-            if done is not None:
-                break
-        output.trim()
+                    return running.stop(End.SILENT, why=f"gave no sign for {silence:g} s")
+        running.output.trim()
         return done
-
-
-def _excess(running: Running, limit: int | None) -> str | None:
-    """Why the tree must end for its memory, or None."""
-    machine = psutil.virtual_memory()
-    scarce = machine.available < MACHINE_MEMORY_LEFT * machine.total
-    if limit is None and not scarce:
-        return None
-    rss = running.usage().rss
-    if limit is not None and rss > limit:
-        return f"used {rss / 1e6:,.0f} MB of memory, its limit is {limit / 1e6:,.0f} MB"
-    if scarce and rss > MACHINE_MEMORY_HELD * machine.total:
-        return f"used {rss / 1e6:,.0f} MB of memory and left the machine nearly none"
-    return None
 
 
 def capture(

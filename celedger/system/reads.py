@@ -23,33 +23,140 @@ import fcntl
 import os
 import re
 import struct
-import sys
-
-TYPE_CHECKING = False  # importing `typing` would cost the supervisor as much as all the rest
-if TYPE_CHECKING:
-    from typing import Any
 
 MOST = 200_000  # paths of one command; a trial that names more stands for no other
 _AT_CWD = -100
-_IN_ROOT = 0x10  # of openat2(2): absolute paths begin at the descriptor
 _PATH_MAX = 4096
-_AF_UNIX = _socket.AF_UNIX.to_bytes(2, sys.byteorder)
-_SOCKADDR = 110  # bytes of the longest sockaddr_un
 _PASSING = re.compile(rb"/proc/|^/dev/")  # what means something else once a file is closed
 _SCRIPTS = 6  # more than the kernel follows
 _LINKS = 40  # as many links does the kernel follow before it says ELOOP
 
 
-def _module(name: str) -> Any:
-    """A module in this folder, loaded by its path as this one was."""
-    loader: Any = sys.modules["_frozen_importlib_external"]
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
-    module = loader.SourceFileLoader(f"celedger_{name}", file).load_module()
-    del sys.modules[module.__name__]  # what a launcher has there, its trials have too
-    return module
+ARCHITECTURES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
+
+# name: (number on x86_64, on aarch64 (-1: it has none), then each path it takes as (argument that
+# holds it, argument that holds the folder it is relative to or -1 for the current one)).
+PATHS: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]] = {
+    "open": (2, -1, ((0, -1),)), "stat": (4, -1, ((0, -1),)), "lstat": (6, -1, ((0, -1),)),
+    "access": (21, -1, ((0, -1),)), "execve": (59, 221, ((0, -1),)),
+    "truncate": (76, 45, ((0, -1),)), "chdir": (80, 49, ((0, -1),)),
+    "rename": (82, -1, ((0, -1), (1, -1))), "mkdir": (83, -1, ((0, -1),)),
+    "rmdir": (84, -1, ((0, -1),)), "creat": (85, -1, ((0, -1),)),
+    "link": (86, -1, ((0, -1), (1, -1))), "unlink": (87, -1, ((0, -1),)),
+    "symlink": (88, -1, ((1, -1),)), "readlink": (89, -1, ((0, -1),)),
+    "chmod": (90, -1, ((0, -1),)), "chown": (92, -1, ((0, -1),)), "lchown": (94, -1, ((0, -1),)),
+    "utime": (132, -1, ((0, -1),)), "mknod": (133, -1, ((0, -1),)),
+    "uselib": (134, -1, ((0, -1),)), "statfs": (137, 43, ((0, -1),)),
+    "setxattr": (188, 5, ((0, -1),)), "lsetxattr": (189, 6, ((0, -1),)),
+    "getxattr": (191, 8, ((0, -1),)), "lgetxattr": (192, 9, ((0, -1),)),
+    "listxattr": (194, 11, ((0, -1),)), "llistxattr": (195, 12, ((0, -1),)),
+    "removexattr": (197, 14, ((0, -1),)), "lremovexattr": (198, 15, ((0, -1),)),
+    "utimes": (235, -1, ((0, -1),)), "inotify_add_watch": (254, 27, ((1, -1),)),
+    "openat": (257, 56, ((1, 0),)), "mkdirat": (258, 34, ((1, 0),)),
+    "mknodat": (259, 33, ((1, 0),)), "fchownat": (260, 54, ((1, 0),)),
+    "futimesat": (261, -1, ((1, 0),)), "newfstatat": (262, 79, ((1, 0),)),
+    "unlinkat": (263, 35, ((1, 0),)), "renameat": (264, 38, ((1, 0), (3, 2))),
+    "linkat": (265, 37, ((1, 0), (3, 2))), "symlinkat": (266, 36, ((2, 1),)),
+    "readlinkat": (267, 78, ((1, 0),)), "fchmodat": (268, 53, ((1, 0),)),
+    "faccessat": (269, 48, ((1, 0),)), "utimensat": (280, 88, ((1, 0),)),
+    "fanotify_mark": (301, 263, ((4, 3),)), "name_to_handle_at": (303, 264, ((1, 0),)),
+    "renameat2": (316, 276, ((1, 0), (3, 2))), "execveat": (322, 281, ((1, 0),)),
+    "statx": (332, 291, ((1, 0),)),
+    "faccessat2": (439, 439, ((1, 0),)), "fchmodat2": (452, 452, ((1, 0),)),
+    "setxattrat": (463, 463, ((1, 0),)), "getxattrat": (464, 464, ((1, 0),)),
+    "listxattrat": (465, 465, ((1, 0),)), "removexattrat": (466, 466, ((1, 0),)),
+    "file_getattr": (468, 468, ((1, 0),)), "file_setattr": (469, 469, ((1, 0),)),
+}  # fmt: skip
+# Ways to a file that leave no path to be seen, or that change what paths mean.
+BLIND = {
+    "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40), "umount2": (166, 39),
+    "setns": (308, 268), "openat2": (437, 437),
+    "open_by_handle_at": (304, 265), "io_uring_setup": (425, 425), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fspick": (433, 433),
+    "mount_setattr": (442, 442), "open_tree_attr": (467, 467),
+}  # fmt: skip
+RENAMING = ("rename", "renameat", "renameat2")
+RELINKING = (*RENAMING, "symlink", "symlinkat", "link", "linkat")
+# Those that give access to a file's content or to a folder's names; `rmdir` tells whether there are
+# any. All others tell no more than `stat`.
+TAKING = frozenset((
+    "open", "openat", "creat", "execve", "execveat", *RENAMING, "link", "linkat",
+    "truncate", "uselib", "rmdir", "unlinkat",
+))  # fmt: skip
+# Of the calls we know, Linux 6.17; numbers above 423 are the same on all machines. A newer one may
+# take a path.
+NEWEST = 469
+
+# linux/seccomp.h, linux/audit.h, linux/bpf_common.h
+_NEW_LISTENER, _SPEC_ALLOW, _WAIT_KILLABLE = 1 << 3, 1 << 2, 1 << 5
+_ALLOW, _USER_NOTIF = 0x7FFF0000, 0x7FC00000
+RECEIVE, SEND = 0xC0502100, 0xC0182101
+CONTINUE = 1
+NOTIFICATION = struct.Struct("<QIIiIQ6Q")
+_PR_SET_NO_NEW_PRIVS = 38
+_LD, _JEQ, _JGE, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 
-_calls = _module("calls")
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def numbers(column: int) -> tuple[dict[int, str], set[int]]:
+    """Of an architecture, by its place: the calls that take a path, and those that
+    are blind."""
+    seen = {row[:2][column]: name for name, row in PATHS.items()}
+    seen.pop(-1, None)
+    return seen, {row[column] for row in BLIND.values()}
+
+
+def _filter(architecture: int, column: int) -> bytes:
+    """The BPF program: notified are the calls that take a path, the blind ones, those
+    that are newer than what we know, and those of any other ABI (of x32 all have a higher number).
+    """
+    seen, blind = numbers(column)
+    chosen = sorted({*seen, *blind})
+    size = len(chosen)
+    rows = [
+        (_LD, 0, 0, 4),  # seccomp_data.arch
+        (_JEQ, 0, size + 3, architecture),
+        (_LD, 0, 0, 0),  # seccomp_data.nr
+        (_JGE, size + 1, 0, NEWEST + 1),
+        *((_JEQ, size - i, 0, number) for i, number in enumerate(chosen)),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _USER_NOTIF),
+    ]
+    return b"".join(struct.pack("<HBBI", *row) for row in rows)
+
+
+def install() -> int:
+    """Put the filter on this thread, and so on what it forks from now on: the descriptor that a
+    `Record` serves, or -1 where the system has no such thing. From here on this thread's own
+    calls wait for the record to be served, by a thread that is not filtered."""
+    machine = os.uname().machine
+    if machine not in ARCHITECTURES or struct.calcsize("P") != 8:
+        return -1
+    architecture, seccomp = ARCHITECTURES[machine]
+    code = _filter(architecture, list(ARCHITECTURES).index(machine))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = libc.syscall
+    call.restype = ctypes.c_long
+    # Without _SPEC_ALLOW older kernels slow down all that is filtered (the mitigation of
+    # speculative store bypass); _WAIT_KILLABLE keeps signals from restarting calls endlessly.
+    for flags in (_NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE, _NEW_LISTENER | _SPEC_ALLOW):
+        for privileged in (True, False):
+            if not privileged and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+                return -1
+            fd = call(
+                ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags),
+                ctypes.byref(program),
+            )  # fmt: skip
+            if fd >= 0:
+                return int(fd)
+            if ctypes.get_errno() != errno.EACCES:
+                break
+    return -1
 
 
 def parse(record: bytes) -> tuple[str, set[bytes], set[bytes]] | None:
@@ -70,14 +177,14 @@ class Watch:
     """A recording between two processes: made before the fork, `begin` called in the one to be
     watched, `serve` in a thread of the other."""
 
-    def __init__(self, tree: str, beside: str = "") -> None:
-        self.record = Record(tree, beside)
+    def __init__(self, folders: list[str], packages: list[str]) -> None:
+        self.record = Record(folders, packages)
         self.record.unknown = "this system does not tell what is read"  # until it does
         self._ours, self._theirs = _socket.socketpair()
 
     def begin(self) -> None:
         """From here on every path that this process names is recorded."""
-        fd = _calls.install()
+        fd = install()
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", fd))]
         self._theirs.sendmsg([b"."], rights if fd >= 0 else [])
         if fd >= 0:
@@ -96,23 +203,23 @@ class Watch:
 
 
 class Record:
-    """The absolute paths in `tree`, and in the folders `beside` it (joined by "//", which no path
-    has inside), that were `opened` and those that were only `looked` at: of these a process learns
-    what `stat` tells, and neither content nor listing."""
+    """The absolute paths in these folders, of which the first is the tree, that were `opened` and
+    those that were only `looked` at: of these a process learns what `stat` tells, and neither
+    content nor listing. What is opened of the folders `packages` counts by its first name there."""
 
-    def __init__(self, tree: str, beside: str = "") -> None:
+    def __init__(self, folders: list[str], packages: list[str]) -> None:
         self.opened: set[bytes] = set()
         self.looked: set[bytes] = set()
         self.unknown = ""
-        folders = [tree, *filter(None, beside.split("//"))]
         real = [os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/" for folder in folders]
         self._tree, self._recorded = real[0], tuple(real)
+        self._packages = tuple(os.fsencode(os.path.realpath(p)) + b"/" for p in packages)
         machine = os.uname().machine
-        known = _calls.ARCHITECTURES
+        known = ARCHITECTURES
         column = list(known).index(machine) if machine in known else 0
         self._architecture = known.get(machine, (0, 0))[0]
-        self._names: dict[int, str] = _calls.numbers(column)[0]
-        self._blind = {row[column]: name for name, row in _calls.BLIND.items()}
+        self._names: dict[int, str] = numbers(column)[0]
+        self._blind = {row[column]: name for name, row in BLIND.items()}
         self._folders: set[bytes] = set()  # known to be no links
         self._remember = True
         self._busy = _thread.allocate_lock()
@@ -136,10 +243,10 @@ class Record:
 
     def serve(self, fd: int) -> None:
         """Let every call go on, noting what it names. Returns when nobody is filtered any more."""
-        blank = bytes(_calls.NOTIFICATION.size)
+        blank = bytes(NOTIFICATION.size)
         while True:
             try:
-                row = _calls.NOTIFICATION.unpack(fcntl.ioctl(fd, _calls.RECEIVE, blank))
+                row = NOTIFICATION.unpack(fcntl.ioctl(fd, RECEIVE, blank))
             except InterruptedError:
                 continue
             except OSError as error:
@@ -150,7 +257,7 @@ class Record:
                 self._take(fd, row)
 
     def _take(self, fd: int, row: tuple[int, ...]) -> None:
-        answer = struct.pack("<QqiI", row[0], 0, 0, _calls.CONTINUE)
+        answer = struct.pack("<QqiI", row[0], 0, 0, CONTINUE)
         try:
             named = self._named(row)
             if self._remember and not any(map(_PASSING.search, named)):
@@ -162,9 +269,12 @@ class Record:
             for path in named:
                 *way, end = self._follow(path, row[1])
                 self.looked.update(filter(self._is_recorded, way))
+                if call in TAKING and end.startswith(self._packages):
+                    top = next(top for top in self._packages if end.startswith(top))
+                    self.opened.add(top + end[len(top) :].split(b"/")[0])
                 if self._is_recorded(end):
-                    (self.opened if call in _calls.TAKING else self.looked).add(end)
-                    if call in _calls.RENAMING:
+                    (self.opened if call in TAKING else self.looked).add(end)
+                    if call in RENAMING:
                         self._move(end)
         except Exception as error:
             self.unknown = self.unknown or f"a system call was not understood: {error!r}"
@@ -175,7 +285,7 @@ class Record:
     @staticmethod
     def _send(fd: int, answer: bytes) -> None:
         try:
-            fcntl.ioctl(fd, _calls.SEND, answer)
+            fcntl.ioctl(fd, SEND, answer)
         except OSError:  # its process was killed
             pass
 
@@ -187,35 +297,30 @@ class Record:
             call = self._blind.get(number, f"system call {number} of {architecture:x}")
             self.unknown = self.unknown or f"it uses {call}, which may read without being seen"
             return []
-        found: list[bytes | None] = []
-        if name in _calls.ADDRESSES:
-            found.append(self._absolute(self._socket(pid, name, arguments), pid))
-        for at, base in _calls.PATHS[name][2] if name in _calls.PATHS else ():
-            path = self._string(pid, arguments[at])
-            if path is None or (not path and name not in ("execveat", "linkat")):
+        paths = []
+        for at, base in PATHS[name][2]:
+            text = self._string(pid, arguments[at])
+            if text is None or (not text and name not in ("execveat", "linkat")):
                 continue  # the call ends in EFAULT or ENOENT, or is about a descriptor
             folder = _AT_CWD
             if base >= 0:
                 folder = ctypes.c_int32(arguments[base] & 0xFFFFFFFF).value
-            found.append(self._absolute(path, pid, folder))
-        paths = list(filter(None, found))
-        if name in _calls.RELINKING:
+            path = self._absolute(text, pid, folder)
+            if path is not None:
+                paths.append(path)
+        if name in RELINKING:
             self._remember = False
             self._folders.clear()
-        if name == "openat2":
-            how = self._text(pid, arguments[2])  # struct open_how
-            if how is not None and len(how) >= 24 and how[16] & _IN_ROOT:
-                self.unknown = self.unknown or "it opens a file by openat2 with a root of its own"
         if name.startswith("execve"):
             for path in paths:  # grows: an interpreter may be a script, as in binfmt_script.c
                 paths += self._interpreter(path, pid) if len(paths) < _SCRIPTS else []
         return paths
 
     @staticmethod
-    def _absolute(path: bytes | None, pid: int, folder: int = _AT_CWD) -> bytes | None:
+    def _absolute(path: bytes, pid: int, folder: int = _AT_CWD) -> bytes | None:
         """A path that a process names, relative to what it has open as a `folder`; None where it
         has no such thing."""
-        if path is None or path.startswith(b"/"):
+        if path.startswith(b"/"):
             return path
         where = "cwd" if folder == _AT_CWD else f"fd/{folder}"
         try:
@@ -223,35 +328,19 @@ class Record:
         except OSError:  # EBADF for the caller, or it is gone
             return None
 
-    def _socket(self, pid: int, name: str, arguments: tuple[int, ...]) -> bytes | None:
-        """The path in the address of a socket; None where it has none."""
-        at, size = _calls.ADDRESSES[name][2:]
-        text = self._text(pid, arguments[at]) or b""
-        # It may end without a NUL; what begins with one is no path.
-        path = text[2 : min(arguments[size] & 0xFFFFFFFF, _SOCKADDR)].partition(b"\0")[0]
-        return path if path and text[:2] == _AF_UNIX else None
-
     def _string(self, pid: int, address: int) -> bytes | None:
         """The string at an address of another process; None where there is none."""
-        text = self._text(pid, address)
-        if text is None:
-            return None
-        end = text.find(b"\0")
-        return text[:end] if 0 <= end < _PATH_MAX else None
-
-    def _text(self, pid: int, address: int) -> bytes | None:
-        """What lies there, up to two pages."""
         first = _PATH_MAX - address % _PATH_MAX  # a page at a time: the next may not be there
         self._remote[0].base, self._remote[0].length = address, first
         self._remote[1].base, self._remote[1].length = address + first, _PATH_MAX
         size = self._libc.process_vm_readv(
             pid, ctypes.byref(self._local), 1, ctypes.byref(self._remote), 2, 0
         )
-        if size < 0:
-            if ctypes.get_errno() not in (errno.EFAULT, errno.ESRCH):
-                raise OSError(ctypes.get_errno(), "cannot read a path")
-            return None
-        return self._buffer.raw[:size]
+        if size < 0 and ctypes.get_errno() not in (errno.EFAULT, errno.ESRCH):
+            raise OSError(ctypes.get_errno(), "cannot read a path")
+        text = self._buffer.raw[: max(size, 0)]
+        end = text.find(b"\0")
+        return text[:end] if 0 <= end < _PATH_MAX else None
 
     def _interpreter(self, path: bytes, pid: int) -> list[bytes]:
         """What the kernel itself opens to execute a file."""
@@ -260,13 +349,8 @@ class Record:
                 head = file.read(_PATH_MAX)
         except OSError:
             return []
-        if head.startswith(b"#!"):
-            words = head[2:].split(b"\n")[0].split()[:1]
-            return list(filter(None, (self._absolute(word, pid) for word in words)))
-        odd = head.startswith(b"\x7fELF") and not (b"/ld-linux" in head or b"/ld-musl" in head)
-        if odd and os.path.realpath(path).startswith(self._tree):
-            self.unknown = self.unknown or "it runs a programme with a loader of its own"
-        return []
+        words = head[2:].split(b"\n")[0].split()[:1] if head.startswith(b"#!") else []
+        return list(filter(None, (self._absolute(word, pid) for word in words)))
 
     def _move(self, top: bytes) -> None:
         """Note what a rename is about to take along: all that lies below a folder. Who reads it
@@ -274,14 +358,8 @@ class Record:
         if self._tree.startswith(top + b"/"):
             self.unknown = self.unknown or "it moves the tree itself"
             return
-        for above, folders, files in os.walk(top, onerror=self._fails):
+        for above, folders, files in os.walk(top):
             self.opened.update(above + b"/" + name for name in (*folders, *files))
-            if len(self.opened) > MOST:
-                return
-
-    def _fails(self, error: OSError) -> None:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            self.unknown = self.unknown or f"a folder that it moves cannot be read: {error}"
 
     def _follow(self, path: bytes, pid: int) -> list[bytes]:
         """Return every link on the way of a path, what had to be there, and where it leads."""

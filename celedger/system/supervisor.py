@@ -1,7 +1,7 @@
 """The small process between celedger and a command it runs. It is run by its path, with
-`python -I -S`, so it must import nothing of celedger and little of the standard library
-(it starts in about 10 ms); `system/process.py` starts it and speaks its protocol. A warm
-launcher (`child/launcher.py`) loads it too and forks instead, in a Python as old as 3.8.
+`python -I -S`, so it must import nothing of celedger and little of the standard library;
+`system/process.py` starts it and speaks its protocol. A warm launcher (`child/launcher.py`) loads
+it too and forks instead, in a Python as old as 3.8.
 
 Started as the leader of a session of its own, it becomes the reaper of every descendant
 (so that a double fork or a `setsid` does not escape it), starts the command as the leader
@@ -9,6 +9,11 @@ of a process group in that session, and then does two things at once: it waits f
 children, and it listens on the control pipe. A `T` there asks the command to terminate;
 the end of the pipe means that celedger is gone or wants an end, and everything dies. As
 only celedger holds the other end, that holds for a `kill -9` of celedger too.
+
+Its order is one JSON object: `control` and `status`, descriptors; `argv` and `program`; `record`,
+the file to which goes what the command names of the folders `recorded` and `packages` (reads.py),
+"" for none;
+`writable`, the paths below which alone it may write, [] for anywhere; `locale`, its LC_CTYPE.
 
 The status pipe carries one JSON object a line: `{"pid": N}` at once, `{"errno": N}` when
 the command could not be executed, `{"returncode": N, "wall": S}` when the command ended,
@@ -19,6 +24,8 @@ the last line means that the supervisor itself was killed.
 from __future__ import annotations
 
 import _thread
+import ctypes
+import json
 import os
 import sys
 import time
@@ -41,37 +48,37 @@ LEFTOVER_GRACE = 0.25
 
 
 def children(pid: int) -> list[int]:
-    """The living or unreaped children of a process; empty when it is gone."""
-    found: list[int] = []
+    """Return the living or unreaped children of a process; none when it is gone."""
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
-                found.extend(map(int, file.read().split()))
+                pids.extend(map(int, file.read().split()))
     except OSError:  # it vanished while being read, or its thread did
         pass
-    return found
+    return pids
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below `root`, parents first, without `root`. Linux only."""
-    found = children(root)
-    for pid in found:  # the list grows while it is walked
-        found.extend(children(pid))
-    return found
+    """Return all processes below `root`, parents first, without `root`. Linux only."""
+    pids = children(root)
+    for pid in pids:  # the list grows while it is walked
+        pids.extend(children(pid))
+    return pids
 
 
-def report(status: int, line: str) -> None:
+def report(status: int, **facts: float) -> None:
     try:
-        os.write(status, f"{line}\n".encode())
+        os.write(status, json.dumps(facts).encode() + b"\n")
     except OSError:  # celedger is gone and cannot hear it; the work goes on: killing the tree
         pass
 
 
-def settle(libc: object, parent: int) -> None:
+def settle(parent: int) -> None:
     """In the forked child: a process group of its own, which dies with its supervisor."""
     os.setpgid(0, 0)
-    if libc is not None and LINUX:
-        libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)  # type: ignore[attr-defined]
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above could take effect
         os._exit(127)
     if LINUX:  # when memory runs out the kernel shall take the trial, not its measurer
@@ -82,30 +89,8 @@ def settle(libc: object, parent: int) -> None:
             pass
 
 
-def _execute(
-    program: str,
-    argv: list[str],
-    libc: object,
-    parent: int,
-    status: int,
-    watched: Callable[[], None],
-) -> None:
-    """In the forked child: becomes the command, or reports why not. Never returns."""
-    try:
-        settle(libc, parent)
-        if libc is not None:
-            for number in SIGNALS_RESET:
-                libc.signal(number, None)  # type: ignore[attr-defined]
-        watched()
-        os.execv(program, argv)
-    except OSError as error:
-        report(status, f'{{"errno": {error.errno or 0}}}')
-    finally:
-        os._exit(127)
-
-
 def _kill_all(command: int, grace: float) -> None:
-    """Kills every descendant until the process itself ends (the main thread reaps and exits).
+    """Kill every descendant until the process itself ends (the main thread reaps and exits).
     What a killed process leaves behind becomes our child and is met in the next round."""
     me = os.getpid()
     deadline = time.monotonic() + grace
@@ -140,89 +125,60 @@ def _listen(control: int, command: int) -> None:
             pass
 
 
-_loaded: dict[str, Any] = {}
+_modules: dict[str, Any] = {}
 
 
-def recorder() -> Any:
-    """The module reads.py. A launcher asks for it before it forks, so that none of its supervisors
-    has to compile it."""
-    return _module("reads")
-
-
-def _module(name: str) -> Any:
-    if name not in _loaded:
+def module(name: str) -> Any:
+    """Return a module of this folder. A launcher asks for `reads` before it forks, so that none of
+    its supervisors has to compile it."""
+    if name not in _modules:
         folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
         loader = sys.modules["_frozen_importlib_external"].SourceFileLoader  # what `-I` leaves us
-        _loaded[name] = loader(f"celedger_{name}", f"{folder}/{name}.py").load_module()
+        _modules[name] = loader(f"celedger_{name}", f"{folder}/{name}.py").load_module()
         del sys.modules[f"celedger_{name}"]  # what a launcher has there, its trials have too
-    return _loaded[name]
+    return _modules[name]
 
 
-def main(
-    control: int,
-    status: int,
-    locale: str,
-    tree: str,
-    reads: str,
-    beside: str,
-    writable: str,
-    program: str,
-    argv: list[str],
-) -> None:
-    if locale:  # Python itself sets LC_CTYPE where the locale is C (PEP 538)
-        os.environ["LC_CTYPE"] = locale
+def main(order: dict[str, Any]) -> None:
+    if order["locale"]:  # Python itself sets LC_CTYPE where the locale is C (PEP 538)
+        os.environ["LC_CTYPE"] = order["locale"]
     else:
         os.environ.pop("LC_CTYPE", None)
-    os.set_inheritable(control, False)
-    os.set_inheritable(status, False)
 
-    def become(libc: object, me: int, watched: Callable[[], None]) -> None:
-        _execute(program, argv, libc, me, status, watched)
-
-    supervise(control, status, become, tree=tree, reads=reads, beside=beside, writable=writable)
-
-
-def supervise(
-    control: int,
-    status: int,
-    become: Callable[[object, int, Callable[[], None]], None],
-    last_words: Callable[[], str] = str,
-    tree: str = "",
-    reads: str = "",
-    beside: str = "",
-    writable: str = "",
-) -> None:
-    """Forks the command and watches it to its end. Returns in the child alone, where `become`
-    (of libc, this process's number, and what begins the record of its reads) returned;
-    `last_words` (JSON members, each with a comma before it) join the report of how it ended.
-    What it names of the folder `tree`, and of those `beside` it, goes into the file `reads`, where
-    one is given. It writes only below the paths `writable` (joined by "//"), where any is given."""
-    libc = None
-    try:
-        import ctypes
-
+    def execute() -> None:
         libc = ctypes.CDLL(None)
         libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-        if LINUX:
-            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (ImportError, OSError):  # a Python without ctypes: the session is what is left
-        pass
+        for number in SIGNALS_RESET:
+            libc.signal(number, None)
+        os.execv(order["program"], order["argv"])
 
+    supervise(order, execute)
+
+
+def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
+    """Fork the command and watch it to its end. Returns in the child alone, where `become`
+    returned."""
+    control, status = order["control"], order["status"]
+    for fd in (control, status):
+        os.set_inheritable(fd, False)
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = os.getpid()
-    # What records all that the command will read of `tree`, and opens beside it.
-    watch = recorder().Watch(tree, beside) if reads else None
-    box = _module("sandbox") if writable else None
-
-    def begin() -> None:
-        if box is not None:
-            box.restrict(writable.split("//"))
-        if watch is not None:
-            watch.begin()
-
+    watch = module("reads").Watch(order["recorded"], order["packages"]) if order["record"] else None
+    box = module("sandbox") if order["writable"] else None
     started = time.monotonic()
     command = os.fork()
     if command == 0:
-        become(libc, me, begin)
+        try:
+            settle(me)
+            if box is not None:
+                box.restrict(order["writable"])
+            if watch is not None:
+                watch.begin()
+            become()
+        except OSError as error:
+            report(status, errno=error.errno or 0)
+            os._exit(127)
         return
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
@@ -230,9 +186,8 @@ def supervise(
         os.setpgid(command, command)  # whoever comes first, child or parent
     except OSError:
         pass
-    report(status, f'{{"pid": {command}}}')
+    report(status, pid=command)
     _thread.start_new_thread(_listen, (control, command))
-
     max_rss, cpu = 0, 0.0
     while True:
         try:
@@ -242,22 +197,19 @@ def supervise(
         max_rss = max(max_rss, usage.ru_maxrss)
         cpu += usage.ru_utime + usage.ru_stime
         if pid == command:
-            wall = time.monotonic() - started
             ended = -os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
-            report(status, f'{{"returncode": {ended}, "wall": {wall:.6f}{last_words()}}}')
+            report(status, returncode=ended, wall=time.monotonic() - started)
             _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
-    if sys.platform != "darwin":  # where it is in bytes already
-        max_rss *= 1024
     if watch is not None and not _abandoned:
         try:
-            watch.record.write(reads)
+            watch.record.write(order["record"])
         except OSError:  # a full disk: nothing is known then
             pass
-    report(status, f'{{"max_rss": {max_rss}, "cpu": {cpu:.6f}}}')
+    # In bytes on macOS already.
+    report(status, max_rss=max_rss * (1024 if sys.platform != "darwin" else 1), cpu=cpu)
     os.close(status)  # now: to give back a launcher's memory takes a while
     os._exit(0)
 
 
 if __name__ == "__main__":
-    _, control, status, locale, tree, reads, beside, writable, program, *argv = sys.argv
-    main(int(control), int(status), locale, tree, reads, beside, writable, program, argv)
+    main(json.loads(sys.argv[1]))

@@ -104,23 +104,23 @@ class Sampler:
         self._sampled = self._clock()
         usage = self._read() if self._read is not None else Usage()
         if usage.pids:  # else the command has ended; what was seen last stays
-            known = self._usage.cpu if usage.root == self._usage.root else 0.0
-            cpu = max(usage.cpu, known)  # time of a process just ending may be missed for once
-            self._cpu += cpu - known
+            cpu_before = self._usage.cpu if usage.root == self._usage.root else 0.0
+            cpu = max(usage.cpu, cpu_before)  # time of a process just ending may be missed for once
+            self._cpu += cpu - cpu_before
             self._usage = replace(usage, cpu=cpu)
             self._ours.update(usage.pids)  # for NVML a process may outlive its end by a moment
             self._interval.rss.append(usage.rss)
             self._peak("peak_rss", usage.rss)
         if self._gpu is None:
             return
-        seen = nvml.sample(self._gpu, self._ours, self._before)
-        self._interval.gpu.append(seen)
-        self._peak("gpu_memory", seen.memory)
-        if seen.energy is not None:
-            self._energy = seen.energy
-        if seen.others:
+        look = nvml.sample(self._gpu, self._ours, self._before)
+        self._interval.gpu.append(look)
+        self._peak("gpu_memory", look.memory)
+        if look.energy is not None:
+            self._energy = look.energy
+        if look.others:
             self._marks.add(Mark.DISTURBED)
-        if seen.throttled:
+        if look.throttled:
             self._marks.add(Mark.THROTTLED)
 
     def _peak(self, name: str, value: float | None) -> None:

@@ -1,5 +1,5 @@
-"""What a tree of processes uses, and how to find processes that escaped one. Reads /proc on
-Linux, psutil elsewhere. Must not know why the processes run.
+"""What a tree of processes uses, and how to find processes that escaped one. Must not know why the
+processes run.
 
 Processes end between being listed and being read; every reader here takes that for granted.
 """
@@ -10,14 +10,12 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 from celedger.system.supervisor import descendants
-
-_TICK = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,83 +29,53 @@ class Usage:
     cpu: float = 0.0
 
 
-def usage(supervisor: int) -> Usage:
-    """The usage of everything below `supervisor`, which itself does not count. Its waited-for
-    children do: they are orphans of the tree that it adopted."""
-    if sys.platform != "linux":
-        return _usage_psutil(supervisor)
-    pids = descendants(supervisor)
-    rss = 0
-    ticks = _ticks(supervisor, own=False)
-    for pid in pids:
-        ticks += _ticks(pid, own=True)
-        try:
-            with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
-                rss += int(file.read().split()[1]) * _PAGE
-        except (OSError, IndexError):
-            continue
-    return Usage(supervisor, tuple(pids), rss, ticks / _TICK)
-
-
 @dataclass(frozen=True, slots=True)
-class One:
-    """One process of a tree: `cpu` seconds of its own so far, `rss` in bytes."""
+class TreeProcess:
+    """One process of a tree: `cpu` seconds of its own so far, `rss` in bytes; `ended` are the
+    seconds of its children that it waited for."""
 
     pid: int
     name: str
     cpu: float
     rss: int
+    ended: float
 
 
-def processes(supervisor: int) -> list[One]:
-    """Every process below `supervisor`, each by itself."""
-    found = []
-    for pid in descendants(supervisor) if sys.platform == "linux" else _below(supervisor):
-        try:
+def usage(supervisor: int) -> Usage:
+    """Return the usage of everything below `supervisor`, which itself does not count. Its
+    waited-for children do: they are orphans of the tree that it adopted."""
+    below = processes(supervisor)
+    orphans = 0.0
+    with suppress(psutil.Error):
+        times = psutil.Process(supervisor).cpu_times()
+        orphans = times.children_user + times.children_system
+    cpu = orphans + sum(process.cpu + process.ended for process in below)
+    rss = sum(process.rss for process in below)
+    return Usage(supervisor, tuple(process.pid for process in below), rss, cpu)
+
+
+def processes(supervisor: int) -> list[TreeProcess]:
+    """Return every process below `supervisor`, each by itself."""
+    below = []
+    for pid in _descendants(supervisor):
+        with suppress(psutil.Error):
             process = psutil.Process(pid)
             with process.oneshot():
-                times = process.cpu_times()
-                found.append(
-                    One(pid, process.name(), times.user + times.system, process.memory_info().rss)
-                )
-        except psutil.Error:
-            continue
-    return found
+                times, rss = process.cpu_times(), process.memory_info().rss
+                ended = times.children_user + times.children_system
+                own = times.user + times.system
+                below.append(TreeProcess(pid, process.name(), own, rss, ended))
+    return below
 
 
-def _below(supervisor: int) -> list[int]:
-    try:
-        return [child.pid for child in psutil.Process(supervisor).children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-def _ticks(pid: int, *, own: bool) -> int:
-    """utime, stime, cutime and cstime of proc(5); without `own` only the last two."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return sum(map(int, fields[11:15] if own else fields[13:15]))
-
-
-def _usage_psutil(supervisor: int) -> Usage:
-    pids: list[int] = []
-    rss, cpu = 0, 0.0
-    try:
-        tree = psutil.Process(supervisor).children(recursive=True)
-    except psutil.Error:
-        return Usage()
-    for process in tree:
-        try:
-            times = process.cpu_times()
-            rss += process.memory_info().rss
-            cpu += times.user + times.system
-            pids.append(process.pid)
-        except psutil.Error:
-            continue
-    return Usage(supervisor, tuple(pids), rss, cpu)
+def _descendants(supervisor: int) -> list[int]:
+    below: list[int] = []
+    if sys.platform == "linux":  # psutil would look at every process of the machine
+        below = descendants(supervisor)
+    else:
+        with suppress(psutil.Error):
+            below = [child.pid for child in psutil.Process(supervisor).children(recursive=True)]
+    return below
 
 
 def hunt(*, session: int | None = None, variable: tuple[str, str] | None = None) -> int:
@@ -119,18 +87,18 @@ def hunt(*, session: int | None = None, variable: tuple[str, str] | None = None)
     killed: set[int] = set()
     deadline = time.monotonic() + 2.0
     while True:
-        found = [
+        matching = [
             process
             for process in psutil.process_iter()
             if process.pid not in spared and _matches(process, session, variable)
         ]
-        for process in found:
+        for process in matching:
             try:
                 process.send_signal(signal.SIGKILL)
                 killed.add(process.pid)
             except psutil.Error:
                 continue
-        if not found or time.monotonic() > deadline:
+        if not matching or time.monotonic() > deadline:
             return len(killed)
         time.sleep(0.005)
 

@@ -1,6 +1,6 @@
 """Warm starts: launchers that have imported what a suite preloads, and fork its trials. Decides
-whether a command may start from one; what the forked process then does to be like a cold one is
-in `child/launcher.py`, the other end of the socket. Must not know what a trial or a suite is.
+whether a command may start from one; `child/launcher.py` is the other end of the socket. Must not
+know what a trial or a suite is.
 
 A launcher serves one interpreter with one environment, so a task's thread count and device are
 part of its identity. It is started outside of any checkout. Whatever goes wrong with one, the
@@ -18,14 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
 from celedger.system import process, tree
 from celedger.system.gate import Permit, mark
-from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Reads, Supervisor
+from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 
 FOLDER = Path("/")  # where a launcher starts: outside of any checkout
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
@@ -33,103 +33,82 @@ _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
 _MOST = 3  # launchers held at once: each keeps the memory of what it imported
-_ORDER = 1 << 20  # bytes of a message
+_MESSAGE = 1 << 20  # bytes
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_FIRST = frozenset({"sitecustomize", "usercustomize"})  # what Python imports before all else
 
 _Key = tuple[str, tuple[str, ...], frozenset[tuple[str, str]]]
 
 
+@dataclass
 class _Forked:
     """A supervisor that a launcher forked: like a Popen of one."""
 
-    def __init__(self, pid: int, launcher: _Launcher) -> None:
-        self.pid = pid
-        self._launcher = launcher
+    pid: int
+    launcher: _Launcher
 
     def kill(self) -> None:
-        if not self._launcher.alive():  # it is reaped, and the number may be another's
-            self.pid = -1
-            return
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self.launcher.alive():  # else it is reaped, and the number may be another's
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> object:
-        self._launcher.tell({"reap": self.pid})
+        self.launcher.send({"reap": self.pid})
         return None
 
 
 class _Launcher:
-    """One launcher's process, at our end."""
+    """One launcher's process, at our end. `problem` says why it is unfit, "" where it is not;
+    `modules` are those it has loaded, by top-level name, each with its file."""
 
-    def __init__(
-        self, script: Path, python: str, preload: Sequence[str], env: Mapping[str, str],
-        permit: Permit,
-    ) -> None:  # fmt: skip
-        self.stamps: tuple[tuple[str, int, int], ...] = ()
-        self.files: dict[str, str] = {}
+    def __init__(self, words: tuple[str, ...], env: Mapping[str, str], permit: Permit) -> None:
+        self.modules: dict[str, str] = {}
+        self.problem = ""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ORDER)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
         self._socket = ours
+        permit = replace(permit, values={**permit.values, "channel": str(theirs.fileno())})
         with theirs, tempfile.TemporaryFile() as output:
             self._process = process.spawn(
-                line(python, preload), cwd=FOLDER, env={**env, TRIAL_VARIABLE: "0" * _TOKEN},
-                permit=_with(permit, script, theirs.fileno()),
+                words, cwd=FOLDER, env={**env, TRIAL_VARIABLE: "0" * _TOKEN}, permit=permit,
                 stdout=output, stderr=output, pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
-    def imported(self, stop: Callable[[], bool] | None) -> bool:
-        """Waits for it; False where it is unfit."""
-        said = None
+    def wait_for_imports(self, stop: Callable[[], bool] | None) -> None:
+        answer = None
         deadline = time.monotonic() + _IMPORTING
         self._socket.settimeout(0.1)
-        while said is None and time.monotonic() < deadline and not (stop and stop()):
+        while answer is None and time.monotonic() < deadline and not (stop and stop()):
             with contextlib.suppress(TimeoutError):
-                said = self._receive()
-        if not said or "unfit" in said:
-            return False
-        self.files = said["files"]
-        self.stamps = tuple((folder, time, inode) for folder, time, inode in said["stamps"])
+                answer = self._receive()
         self._socket.settimeout(_ANSWER)
-        return True
+        self.modules = (answer or {}).get("modules", {})
+        self.problem = "" if self.modules else (answer or {}).get("unfit", "importing never ended")
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def outdated(self) -> bool:
-        """Whether something was installed since it started."""
-        for folder, modified, inode in self.stamps:
-            try:
-                state = os.stat(folder)  # noqa: PTH116 (as the launcher asked)
-            except OSError:
-                return True
-            if (state.st_mtime_ns, state.st_ino) != (modified, inode):
-                return True
-        return False
-
     def fork(self, order: Mapping[str, object], fds: Sequence[int]) -> _Forked | None:
-        try:
+        answer = {}
+        with contextlib.suppress(OSError):
             socket.send_fds(self._socket, [json.dumps(order).encode()], fds)
             answer = self._receive()
-        except OSError:
-            answer = {}
         if not answer:
             self.close()
             return None
         return _Forked(answer["pid"], self)
 
-    def tell(self, order: Mapping[str, object]) -> None:
+    def send(self, order: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError):
             self._socket.send(json.dumps(order).encode())
 
     def _receive(self) -> dict[str, Any]:
-        """Its next message; empty when it is gone."""
+        """Return its next message; an empty one when it is gone. Raises TimeoutError."""
         try:
-            data = self._socket.recv(_ORDER)
-        except TimeoutError:
-            raise
-        except OSError:
-            return {}
+            data = self._socket.recv(_MESSAGE)
+        except ConnectionError:
+            data = b""
         return json.loads(data) if data else {}
 
     def close(self) -> None:
@@ -147,103 +126,113 @@ class Launchers:
     def __init__(self, script: Path, repository: Path) -> None:
         self._script = script
         self._repository = repository
-        self._held: dict[_Key, _Launcher | None] = {}  # None: unfit, and will be again
+        self._launchers: dict[_Key, _Launcher] = {}  # unfit ones too: they would be again
 
     def close(self) -> None:
-        for launcher in self._held.values():
-            if launcher is not None:
-                launcher.close()
-        self._held.clear()
+        for launcher in self._launchers.values():
+            launcher.close()
+        self._launchers.clear()
 
     def forker(
         self,
         argv: Sequence[str],
+        cwd: Path,
         python: str,
         preload: Sequence[str],
         env: Mapping[str, str],
         permit: Permit,
         stop: Callable[[], bool] | None = None,
-    ) -> Fork | None:
-        """How to start a command warm; None where it must start cold. Waits for the imports, for
+    ) -> Fork | str:
+        """Return how to start a command warm, or why it must start cold. Waits for the imports, for
         which the permit is, when it is the first of its kind, unless `stop()`. Raises SuiteError
         where a preloaded module is the repository's own, NotAllowed."""
-        token = env.get(TRIAL_VARIABLE, "")
-        if not preload or not startable(argv, python) or len(token) != _TOKEN:
-            return None
+        if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
+            return "only `python script.py …` and `python -m module …` can be forked"
         early = early_variables(env)
-        late = {k: v for k, v in env.items() if k not in early}
-        key = (python, tuple(preload), frozenset(early.items()))
-        launcher = self._launcher(key, early, permit, stop)
-        if launcher is None:
-            return None
+        key = python, tuple(preload), frozenset(early.items())
+        try:
+            launcher = self._launcher(key, permit, stop)
+        except OSError as error:
+            return f"the launcher cannot be started: {error.strerror}"
+        first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
+        roots = [Path(root) for root in env.get("PYTHONPATH", "").split(os.pathsep) if root]
+        own = self._script.parents[2]  # has a `sitecustomize`, as every trial
+        problem = launcher.problem or _shadowed(
+            [first, *(root for root in roots if root != own)], launcher.modules
+        )
+        if problem:
+            return problem
 
         def fork(
-            argv: Sequence[str],
-            cwd: Path,
-            own: Sequence[int],
-            log: int,
-            passed: Sequence[int],
-            reads: Reads | None,
-            writable: str,
+            order: dict[str, Any], cwd: Path, log: int, passed: tuple[int, ...]
         ) -> Supervisor | None:
-            script = argv[1] == "-m" or (cwd / argv[1]).is_file()
-            if not script or not cwd.is_dir():
+            if not cwd.is_dir() or not (argv[1] == "-m" or (cwd / argv[1]).is_file()):
                 return None
-            order = {"late": late, "cwd": str(cwd), "argv": list(argv), "fds": list(passed)}
-            order["reads"] = reads.words() if reads else ("", "", "")
-            order["writable"] = writable
-            forked = launcher.fork(order, [*own, log, *passed])
+            late = {name: value for name, value in env.items() if name not in early}
+            order = {**order, "late": late, "cwd": str(cwd), "fds": passed}
+            fds = (order["control"], order["status"], log, *passed)
+            forked = launcher.fork(order, fds)
             if forked is None:  # killed, perhaps after it forked
-                tree.hunt(variable=(TRIAL_VARIABLE, token))
+                tree.hunt(variable=(TRIAL_VARIABLE, env[TRIAL_VARIABLE]))
             return forked
 
         return fork
 
-    def _launcher(
-        self, key: _Key, env: Mapping[str, str], permit: Permit, stop: Callable[[], bool] | None
-    ) -> _Launcher | None:
-        held = self._held.get(key)
-        if held is None and key in self._held:
-            return None
-        if held is not None and held.alive() and not held.outdated():
-            self._held[key] = self._held.pop(key)  # the newest
-            return held
-        if held is not None:
-            held.close()
-            del self._held[key]
-        while sum(one is not None for one in self._held.values()) >= _MOST:
-            oldest = next(k for k, one in self._held.items() if one is not None)
-            (self._held.pop(oldest) or held).close()  # type: ignore[union-attr]
-        python, preload, _ = key
-        try:
-            launcher = _Launcher(self._script, python, preload, env, permit)
-        except OSError:
-            return None
-        fit = False
-        try:
-            fit = launcher.imported(stop) and not self._own(preload, launcher)
-        finally:
-            if not fit:
-                launcher.close()
-        self._held[key] = launcher if fit else None
-        return self._held[key]
+    def preloaded(self) -> set[str]:
+        """Return the top-level modules that any launcher has loaded."""
+        return {name for launcher in self._launchers.values() for name in launcher.modules}
 
-    def _own(self, preload: Sequence[str], launcher: _Launcher) -> bool:
-        """Return True if it imported a module of the repository under test: that comes from the
-        user's files, not from the commit's. Raises SuiteError where the suite preloads it."""
-        own = {
-            name: Path(file)
-            for name, file in launcher.files.items()
-            if Path(file).is_relative_to(self._repository)
-            and not _INSTALLED.intersection(Path(file).parts)
-        }
-        for name in preload:
-            if folder := own.get(name.partition(".")[0]):
+    def _launcher(self, key: _Key, permit: Permit, stop: Callable[[], bool] | None) -> _Launcher:
+        launcher = self._launchers.pop(key, None)
+        if launcher is not None and not launcher.problem and not launcher.alive():
+            launcher.close()
+            launcher = None
+        if launcher is None:
+            if len(self._launchers) >= _MOST:
+                self._launchers.pop(next(iter(self._launchers))).close()
+            python, preload, variables = key
+            values = {"script": str(self._script), "supervisor": str(SUPERVISOR)}
+            launcher = _Launcher(
+                line(python, preload), dict(variables), replace(permit, values=values)
+            )
+            try:
+                launcher.wait_for_imports(stop)
+                launcher.problem = launcher.problem or self._own_module(preload, launcher)
+            except BaseException:
+                launcher.close()
+                raise
+            if launcher.problem:
+                launcher.close()
+        self._launchers[key] = launcher  # the newest
+        return launcher
+
+    def _own_module(self, preload: Sequence[str], launcher: _Launcher) -> str:
+        """Return a problem where it imported a module of the repository under test: that comes from
+        the user's files, not from the commit's. Raises SuiteError where the suite preloads it."""
+        for name, file in launcher.modules.items():
+            path = Path(file)
+            if not path.is_relative_to(self._repository) or _INSTALLED.intersection(path.parts):
+                continue
+            if name in {word.partition(".")[0] for word in preload}:
                 raise SuiteError(
-                    f"the suite preloads {name}, which is the repository's own ({folder})",
+                    f"the suite preloads {name}, which is the repository's own ({file})",
                     "take it out of `preload`: it has to come from the commit under test",
                 )
-        return bool(own)
+            return f"what is preloaded imports {name}, which is the repository's own"
+        return ""
+
+
+def _shadowed(folders: Sequence[Path], modules: Mapping[str, str]) -> str:
+    """Return a problem where a folder that a trial has in front of `sys.path` holds a module of the
+    name of one that is loaded already: a cold start would import that one."""
+    for folder in folders:
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            name = entry.name.partition(".")[0]
+            is_package = entry.is_dir() and (entry / "__init__.py").exists()
+            is_source = entry.suffix in (".py", ".so") and not entry.is_dir()
+            if (name in modules or name in _FIRST) and (is_package or is_source):
+                return f"{entry.name} in {folder.name} stands before the preloaded {name}"
+    return ""
 
 
 def line(python: str, preload: Sequence[str]) -> tuple[str, ...]:
@@ -257,14 +246,9 @@ def early_variables(env: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in env.items() if not k.startswith(_LATE)}
 
 
-def _with(permit: Permit, script: Path, channel: int) -> Permit:
-    own = {"script": str(script), "channel": str(channel), "supervisor": str(SUPERVISOR)}
-    return replace(permit, values=own)
-
-
 def startable(argv: Sequence[str], python: str) -> bool:
-    """Whether a command has the form of those that a launcher can fork: the interpreter, without
-    options, and a script or a module."""
+    """Return True if a launcher can fork a command of this form: the interpreter, without options,
+    and a script or a module."""
     if sys.platform != "linux" or len(argv) < 2 or argv[0] != python:
         return False
     return (argv[1] == "-m" and len(argv) > 2) or (

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from celedger.errors import LedgerError
+from celedger.errors import LedgerError, MachineError
 from celedger.model import (
     Commit,
     Mark,
@@ -23,15 +23,13 @@ from celedger.model import (
     Trial,
     TrialRecord,
 )
-from celedger.suite import command_lines
 from celedger.system import lock, process
-from celedger.system.gate import mark
+from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, disk_is_full, explain, refusal
 from celedger.trial.reuse import NamedPaths
-from celedger.trial.surroundings import variables
 from celedger.trial.venvs import Installation
 
 # A build must not report.
@@ -97,32 +95,23 @@ class Attempt:
             "CELEDGER_INODE": journal.inode(self.channel),
             **({"CELEDGER_STEPS": "1"} if task.steps else {}),
         }
-        env = variables(
-            bench.base_env, task, tree=bench.tree, child=bench.child,
-            visible_devices=bench.device.visible, extra=extra,
-        )  # fmt: skip
-        if self.place.kind is not OutcomeKind.OK:
-            self.log.write_text(self.place.log, errors="replace")
-            return self._outcome(self.place.kind, self.place.problem, None)
+        env = bench.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
         ready, reason = bench.prepare(self.commit, task, self.place, build_env, self.log)
         if ready is not OutcomeKind.OK:
             return self._outcome(ready, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
-        lines = command_lines(
-            task, python=self.place.python, suite_dir=bench.suite_copy,
-            tree=bench.tree, seed=mark("seed"), out=self.out,
-        )  # fmt: skip
         self.journal.sources = sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
         spent = 0.0
-        for number, (name, argv) in enumerate(lines):
+        lines = bench.lines(task, self.place, self.out)
+        for number, line in enumerate(lines):
             if number:  # the last line of the command before may lack its newline
                 with suppress(OSError):  # a full disk: this command meets it, too
                     os.write(self.channel, b"\n")
             try:
-                end = self._command(name, argv, env, task.timeout - spent)
+                end = self._command(line, env, task.timeout - spent)
             except _Flooded as flood:  # what was not read by now would take minutes
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             if end.end is process.End.STOPPED:
@@ -131,43 +120,43 @@ class Attempt:
             self._spent(spent, warm=end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
-                reason = explain(end, self.log)
-                if lack := bench.lacks(self.commit, task, reason):
-                    kind, reason = OutcomeKind.UNTESTABLE, lack
-                if (bench.tree / ".gitmodules").exists() and not task.build:
-                    reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
-                if len(lines) > 1:
-                    late = end.end is process.End.TIMEOUT
-                    limit = f"the commands together ran longer than {task.timeout:g} s"
-                    reason = f"{name}: {limit if late else reason}"
-                return self._outcome(kind, reason, end.returncode)
-        found = protocol.summaries(task.metrics, bench.ledger.series(self.trial.ulid))
-        absent = protocol.missing(task, found)
+                return self._failure(kind, end, line[0] if len(lines) > 1 else "")
+        reported = protocol.summaries(task.metrics, bench.ledger.series(self.trial.ulid))
+        absent = ", ".join(protocol.missing(task, reported))
         if absent:
-            return self._outcome(
-                OutcomeKind.MISSING, f"ended without reporting {', '.join(absent)}", 0
-            )
+            return self._outcome(OutcomeKind.MISSING, f"ended without reporting {absent}", 0)
         return self._outcome(OutcomeKind.OK, "", 0)
 
+    def _failure(self, kind: OutcomeKind, end: process.Exit, name: str) -> Outcome:
+        """Return the outcome where a command failed, of the given name where there are several."""
+        bench, task = self.bench, self.task
+        reason = explain(end, self.log)
+        if lack := bench.lacks(self.commit, task, reason):
+            kind, reason = OutcomeKind.UNTESTABLE, lack
+        if (bench.tree / ".gitmodules").exists() and not task.build:
+            reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
+        if name:
+            late = end.end is process.End.TIMEOUT
+            limit = f"the commands together ran longer than {task.timeout:g} s"
+            reason = f"{name}: {limit if late else reason}"
+        return self._outcome(kind, reason, end.returncode)
+
     def _spent(self, seconds: float, *, warm: bool) -> None:
-        """What the commands took together. Where some started warm and others cold, it can be
+        """Take in what the commands took together. A warm start spares the seconds of importing and
+        some memory: where some trials or commands start cold all the same, these figures can be
         compared with nothing."""
         self.starts.add(warm)
         for name in ("duration", "warm_duration"):
             self.totals.pop(name, None)
         if len(self.starts) == 1:
             self.totals["warm_duration" if warm else "duration"] = seconds
+        if self.task.preload and not warm:
+            self.totals.pop("peak_rss", None)
 
     def _command(
-        self, name: str, argv: tuple[str, ...], env: Mapping[str, str], left: float
+        self, line: tuple[str, tuple[str, ...]], env: Mapping[str, str], left: float
     ) -> process.Exit:
         bench, python = self.bench, self.place.python
-        fork = None
-        if bench.launchers is not None:
-            fork = bench.launchers.forker(
-                argv, python, self.task.preload, env, bench.starts.launcher(self.task, python),
-                bench.stop,
-            )  # fmt: skip
         by_hand = bench.stop or (lambda: False)
 
         def tick(running: process.Running) -> None:
@@ -177,17 +166,17 @@ class Attempt:
             self._follow(end=False)
             self._must_end()
 
-        end = process.run(
-            argv, cwd=bench.tree, env=env, log=self.log, pass_fds=(self.channel,),
-            permit=bench.starts.training(
-                self.task, name, python, bench.tree, bench.suite_copy, self.out, self.trial.seed
+        end = bench.run_command(
+            self.task, line, self.place, self.trial.seed, self.out,
+            writable=(self.journal_path, self.log),
+            env=env, log=self.log, pass_fds=(self.channel,), timeout=max(left, 0.0),
+            reads=process.Reads(
+                bench.tree, self.reads, bench.reuse.beside, package_folders(python)
             ),
-            reads=process.Reads(bench.tree, self.reads, bench.reuse.beside),
-            writable=bench.writable(self.task, self.out, self.journal_path, self.log),
-            timeout=max(left, 0.0), silence=self.task.silence, memory=self.task.memory,
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
-            stop=lambda: bool(self.enough) or by_hand(), fork=fork,
+            stop=lambda: bool(self.enough) or by_hand(),
+            fork=bench.forker(self.task, python, line[1], env),
         )  # fmt: skip
         self.named.take_in(self.reads)
         if end.end is process.End.STOPPED and not self.enough:
@@ -210,7 +199,7 @@ class Attempt:
 
     def _follow(self, *, end: bool) -> None:
         def seen(epoch: int) -> None:
-            self.bench.listen(events.Epoch(epoch))
+            self.bench.listen(events.EpochReported(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
@@ -247,6 +236,7 @@ class Attempt:
             found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
         ledger.finish_trial(ulid, outcome, found)
         if self.named.began and not self.task.whole:  # what a part inherits is not in the tree
+            self.named.packages = self._imported()
             strayed = self.bench.reuse.keep(
                 self.commit, self.task, ulid, self.named, self.bench.checkout
             )
@@ -259,6 +249,18 @@ class Attempt:
         record = ledger.trial(ulid)
         assert record is not None
         return record
+
+    def _imported(self) -> frozenset[str]:
+        """Return the distributions that the commands imported, a warm start's included."""
+        bench, python = self.bench, self.place.python
+        modules = self.named.modules(package_folders(python))
+        if True in self.starts and bench.launchers is not None:
+            modules |= bench.launchers.preloaded()
+        permit = bench.starts.question(self.task, python)
+        try:
+            return owners(python, frozenset(modules), permit) | {"python"}
+        except MachineError:
+            return frozenset()
 
     def abandon(self, error: BaseException) -> None:
         """The trial will not end: say so, unless the ledger itself is what failed. Then the

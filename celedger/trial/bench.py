@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from random import Random, SystemRandom
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from celedger.errors import CannotJudge, MachineError
 from celedger.ledger import Ledger
@@ -27,8 +26,9 @@ from celedger.model import (
     Why,
 )
 from celedger.repo.checkouts import Checkout, Checkouts, delete
-from celedger.suite import Suite, build_lines
+from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import lock, process
+from celedger.system.gate import mark
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import events
@@ -36,7 +36,7 @@ from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
 from celedger.trial.reuse import Reuse
 from celedger.trial.starts import Starts
-from celedger.trial.surroundings import fingerprint
+from celedger.trial.surroundings import fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 
@@ -71,21 +71,15 @@ class Workbench:
     sandbox: bool = False  # for all tasks, whatever the suite says
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
-    _began: float = field(default_factory=time.time)
-    _fresh: float = 0.0  # failures of builds remembered from before this time do not count
     _held_at: str = ""  # the commit whose requirements all trials are run with
     _bases: dict[str, Installation] = field(default_factory=dict)
     _measuring: bool = False
+    _cold: set[str] = field(default_factory=set)  # reasons that were told
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.launchers is not None:
             self.launchers.close()
         if self._checkout is not None:
@@ -151,7 +145,7 @@ class Workbench:
     def reuse(self) -> Reuse:
         return Reuse(
             self.ledger, self.checkouts.repository, self.child,
-            fingerprint(self.base_env), self._installed,
+            lambda task: fingerprint(self.base_env, task), self._installed,
         )  # fmt: skip
 
     def _installed(self, commit: str, task: Task) -> str:
@@ -181,6 +175,9 @@ class Workbench:
         Raises RepositoryError where git cannot write the commit (a filter that fails, an object
         that is missing): that is this clone's fault, and no outcome of the commit's.
         """
+        if place.kind is not OutcomeKind.OK:
+            log.write_text(place.log, errors="replace")
+            return place.kind, place.problem
         self._lay_suite()
         self.checkout.move_to(commit.sha)
         if not task.build:
@@ -195,7 +192,6 @@ class Workbench:
         return self.builds.provide(
             commit, task, self.checkout, self.suite_copy, around,
             lambda: self._build(commit, task, place, env, log),
-            now=self.now(), fresh=self._fresh,
         )  # fmt: skip
 
     def _build(
@@ -224,6 +220,42 @@ class Workbench:
             return kind, reason
         return OutcomeKind.OK, ""
 
+    def variables(self, task: Task, extra: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a training, with `extra` variables of celedger's own."""
+        return variables(
+            self.base_env, task, tree=self.tree, child=self.child,
+            visible_devices=self.device.visible, extra=extra,
+        )  # fmt: skip
+
+    def lines(
+        self, task: Task, place: Installation, out: Path
+    ) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the commands of a task by name, a mark for the seed."""
+        return list(command_lines(
+            task, python=place.python, suite_dir=self.suite_copy, tree=self.tree,
+            seed=mark("seed"), out=out,
+        ))  # fmt: skip
+
+    def run_command(
+        self,
+        task: Task,
+        line: tuple[str, tuple[str, ...]],
+        place: Installation,
+        seed: int,
+        out: Path,
+        writable: Sequence[Path] = (),
+        **options: Any,
+    ) -> process.Exit:
+        """Run one command of a task in the checkout (`options`: of `process.run`)."""
+        name, argv = line
+        permit = self.starts.training(
+            task, name, place.python, self.tree, self.suite_copy, out, seed
+        )
+        return process.run(
+            argv, cwd=self.tree, permit=permit, writable=self.writable(task, out, *writable),
+            silence=task.silence, memory=task.memory, **options,
+        )  # fmt: skip
+
     def lacks(self, commit: Commit, task: Task, reason: str) -> str:
         """Say which module the interpreter lacks, where a command ended for that `reason`; "" where
         the failure may be the commit's.
@@ -243,6 +275,22 @@ class Workbench:
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
         """Where a task in the sandbox may write: in its checkout, and there. () without one."""
         return (self.tree, *others) if self.sandbox or task.sandbox else ()
+
+    def forker(
+        self, task: Task, python: str, argv: Sequence[str], env: Mapping[str, str]
+    ) -> process.Fork | None:
+        """Return what starts a training warm. Where the suite preloads modules and this training
+        starts cold all the same, whoever listens hears why, once."""
+        if self.launchers is None or not task.preload:
+            return None
+        permit = self.starts.launcher(task, python)
+        fork = self.launchers.forker(argv, self.tree, python, task.preload, env, permit, self.stop)
+        if not isinstance(fork, str):
+            return fork
+        if fork not in self._cold:
+            self._cold.add(fork)
+            self.listen(events.StartedCold(task, fork))
+        return None
 
     @property
     def checkout(self) -> Checkout:

@@ -24,10 +24,6 @@ from celedger.repo.checkouts import Checkout, delete
 from celedger.repo.filters import attributes_above
 from celedger.system.cache import Cache, shrink
 
-# A failed build is not tried again for this long: a compiler that was missing may come back, and
-# --force asks at once.
-REMEMBERED = 24 * 3600.0  # seconds
-
 
 @dataclass
 class Builds:
@@ -37,7 +33,7 @@ class Builds:
     cache: Cache
     caches: tuple[Cache, ...]
     limit: Bytes
-    _failed: dict[str, str] = field(default_factory=dict)
+    _failed: dict[str, tuple[str, str]] = field(default_factory=dict)  # key: commit, reason
 
     def provide(
         self,
@@ -47,21 +43,18 @@ class Builds:
         suite: Path,
         surroundings: Mapping[str, object],
         build: Callable[[], tuple[OutcomeKind, str]],
-        *,
-        now: float,
-        fresh: float = 0.0,
     ) -> tuple[OutcomeKind, str]:
         """Bring what is kept into a checkout that is at the commit, or `build` there: `ok`, or the
         outcome and the reason. `suite` is the suite's copy, `surroundings` are all but the tree
-        that a build depends on. Failures remembered from before `fresh` (seconds since the epoch)
-        do not count."""
+        that a build depends on. What failed once fails for this command."""
         inputs = self._inputs(commit, task)
         # What a build makes may hold the path it was made at: each slot has its own.
         around = {**surroundings, "path": str(checkout.path), "written": checkout.manner}
         keys = [_hash({**around, "inputs": files}) for files in (inputs, commit.tree) if files]
-        reason = self._failure(keys[0], max(fresh, now - REMEMBERED))
-        if reason:
-            return OutcomeKind.UNTESTABLE, reason
+        sha, reason = self._failed.get(keys[0], ("", ""))
+        if sha:
+            alike = f" (so at {sha[:10]}, whose inputs are the same)" if sha != commit.sha else ""
+            return OutcomeKind.UNTESTABLE, reason + alike
         roots = _Roots(checkout.path, suite)
         if any(self._bring(key, checkout, roots) for key in keys):
             return OutcomeKind.OK, ""
@@ -74,10 +67,7 @@ class Builds:
             before.update(f"tree/{name}" for name in checkout.tracked() - changed)
             self._keep(key, commit, changed, replace(roots, known=frozenset(before)))
         elif kind is not OutcomeKind.KILLED:
-            self._failed[keys[0]] = reason
-            # Time and memory are the machine's as well as the commit's.
-            if kind is OutcomeKind.FAILED:
-                self._remember(keys[0], {"failed": reason, "at": now, "commit": commit.sha})
+            self._failed[keys[0]] = commit.sha, reason
             kind = OutcomeKind.UNTESTABLE
         return kind, reason
 
@@ -87,25 +77,6 @@ class Builds:
         inputs = self.repository.matching(commit.sha, task.inputs)
         above = sorted(attributes_above(map(os.fsencode, inputs)))
         return inputs | self.repository.matching(commit.sha, map(os.fsdecode, above))
-
-    def _failure(self, key: str, since: float) -> str:
-        """Return why a build of this key failed since then; "" where it did not."""
-        if key not in self._failed and (entry := self.cache.use(key)) is not None:
-            with entry:
-                failed, at, commit = (entry.facts.get(n) for n in ("failed", "at", "commit"))
-            if failed is None:
-                return ""
-            if not isinstance(at, (int, float)) or at < since:
-                self.cache.drop(key)
-                return ""
-            self._failed[key] = f"{failed} (so at {str(commit)[:10]}, whose inputs are the same)"
-        return self._failed.get(key, "")
-
-    def _remember(self, key: str, facts: Mapping[str, object]) -> None:
-        try:
-            self.cache.make(key, lambda _: facts).close()
-        except (MachineError, OSError):
-            return  # it will fail again, then
 
     def _keep(self, key: str, commit: Commit, changed: set[str], roots: _Roots) -> None:
         """Copy what the build made, unless it is larger than all that may be kept or holds what is
@@ -199,7 +170,7 @@ class _Roots:
 
 
 def _slashes(name: str) -> list[int]:
-    return [place for place, letter in enumerate(name) if letter == "/"]
+    return [position for position, letter in enumerate(name) if letter == "/"]
 
 
 def _walk(top: Path, name: str) -> Iterator[tuple[str, bool]]:

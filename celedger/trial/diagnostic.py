@@ -16,12 +16,9 @@ from pathlib import Path
 
 from celedger.errors import CannotJudge
 from celedger.model import Commit, OutcomeKind, Task
-from celedger.suite import command_lines
 from celedger.system import process
-from celedger.system.gate import mark
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
-from celedger.trial.surroundings import variables
 
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled with the code
 FAILED = "probe-failed.txt"  # of a probe that had to give up (celedger.child.probes.observe)
@@ -66,43 +63,29 @@ def diagnose(
     out.mkdir(parents=True, exist_ok=True)
     log = out / "log.txt"
     with bench.device_held():
-        env = variables(
-            bench.base_env, task, tree=bench.tree, child=bench.child,
-            visible_devices=bench.device.visible,
-            extra={
-                "CELEDGER_SEED": str(seed),
-                "CELEDGER_PROBE": json.dumps(dict(probe)),
-                "CELEDGER_PROBE_OUT": str(out),
-                **(environment or {}),
-            },
-        )  # fmt: skip
+        env = bench.variables(task, {
+            "CELEDGER_SEED": str(seed),
+            "CELEDGER_PROBE": json.dumps(dict(probe)),
+            "CELEDGER_PROBE_OUT": str(out),
+            **(environment or {}),
+        })  # fmt: skip
         env["PYTHONPATH"] = os.pathsep.join([str(_site(bench, out)), env["PYTHONPATH"]])
         place = bench.place(commit.sha, task)
-        kind, reason = place.kind, place.problem
-        if kind is OutcomeKind.OK:
-            kind, reason = bench.prepare(commit, task, place, env, log)
+        kind, reason = bench.prepare(commit, task, place, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
-        lines = command_lines(
-            task, python=place.python, suite_dir=bench.suite_copy,
-            tree=bench.tree, seed=mark("seed"), out=out,
-        )  # fmt: skip
-        for name, argv in lines:
-            permit = bench.starts.training(
-                task, name, place.python, bench.tree, bench.suite_copy, out, seed
-            )
-            end = process.run(
-                argv, cwd=bench.tree, env=env, log=log, permit=permit,
-                writable=bench.writable(task, out), timeout=task.timeout,
-                silence=task.silence, memory=task.memory, stop=bench.stop, on_tick=on_tick,
+        for line in bench.lines(task, place, out):
+            end = bench.run_command(
+                task, line, place, seed, out, env=env, log=log, timeout=task.timeout,
+                stop=bench.stop, on_tick=on_tick,
             )  # fmt: skip
             if end.end is process.End.STOPPED:
                 raise KeyboardInterrupt
             fault = out / FAILED
             if fault.exists():
-                said = fault.read_text().strip().splitlines()[-1]
+                reason = fault.read_text().strip().splitlines()[-1]
                 raise CannotJudge(
-                    f"the probe failed, not the training: {said}", f"report it with {fault}"
+                    f"the probe failed, not the training: {reason}", f"report it with {fault}"
                 )
             kind = classify(end, log)
             if kind is not OutcomeKind.OK:

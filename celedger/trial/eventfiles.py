@@ -11,9 +11,10 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from celedger.model import EpochReport
-from celedger.trial.epochs import Epochs
+from celedger.trial.protocol import Epochs
 
 CHUNK = 1 << 18  # bytes read at once
 LONGEST = 1 << 26  # bytes a record; images are passed over, and a longer one is no event
@@ -54,11 +55,11 @@ class EventFiles:
         return sorted(path for path in files if path.is_file())
 
     def read(self, *, end: bool) -> list[EpochReport]:
-        found: list[EpochReport] = []
+        reports: list[EpochReport] = []
         for path in self._found():
             file = self._files.setdefault(path, _File(path, self._before.get(path, 0)))
-            found += file.read(end=end)
-        return found
+            reports += file.read(end=end)
+        return reports
 
 
 class _File:
@@ -72,20 +73,20 @@ class _File:
         self._epochs = Epochs()
 
     def read(self, *, end: bool) -> list[EpochReport]:
-        found: list[EpochReport] = []
+        reports: list[EpochReport] = []
         for record in self._records(all_of_them=end):
             try:
                 step, scalars = event(record)
-            except (ValueError, IndexError, struct.error, UnicodeDecodeError):
+            except (ValueError, IndexError, TypeError, AttributeError, struct.error):
                 self.broken = True
                 continue
             if scalars and step != self._step:
-                found += self._close()
+                reports += self._close()
                 self._step = step
             self._group.update(scalars)
         if end:
-            found += [*self._close(), *self._epochs.flush()]
-        return found
+            reports += [*self._close(), *self._epochs.flush()]
+        return reports
 
     def _close(self) -> list[EpochReport]:
         """The step is complete: the tag that tells its epoch may have come last."""
@@ -122,69 +123,49 @@ class _File:
 
 
 def event(record: bytes) -> tuple[int, dict[str, float]]:
-    """(step, tag -> value) of an Event message. Raises ValueError, IndexError or struct.error
-    for what is none."""
-    step, scalars = 0, {}
-    for number, value in _fields(record):
-        if number == 2 and isinstance(value, int):
-            step = value
-        elif number == 5 and isinstance(value, bytes):
-            for inner, one in _fields(value):
-                if inner == 1 and isinstance(one, bytes):
-                    tag, scalar = _scalar(one)
-                    if tag and scalar is not None:
-                        scalars[tag] = scalar
-    return step, scalars
+    """Return (step, tag -> value) of an Event message. Raises ValueError, IndexError, TypeError or
+    struct.error for what is none."""
+    fields, scalars = _fields(record), {}
+    for summary in fields.get(5, ()):
+        for message in _fields(summary).get(1, ()):
+            value = _fields(message)
+            scalar = None
+            if 2 in value:
+                (scalar,) = struct.unpack("<f", value[2][-1])
+            elif 8 in value:
+                scalar = _tensor(_fields(value[8][-1]))
+            if 1 in value and scalar is not None:
+                scalars[value[1][-1].decode()] = float(scalar)
+    return fields.get(2, [0])[-1], scalars
 
 
-def _scalar(message: bytes) -> tuple[str, float | None]:
-    """A Summary.Value: its tag and its number, if it is one."""
-    tag, scalar = "", None
-    for number, value in _fields(message):
-        if number == 1 and isinstance(value, bytes):
-            tag = value.decode()
-        elif number == 2 and isinstance(value, bytes):
-            (scalar,) = struct.unpack("<f", value)
-        elif number == 8 and isinstance(value, bytes):
-            scalar = _tensor(value)
-    return tag, scalar
-
-
-def _tensor(message: bytes) -> float | None:
-    """The one number of a TensorProto of floats or doubles; None of any other tensor."""
-    kind, content = 0, b""
-    for number, value in _fields(message):
-        if number == 1 and isinstance(value, int):
-            kind = value
-        elif number in (4, 5, 6) and isinstance(value, bytes):
-            content = value
-    layout = {_FLOAT: "<f", _DOUBLE: "<d"}.get(kind)
+def _tensor(fields: dict[int, list[Any]]) -> float | None:
+    """Return the one number of a TensorProto of floats or doubles; None of any other tensor."""
+    layout = {_FLOAT: "<f", _DOUBLE: "<d"}.get(fields.get(1, [0])[-1])
+    content = next((fields[number][-1] for number in (4, 5, 6) if number in fields), b"")
     if layout is None or len(content) != struct.calcsize(layout):
         return None
-    (scalar,) = struct.unpack(layout, content)
-    return float(scalar)
+    return float(struct.unpack(layout, content)[0])
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) of a protocol buffer; fixed-width values as their bytes."""
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """Return the values of a protocol buffer by the numbers of their fields: integers, or bytes."""
+    fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
+        value: int | bytes
+        if key & 7 == _VARINT:
             value, at = _varint(message, at)
-            yield number, value
-            continue
-        if wire == _BYTES:
-            size, at = _varint(message, at)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
         else:
-            raise ValueError(f"wire type {wire}")
-        if at + size > len(message):
-            raise ValueError("cut short")
-        yield number, message[at : at + size]
-        at += size
+            size = {_FIXED64: 8, _FIXED32: 4}.get(key & 7, -1)
+            if key & 7 == _BYTES:
+                size, at = _varint(message, at)
+            if size < 0 or at + size > len(message):
+                raise ValueError("no protocol buffer")
+            value, at = message[at : at + size], at + size
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -199,6 +180,3 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         if shift > 63:
             raise ValueError("a varint without end")
     return value - (1 << 64) if value >> 63 else value, at
-
-
-__all__ = ["EventFiles", "event"]

@@ -4,14 +4,13 @@ records them; the worker ignores them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from celedger.model import Commit, Seconds, Task, TrialRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Another celedger holds the device: the process `pid`, described in `holder`."""
 
     device: str
@@ -19,34 +18,36 @@ class Waiting:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Building:
+class Building(NamedTuple):
     commit: Commit
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Installing:
+class Installing(NamedTuple):
     """The virtual environment of a commit (a hash) is being made."""
 
     commit: str
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     commit: Commit
     task: Task
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class StartedCold(NamedTuple):
+    """The suite preloads modules, and this training starts without."""
+
+    task: Task
+    reason: str
+
+
+class EpochReported(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Strayed:
+class Strayed(NamedTuple):
     """A trial opened `file` (from there) of the user's work tree, which git tracks: it measured
     that and not its commit. `root` is the repository's."""
 
@@ -56,23 +57,20 @@ class Strayed:
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(NamedTuple):
     """Git cannot check this commit out; whoever searches goes on without it."""
 
     commit: Commit
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     commit: Commit
     record: TrialRecord
     seconds: Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Reused:
+class Reused(NamedTuple):
     """It did not run: it re-uses the result of `record.derived`."""
 
     commit: Commit
@@ -80,8 +78,9 @@ class Reused:
 
 
 Event = (
-    Waiting | Building | Installing | Started | Epoch | Strayed | Unreachable | Finished | Reused
-)
+    Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
+    | Unreachable | Finished | Reused
+)  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]
 """Told a trial's ulid after new epochs: why no more are needed, or "" to go on."""

@@ -27,12 +27,12 @@ def requests(
 ) -> list[Request]:
     """Return a description of each start, none twice. `interpreters` by task name, `base` the
     user's variables; without a commit (a hash) its requirement files are left out."""
-    found = {
+    by_digest = {
         request.digest: request
         for task in tasks
         for request in _of_task(starts, task, interpreters[task.name], base, commit)
     }
-    return list(found.values())
+    return list(by_digest.values())
 
 
 def _of_task(

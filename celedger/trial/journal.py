@@ -200,7 +200,7 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
     now recorded as interrupted; trials whose runner lives are left alone.
     """
     _adopt(ledger)
-    found = []
+    interrupted = []
     for record in ledger.trials(open_only=True):
         ulid, recipe = record.trial.ulid, record.trial.recipe
         path = _path(ledger, ulid)
@@ -226,7 +226,7 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
                 marks=tuple(sorted(journal.marks)),
             )
             if ledger.finish_trial(ulid, outcome, protocol.summaries(task, ledger.series(ulid))):
-                found.append(ledger.trial(ulid) or record)
+                interrupted.append(ledger.trial(ulid) or record)
             if path is not None:
                 remove(ledger, path)
         finally:
@@ -236,7 +236,7 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
                 handle.close()
     for here in {folder(ledger), links(ledger)}:
         _sweep_finished(ledger, here, now)
-    return tuple(found)
+    return tuple(interrupted)
 
 
 def _path(ledger: Ledger, ulid: str) -> Path | None:

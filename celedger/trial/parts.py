@@ -37,12 +37,12 @@ def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
     commit with the same seed. Raises UsageError where there is none."""
     if not task.whole:
         return
-    found = ledger.trials(
+    whole_trials = ledger.trials(
         commit=trial.commit, recipe=task.whole, environment=trial.environment, seed=trial.seed
     )
-    folders = [_folder(ledger, record) for record in found if record.ok]
-    kept = [folder for folder in folders if folder.is_dir()]
-    if not kept:
+    folders = [_folder(ledger, record) for record in whole_trials if record.ok]
+    existing = [folder for folder in folders if folder.is_dir()]
+    if not existing:
         out.rmdir()
         name = task.name.rpartition("only=")[0].rstrip("[,")
         name += "]" if "[" in name else ""
@@ -52,9 +52,9 @@ def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
             f"celedger run {trial.commit[:10]} --task '{name}'",
         )
     try:
-        shutil.copytree(kept[-1], out, dirs_exist_ok=True, symlinks=True)
+        shutil.copytree(existing[-1], out, dirs_exist_ok=True, symlinks=True)
     except OSError as error:
-        raise MachineError(f"{kept[-1]} cannot be copied: {error}") from error
+        raise MachineError(f"{existing[-1]} cannot be copied: {error}") from error
 
 
 def _folder(ledger: Ledger, record: TrialRecord) -> Path:

@@ -64,7 +64,7 @@ class Parser:
     last: int = -1
     rubbish: int = 0
     names: set[str] | None = None
-    told: dict[tuple[int, str], int] = field(default_factory=dict)  # steps so far, per series
+    counted: dict[tuple[int, str], int] = field(default_factory=dict)  # steps so far, per series
 
     def feed(self, line: bytes) -> EpochReport | None:
         """The report on this line (without its newline), or None where it is none."""
@@ -80,24 +80,24 @@ class Parser:
             return None  # told cheaply: a flood is mostly this
         try:
             try:
-                said = json.loads(line)
+                document = json.loads(line)
             except ValueError:  # an integer of more digits than Python converts: infinity
-                said = json.loads(line, parse_int=float)
+                document = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(said, dict):
+        if not isinstance(document, dict):
             return None
-        epoch = said.pop("epoch", self.last + 1)
+        epoch = document.pop("epoch", self.last + 1)
         if isinstance(epoch, float) and epoch.is_integer():
             epoch = int(epoch)
         if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch <= MAX_EPOCH:
             return None
-        fingerprint = said.pop("fingerprint", None)
+        fingerprint = document.pop("fingerprint", None)
         if fingerprint is not None and not isinstance(fingerprint, str):
             return None
-        series = said.pop("steps") if isinstance(said.get("steps"), dict) else {}
+        series = document.pop("steps") if isinstance(document.get("steps"), dict) else {}
         values: dict[str, float] = {}
-        for name, value in said.items():
+        for name, value in document.items():
             number = _number(value)
             if number is None or not self._known(name):
                 self.rubbish += value is not None
@@ -119,13 +119,13 @@ class Parser:
 
     def _steps(self, epoch: int, series: Mapping[str, object]) -> dict[str, StepValues]:
         found = {}
-        for name, said in series.items():
-            numbers = [_step(value) for value in said] if isinstance(said, list) else None
+        for name, document in series.items():
+            numbers = [_step(value) for value in document] if isinstance(document, list) else None
             if numbers is None or None in numbers or not self._known(name):
                 self.rubbish += 1
                 continue
-            first = self.told.get((epoch, name), 0)
-            self.told[epoch, name] = first + len(numbers)
+            first = self.counted.get((epoch, name), 0)
+            self.counted[epoch, name] = first + len(numbers)
             if numbers:
                 found[name] = StepValues(first, tuple(n for n in numbers if n is not None))
         return found
@@ -143,6 +143,37 @@ def _number(value: object) -> float | None:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     return _WORDS.get(value.lower()) if isinstance(value, str) else None
+
+
+@dataclass
+class Epochs:
+    """Gathers values into epochs: of a value that comes several times in one, the last counts.
+
+    Where no epoch is ever told, the second coming of a name begins the next one.
+    """
+
+    number: int = 0
+    numbered: bool = False
+    values: dict[str, float] = field(default_factory=dict)
+
+    def put(self, epoch: float | None, values: Mapping[str, float]) -> list[EpochReport]:
+        """The epoch that this ends, if it ends one. A fractional epoch, as some trainers say
+        0.25 and 1.0, is the one it ends in: the first is 1."""
+        ended: list[EpochReport] = []
+        if epoch is not None and math.isfinite(epoch) and 0 <= epoch <= MAX_EPOCH:
+            self.numbered = True
+            if math.ceil(epoch) != self.number:
+                ended = self.flush()
+                self.number = math.ceil(epoch)
+        elif not self.numbered and values.keys() & self.values.keys():
+            ended = self.flush()
+            self.number += 1
+        self.values.update(values)
+        return ended
+
+    def flush(self) -> list[EpochReport]:
+        values, self.values = self.values, {}
+        return [EpochReport(self.number, values)] if values else []
 
 
 def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | None:
@@ -176,10 +207,10 @@ def summaries(
     metrics: Iterable[Metric], series: Mapping[str, Sequence[tuple[int, float]]]
 ) -> dict[str, float]:
     """The summary of every series; undeclared metrics are summarised by their last value."""
-    known = {m.name: m for m in metrics}
+    declared = {m.name: m for m in metrics}
     found = {}
     for name, points in series.items():
-        value = summarise(known.get(name, Metric(name)), points)
+        value = summarise(declared.get(name, Metric(name)), points)
         if value is not None:
             found[name] = value
     return found

@@ -17,13 +17,13 @@ class Bench(Workbench):
     def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
         """The trials of this question that the ledger already answers: same recipe, seed and
         environment, with an outcome that says something about the commit."""
-        found = self.ledger.trials(
+        records = self.ledger.trials(
             commit=commit,
             recipe=task.recipe,
             environment=self.place(commit, task).environment.fingerprint,
             seed=seed,
         )
-        return [r for r in found if answers(r, task)]
+        return [r for r in records if answers(r, task)]
 
     def run(
         self,
@@ -47,7 +47,6 @@ class Bench(Workbench):
         None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
         journal keeps the reports.
         """
-        self._fresh = self._began if enough is None else 0.0
         if enough is not None and reuse:
             held = self.held(commit.sha, task, seed)
             if len(held) >= enough:

@@ -24,7 +24,7 @@ _GIVEN = frozenset(
 # What a task asks of celedger itself; all else of it is in the commands, builds and variables.
 _ASKED = (
     "seeds", "inputs", "timeout", "silence", "memory", "sandbox", "steps", "pattern", "tensorboard",
-    "whole",
+    "whole", "pass_env",
 )  # fmt: skip
 
 
@@ -43,7 +43,8 @@ class Starts:
         return Permit(self.gate, subject, self._paths(python))
 
     def launcher(self, task: Task, python: str) -> Permit:
-        return self._permit(f"preload of suite {task.suite}", python)
+        asks = {"asks": _asked(task, ("pass_env",))} if task.pass_env else {}
+        return self._permit(f"preload of suite {task.suite}", python, asks)
 
     def environment(
         self, task: Task, step: int, python: str, home: Path, requirements: Mapping[str, str]
@@ -56,8 +57,8 @@ class Starts:
 
     def build(self, task: Task, step: int, python: str, tree: Path, suite: Path) -> Permit:
         subject = f"build {step} of suite {task.suite}"
-        asked = {"asks": _asked(task, ("inputs", "timeout", "silence", "sandbox"))}
-        return self._permit(subject, python, {"files": self.files, **asked}, tree=tree, suite=suite)
+        asks = {"asks": _asked(task, ("inputs", "timeout", "silence", "sandbox", "pass_env"))}
+        return self._permit(subject, python, {"files": self.files, **asks}, tree=tree, suite=suite)
 
     def training(
         self, task: Task, command: str, python: str, tree: Path, suite: Path, out: Path, seed: int
@@ -69,9 +70,9 @@ class Starts:
             for m in task.metrics
             if m not in TELEMETRY
         }
-        asked = {**_asked(task, _ASKED), **metrics}
+        asks = {**_asked(task, _ASKED), **metrics}
         permit = self._permit(
-            subject, python, {"files": self.files, "asks": asked}, tree=tree, suite=suite, out=out
+            subject, python, {"files": self.files, "asks": asks}, tree=tree, suite=suite, out=out
         )
         return dataclasses.replace(permit, values={"seed": str(seed)})
 
@@ -98,9 +99,9 @@ class Starts:
 
 def _asked(task: Task, names: tuple[str, ...]) -> dict[str, object]:
     """Those of these that are not as by default: a later celedger may know more of them."""
-    said = {name: getattr(task, name) for name in names}
+    settings = {name: getattr(task, name) for name in names}
     return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in said.items()
+        for name, value in settings.items()
         if value != getattr(_NO_TASK, name)
     }

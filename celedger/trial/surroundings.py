@@ -9,6 +9,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import celedger
@@ -16,8 +18,23 @@ from celedger.errors import MachineError
 from celedger.model import Task
 
 _PACKAGE = Path(celedger.__file__).parent
-# A user's own settings of these would bring code, or flags, that no commit contains.
-_DROPPED = ("PYTHON", "CELEDGER_", "COVERAGE_", "PYTEST_", "OLDPWD")
+# Of the user's variables a training gets these, and what its suite names in `pass_env`. These
+# settings are part of its environment, what a suite names too; …
+SETTINGS = (
+    "CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "PYTORCH_*", "TORCH*",
+    "TRITON_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "NUMEXPR_*", "MALLOC_*",
+    "LD_PRELOAD",
+)  # fmt: skip
+# … these say where something lies or who runs it: they count for the re-use of results alone.
+PLACES = (
+    "PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*",
+    "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "HF_*", "TRANSFORMERS_*", "*_PROXY", "*_proxy", "SSL_CERT_*", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "CC", "CXX", "CPP", "LD", "AR", "*FLAGS", "CPATH", "LIBRARY_PATH",
+    "PKG_CONFIG_PATH", "CMAKE_*",
+)  # fmt: skip
+# A pattern brings no secret: who means one writes its whole name into `pass_env`.
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)KEY(?:_|$)|_AUTH", re.IGNORECASE)
 # One thread count for every library that reads one: OpenMP, MKL, OpenBLAS, Accelerate, numexpr.
 _THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -27,31 +44,41 @@ _THREADS = (
 _GIVEN = frozenset({
     *_THREADS, "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
 })  # fmt: skip
-# What says where and how somebody sits before the machine; no training goes by it.
-_SESSION = re.compile(
-    r"_|\w*(?:SESSION|_TTY$|_PID$|AUTH_SOCK)\w*|PWD|SHLVL|TERM(?:INAL)?(?:_.*)?|COLORTERM|COLUMNS|LINES|LS_COLORS|PS[0-4]|PROMPT.*"
-    r"|DISPLAY|WAYLAND_.*|XAUTHORITY|WINDOWID|XDG_(?:SESSION|SEAT|VTNR|RUNTIME|CURRENT|MENU).*"
-    r"|DBUS_.*|DESKTOP_.*|SESSION_MANAGER|GNOME_.*|GTK_.*|GIO_.*|KDE_.*|QT_.*|GPG_.*|SSH_.*"
-    r"|TMUX.*|STY|WINDOW|ZELLIJ.*|KITTY_.*|ALACRITTY_.*|WEZTERM_.*|ITERM_.*|VTE_.*|KONSOLE_.*|WT_.*"
-    r"|VSCODE_.*|EDITOR|VISUAL|PAGER|LESS.*|MAIL|MANPATH|INFOPATH|HIST.*|LC_TERMINAL.*|GIT(?:HEAD)?_.*"
-    r"|WSL.*|KRB5CCNAME|SUDO_.*|N?VIM.*|INSIDE_EMACS|STARSHIP_.*|P9K_.*|DIRENV_.*|FZF_.*|JPY_.*"
-    r"|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MANAGERPID|MEMORY_PRESSURE_.*|CRON_.*"
-    r"|GITHUB_.*|RUNNER_.*|CI_.*|BUILDKITE_.*|CIRCLE_.*"
-)
 
 
-def _inherited(base: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in base.items() if not k.startswith(_DROPPED)}
+def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    """Return the variables of a user that any of these names or patterns lets through."""
+    patterns = tuple(patterns)
+    named = {
+        name: value
+        for name, value in base.items()
+        if name not in _GIVEN
+        and (
+            name in patterns
+            or (any(fnmatchcase(name, p) for p in patterns) and not _SECRET.search(name))
+        )
+    }
+    if "PATH" in named:  # a hook is run with the folder of git's own programmes in front
+        folders = named["PATH"].split(os.pathsep)
+        named["PATH"] = os.pathsep.join(f for f in folders if Path(f).name != "git-core")
+    return named
 
 
-def fingerprint(base: Mapping[str, str]) -> str:
-    """Tells the variables that trials inherit of a user from others (16 hex digits)."""
-    own = _inherited(base).items()
-    kept = {k: v for k, v in own if not _SESSION.fullmatch(k) and k not in _GIVEN}
-    # A hook is run with the folder of git's own programmes in front.
-    folders = kept.pop("PATH", "").split(os.pathsep)
-    path = [folder for folder in folders if Path(folder).name != "git-core"]
-    text = repr((path, sorted(kept.items())))
+def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
+    """Return the variables that are part of a task's environment. Of those that its suite names
+    only a hash: they may hold a secret, and a ledger is shared."""
+    settings_passed = passed(base, SETTINGS)
+    hashed = {
+        name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:12]
+        for name, value in passed(base, task.pass_env).items()
+        if name not in settings_passed
+    }
+    return dict(sorted({**settings_passed, **hashed}.items()))
+
+
+def fingerprint(base: Mapping[str, str], task: Task) -> str:
+    """Tell the variables that a training gets of a user from others (16 hex digits)."""
+    text = repr(sorted(passed(base, (*SETTINGS, *PLACES, *task.pass_env)).items()))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -64,13 +91,13 @@ def variables(
     visible_devices: str,
     extra: Mapping[str, str],
 ) -> dict[str, str]:
-    """The environment of a trial or build. `base` is already without git's variables."""
+    """Return the environment of a training or build of a user who has the variables `base`."""
     roots = [str(tree / root) for root in task.pythonpath]
     # The tree lies with other copies of celedger's own, such as the suite's, in a folder of the
     # user's .git. A ceiling stops a search only below it, so each has one above it.
     ceilings = list(tree.parents)[:3]
     return {
-        **_inherited(base),
+        **passed(base, (*SETTINGS, *PLACES, *task.pass_env)),
         # The folder that the shell of the user was in is the user's work tree.
         "PWD": str(tree),
         "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
@@ -94,27 +121,35 @@ def variables(
     }
 
 
-# What nearly every training imports of it.
-_OFTEN = (
-    "sitecustomize.py", "celedger/__init__.py", "celedger/child/__init__.py",
-    "celedger/child/torch.py",
-)  # fmt: skip
-
-
 def child_copy(cache: Path) -> Path:
-    """A folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
+    """Return a folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
     `finder.py`) and nothing else of celedger."""
+    import compileall
+    from py_compile import PycInvalidationMode
+
     home = child_folder(cache)
-    if not home.exists():
-        try:
-            _copy(_child_files(), _PACKAGE, home)
-        except OSError as error:
-            raise MachineError(f"{cache} cannot be written: {error.strerror}") from error
+    try:
+        if not home.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
+            for file in _child_files():
+                target = draft / "celedger" / file.relative_to(_PACKAGE)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+            shutil.copyfile(_PACKAGE / "child" / "finder.py", draft / "sitecustomize.py")
+            # No trial writes byte-code itself.
+            mode = PycInvalidationMode.UNCHECKED_HASH
+            compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)
+            with suppress(OSError):  # somebody was faster, with the same content
+                draft.rename(home)
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise MachineError(f"{cache} cannot be written: {error.strerror}") from error
     return home
 
 
 def child_folder(cache: Path) -> Path:
-    """Where that copy is. It is named by its content, so an upgrade of celedger makes another."""
+    """Return where that copy is, by its content: an upgrade of celedger makes another."""
     content = hashlib.sha256()
     for file in _child_files():
         content.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
@@ -123,26 +158,3 @@ def child_folder(cache: Path) -> Path:
 
 def _child_files() -> list[Path]:
     return [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").rglob("*.py"))]
-
-
-def _copy(files: Iterable[Path], package: Path, home: Path) -> None:
-    import py_compile  # it imports much, and is needed once
-
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=".draft-", dir=home.parent, ignore_cleanup_errors=True
-    ) as draft:
-        new = Path(draft) / "new"
-        for file in files:
-            target = new / "celedger" / file.relative_to(package)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-        shutil.copyfile(package / "child" / "finder.py", new / "sitecustomize.py")
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        for name in _OFTEN:  # no trial writes byte-code itself
-            py_compile.compile(str(new / name), invalidation_mode=mode, quiet=2)
-        try:
-            new.rename(home)
-        except OSError:
-            if not home.is_dir():  # else somebody was faster, with the same content
-                raise

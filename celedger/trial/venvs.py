@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +29,13 @@ from celedger.system.gate import Request
 from celedger.system.programs import find_program
 from celedger.trial.ending import classify, explain, tail
 from celedger.trial.starts import INSTALLING, Starts
+from celedger.trial.surroundings import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
 NO_ROOM = "No space left on device"
 _LINK = "120000 "  # mode of a symbolic link
 # Variables that would make another environment than the one asked for.
-_DROPPED = ("PYTHON", "CELEDGER_", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON", "UV_PROJECT")
+_DROPPED = ("UV_PYTHON", "UV_PROJECT")
 # Lines of pip's "Requirements File Format" that name something beside the file.
 _EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(.+)")
 _INCLUDE = re.compile(r"(?:-[rc]|--requirement|--constraint)[ =]*(\S+)")
@@ -93,7 +96,7 @@ class Venvs:
         default_factory=dict
     )
     _entries: dict[str, Held] = field(default_factory=dict)
-    _described: dict[tuple[str, int], Environment] = field(default_factory=dict)
+    _described: dict[tuple[str, str], Environment] = field(default_factory=dict)
     _failed: dict[str, Unmade] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -104,8 +107,10 @@ class Venvs:
     def key(self, commit: str, task: Task, base: Installation) -> str:
         """Return what tells one environment from another: the files' content and the interpreter.
         "" where the commit's files cannot be used."""
-        files = self._files(commit, task)
-        return "" if isinstance(files, Unmade) else files.key(base)
+        try:
+            return self._files(commit, task).key(base)
+        except Unmade:
+            return ""
 
     def has(self, commit: str, task: Task, base: Installation) -> bool:
         """Return True if `place` would have nothing to install."""
@@ -118,34 +123,35 @@ class Venvs:
         """Return the environment of a task at a commit, made if it must be. `base` is that of the
         interpreter it is made with; the checkout is moved to the commit where files of it are
         needed. Raises MachineError where the machine, not the commit, is what fails."""
-        files = self._files(commit, task)
-        if isinstance(files, Unmade):
-            return _without(base, files, commit)
-        key = files.key(base)
-        if key in self._failed:
-            return _without(base, self._failed[key], key)
-        if key not in self._entries:
-            self._admit(key, files, task, base)
+        key = commit
         try:
-            entry = self._entry(key, files, task, base, commit, checkout)
+            files = self._files(commit, task)
+            key = files.key(base)
+            if key in self._failed:
+                raise self._failed[key]
+            if key not in self._entries:
+                self._admit(key, files, task, base)
+            python = str(python_of(self._entry(key, files, task, base, commit, checkout).path))
         except Unmade as unmade:
             if unmade.kind is OutcomeKind.UNTESTABLE:
                 self._failed[key] = unmade
             return _without(base, unmade, key)
-        python = str(python_of(entry.path))
-        described = self._described
-        if (key, task.threads) not in described:
-            described[key, task.threads] = self.describe(python, task)
-        return Installation(described[key, task.threads], python)
+        if (key, task.name) not in self._described:
+            self._described[key, task.name] = self.describe(python, task)
+        return Installation(self._described[key, task.name], python)
 
-    def _files(self, commit: str, task: Task) -> Requirements | Unmade:
+    def _files(self, commit: str, task: Task) -> Requirements:
+        """Return the requirement files of a commit. Raises Unmade."""
         name = (commit, task.venv)
         if name not in self._requirements:
             try:
                 self._requirements[name] = requirements(self.repository, commit, task.venv)
             except Unmade as unmade:
                 self._requirements[name] = unmade
-        return self._requirements[name]
+        files = self._requirements[name]
+        if isinstance(files, Unmade):
+            raise files
+        return files
 
     def _admit(self, key: str, files: Requirements, task: Task, base: Installation) -> None:
         """Ask whether an environment may be made from these files, also where it is there already.
@@ -210,11 +216,12 @@ class Venvs:
 def install_lines(
     home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Return the commands that make an environment from requirement files: by uv where it is on
-    the path, else by venv and pip."""
+    """Return the commands that make an environment from requirement files: by uv where it is
+    installed, else by venv and pip."""
     options = [word for name in files for word in ("-r", name)]
     python, venv = str(python_of(home)), str(home / "venv")
-    uv = shutil.which("uv", path=env.get("PATH", ""))
+    own = str(Path(sys.executable).parent)  # of `celedger[uv]`
+    uv = shutil.which("uv", path=os.pathsep.join([env.get("PATH", ""), own]))
     if uv is not None:
         return [
             (uv, "venv", "--no-project", "--no-config", "--python", base, venv),
@@ -240,7 +247,9 @@ def install_requests(
 
 
 def install_variables(base: Mapping[str, str]) -> dict[str, str]:
-    return {**{k: v for k, v in base.items() if not k.startswith(_DROPPED)}, **INSTALLING}
+    """Return the variables of an installation: those of a training, and the installers' own."""
+    own = passed(base, (*SETTINGS, *PLACES, "PIP_*", "UV_*"))
+    return {**{k: v for k, v in own.items() if not k.startswith(_DROPPED)}, **INSTALLING}
 
 
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,9 +24,10 @@ from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, expected, parts, protocol
 from celedger.trial.builds import Builds
+from celedger.trial.environments import settled
 from celedger.trial.runner import Bench
 from celedger.trial.starts import Starts
-from celedger.trial.surroundings import child_copy, child_folder
+from celedger.trial.surroundings import child_copy, child_folder, settings
 from celedger.trial.venvs import Venvs
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
@@ -37,13 +38,13 @@ def choose_tasks(
 ) -> tuple[Task, ...]:
     """The named tasks of a suite, all when none is named, with the runner's metrics added. With
     `only`, the parts of them that these commands make."""
-    known = {task.name: task for task in suite.tasks}
-    unknown = [name for name in names if name not in known]
+    by_name = {task.name: task for task in suite.tasks}
+    unknown = [name for name in names if name not in by_name]
     if unknown:
         raise UsageError(
-            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(known)}"
+            f"suite {suite.name!r} has no task {unknown[0]!r}", f"it has {', '.join(by_name)}"
         )
-    chosen = [task for name, task in known.items() if not names or name in names]
+    chosen = [task for name, task in by_name.items() if not names or name in names]
     tasks = tuple(protocol.with_telemetry(task) for task in chosen)
     if not only:
         return tasks
@@ -72,6 +73,51 @@ def set_bench(
     first trial; raises MachineError where an interpreter or device does not exist, NotAllowed
     where the gate does not let these tasks start (with the requirements of a `commit`). `tell`
     gets a line that names what is new since it was last allowed."""
+    _check_machine(repository, config, tasks)
+    device = gpu.resolve(config.device)
+    starts = starts_of(repository, suite, gate)
+    interpreters = interpreters_of(repository, tasks)
+    base = scrubbed(os.environ)
+    gate.review(
+        [
+            settings_request(config.merged),
+            *expected.requests(starts, tasks, interpreters, base, commit),
+        ],
+        texts={digest: suite.folder / name for name, digest in suite.files.items()},
+        brought=lambda: repository.has_committed([suite.folder, *config.files]),
+        tell=tell,
+    )
+
+    def described(python: str, task: Task, root: Path) -> Environment:
+        here = environment.describe(
+            python, device=device, threads=task.threads, repo_root=root,
+            permit=starts.question(task, python), variables=settings(base, task),
+        )  # fmt: skip
+        return settled(ledger, task, here)
+
+    environments = {t.name: described(interpreters[t.name], t, repository.root) for t in tasks}
+    builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
+    child = child_copy(repository.state_dir / "child")
+    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
+    if suite_files.name != hash_of(suite.files):
+        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
+    return Bench(
+        ledger, Checkouts(repository), suite, suite_files, child, environments, interpreters,
+        starts, Builds(repository, builds, caches, config.cache_limit),
+        # Nothing of a virtual environment is the repository's own code: see venvs.py.
+        Venvs(repository, venvs, caches, config.cache_limit, base,
+              lambda python, task: described(python, task, Path(python).parent), starts),
+        device,
+        lock.DeviceLock(
+            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
+        ),
+        base, socket.gethostname(), why, listen, sandbox=config.sandbox,
+        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
+    )  # fmt: skip
+
+
+def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:
+    """Raise MachineError where no trial could run here."""
     if os.pathsep in str(repository.state_dir):
         raise MachineError(
             f"{repository.state_dir} has a {os.pathsep!r}, which PYTHONPATH cannot carry",
@@ -84,69 +130,6 @@ def set_bench(
             f"{sandbox.version() or 'none'}",
             "take it out of your configuration or the suite",
         )
-    device = gpu.resolve(config.device)
-    starts = starts_of(repository, suite, gate)
-    interpreters = interpreters_of(repository, tasks)
-    base = scrubbed(os.environ)
-    asked = expected.requests(starts, tasks, interpreters, base, commit)
-    gate.review(
-        [settings_request(config.merged), *asked],
-        texts={digest: suite.folder / name for name, digest in suite.files.items()},
-        brought=lambda: repository.has_committed([suite.folder, *config.files]),
-        tell=tell,
-    )
-    environments = {
-        task.name: environment.describe(
-            interpreters[task.name],
-            device=device,
-            threads=task.threads,
-            repo_root=repository.root,
-            permit=starts.question(task, interpreters[task.name]),
-        )
-        for task in tasks
-    }
-    kept = tuple(Cache(repository.state_dir / name) for name in CACHES)
-    child = child_copy(repository.state_dir / "child")
-    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
-    if suite_files.name != hash_of(suite.files):
-        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
-    return Bench(
-        ledger=ledger,
-        checkouts=Checkouts(repository),
-        suite=suite,
-        suite_files=suite_files,
-        child=child,
-        launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
-        environments=environments,
-        interpreters=interpreters,
-        starts=starts,
-        sandbox=config.sandbox,
-        builds=Builds(repository, kept[0], kept, config.cache_limit),
-        venvs=Venvs(
-            repository,
-            kept[1],
-            kept,
-            config.cache_limit,
-            base,
-            # Nothing of it is the repository's own code: see celedger.trial.venvs.
-            lambda python, task: environment.describe(
-                python,
-                device=device,
-                threads=task.threads,
-                repo_root=Path(python).parent,
-                permit=starts.question(task, python),
-            ),
-            starts,
-        ),
-        device=device,
-        device_lock=lock.DeviceLock(
-            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
-        ),
-        base_env=base,
-        host=socket.gethostname(),
-        why=why,
-        listen=listen,
-    )
 
 
 def starts_of(repository: Repository, suite: suites.Suite, gate: Gate) -> Starts:
@@ -205,9 +188,9 @@ def by_environment(
     """The commits that would run in the same environments, with these (by task name)."""
     groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
     for commit in commits:
-        found = bench.environments_at(commit.sha, tasks)
-        key = tuple(environment.fingerprint for environment in found.values())
-        groups.setdefault(key, (found, []))[1].append(commit)
+        environments = bench.environments_at(commit.sha, tasks)
+        key = tuple(environment.fingerprint for environment in environments.values())
+        groups.setdefault(key, (environments, []))[1].append(commit)
     return list(groups.values())
 
 
@@ -218,13 +201,13 @@ def in_turns(
     first, and so many of the first of them. One of every task after another, so that a machine
     that changes its speed meanwhile does so for all alike."""
     needs: list[Need] = []
-    rounds = [(place, 1) for place in range(seeds)]
+    rounds = [(position, 1) for position in range(seeds)]
     for number in range(2, repeats + 1):
         rounds.insert(2 * number - 3, (0, number))
-    for place, number in rounds:
+    for position, number in rounds:
         for task in tasks:
             fresh = itertools.count(max(task.seeds) + 1)
-            seed = [*task.seeds, *itertools.islice(fresh, seeds)][place]
+            seed = [*task.seeds, *itertools.islice(fresh, seeds)][position]
             if len(bench.held(commit.sha, task, seed)) < number:
                 needs.append(Need(commit, task, seed, number))
     return needs

@@ -300,13 +300,22 @@ def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def environment_changes(old: Environment | None, new: Environment | None) -> list[Difference]:
-    """Return the details that differ and that the fingerprint holds; packages by their names."""
+    """Return the details that differ and that the fingerprint holds; packages by their names, and
+    where it is known which the trials imported only these."""
+    before, after = (environment.details if environment else {} for environment in (old, new))
+    beside = [details.get(BESIDE) for details in (before, after)]
+    lists = [b["imported"] for b in beside if isinstance(b, Mapping) and "imported" in b]
+    imported = {f"packages.{name}" for names in lists for name in names}
+
+    def counts(key: str) -> bool:
+        return not imported or not key.startswith("packages.") or key in imported
+
     a, b = (
-        {k: v for k, v in flat(x.details if x else {}).items() if not k.startswith(BESIDE)}
-        for x in (old, new)
+        {k: v for k, v in flat(details).items() if not k.startswith(BESIDE)}
+        for details in (before, after)
     )
     return [
         (key.removeprefix("packages."), a.get(key), b.get(key))
         for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key)
+        if a.get(key) != b.get(key) and counts(key)
     ]

@@ -287,6 +287,7 @@ for epoch in range(200):
 def test_a_full_disk_stops_the_trial_and_is_not_held_against_the_commit(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=4m") as disk:
         suite = SUITE.replace("--seed {seed}", "").replace("[0, 1]", "[0]")
+        suite = suite.replace("[suite]\n", '[suite]\npass_env = ["DISK"]\n')
         project = make_project(tmp_path / "project", suite, {"fit.py": FILLING})
         project.history([1.0])
         (disk / "greedy").touch()

@@ -17,6 +17,7 @@ from conftest import Project, make_project
 
 SUITE = """\
 [suite]
+pass_env = ["WAIT"]
 name = "tiny"
 [metrics.val_loss]
 direction = "lower"

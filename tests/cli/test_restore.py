@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import Project, git, make_project, matrix_after
+from conftest import SUITE, Project, git, make_project, matrix_after
 
 EPOCHS = 12
 # A training that does something to the ledger when it has reported a third of its epochs.
@@ -33,7 +33,11 @@ for epoch in range({EPOCHS}):
 @pytest.fixture
 def measured(tmp_path: Path) -> Project:
     """Three commits, the first two of them measured."""
-    project = make_project(tmp_path / "project", scripts={"fit.py": HARMFUL})
+    project = make_project(
+        tmp_path / "project",
+        SUITE.replace("[suite]\n", '[suite]\npass_env = ["HARM"]\n'),
+        {"fit.py": HARMFUL},
+    )
     project.history([1.0, 1.2, 1.4])
     for commit in ("HEAD~2", "HEAD~1"):
         assert project.run("run", commit).status in (0, 1)

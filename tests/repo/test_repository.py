@@ -234,7 +234,6 @@ def test_a_shallow_clone_says_how_to_go_deeper(tmp_path: Path, git: Git) -> None
     ids = create(tmp_path / "r", LINE)
     git(tmp_path, "clone", "-q", "--depth=2", f"file://{tmp_path}/r", "s")
     shallow = Repository.open(tmp_path / "s")
-    assert shallow.is_shallow() and not Repository.open(tmp_path / "r").is_shallow()
     with pytest.raises(UnknownRevision, match="--unshallow"):
         shallow.history(ids["a"], "HEAD")
     git(tmp_path / "s", "fetch", "-q", "--depth=1", "origin", ids["b"])

@@ -29,6 +29,7 @@ time.sleep(600)
 SUITE = """\
 [suite]
 name = "tiny"
+pass_env = ["MARK"]
 [metrics.val_loss]
 direction = "lower"
 [[task]]

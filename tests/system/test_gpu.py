@@ -1,5 +1,5 @@
 """The reading of NVML against a double with pynvml's own signatures and habits: errors for what
-is not supported, bytes for text in old versions, None for memory that is not told."""
+is not supported, None for memory that is not told."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class FakeNvml(types.ModuleType):
 
     NVMLError = NVMLError
 
-    def __init__(self, *, old: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__("pynvml")
-        self.old = old
         self.running: list[tuple[int, int | None]] = []
         self.drawing: list[tuple[int, int | None]] = []
         self.values: dict[str, Any] = {
@@ -43,9 +42,6 @@ class FakeNvml(types.ModuleType):
             "nvmlDeviceGetCurrentClocksEventReasons": 0,
             "nvmlSystemGetCudaDriverVersion_v2": 12040,
         }
-
-    def _text(self, text: str) -> str | bytes:
-        return text.encode() if self.old else text
 
     def nvmlInit(self) -> None:  # noqa: N802
         if "nvmlInit" in self.values:
@@ -62,14 +58,14 @@ class FakeNvml(types.ModuleType):
             return 2
         raise NVMLError("Not Found")
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str | bytes:  # noqa: N802
-        return self._text(["GPU-aaaa-0", "GPU-bbbb-1", "MIG-abc"][handle])
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return ["GPU-aaaa-0", "GPU-bbbb-1", "MIG-abc"][handle]
 
-    def nvmlDeviceGetName(self, handle: int) -> str | bytes:  # noqa: N802
-        return self._text("NVIDIA H200")
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
+        return "NVIDIA H200"
 
-    def nvmlSystemGetDriverVersion(self) -> str | bytes:  # noqa: N802
-        return self._text("550.54")
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "550.54"
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
         return [types.SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self.running]
@@ -100,8 +96,8 @@ class FakeNvml(types.ModuleType):
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeNvml]:
-    fake = FakeNvml(old=getattr(request, "param", False))
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu._nvml.cache_clear()
@@ -109,8 +105,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
     gpu._nvml.cache_clear()
 
 
-@pytest.mark.parametrize("nvml", [False, True], ids=["str", "bytes"], indirect=True)
-def test_devices_are_described_by_new_and_old_pynvml(nvml: FakeNvml) -> None:
+def test_devices_are_described(nvml: FakeNvml) -> None:
     first, second = gpu.gpus()
     assert (first.uuid, second.uuid) == ("GPU-aaaa-0", "GPU-bbbb-1")
     assert (first.name, first.memory) == ("NVIDIA H200", 80 << 30)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from io import BytesIO
@@ -15,7 +16,7 @@ import pytest
 from conftest import Project, git, make_project, matrix_after
 
 from celedger.ledger import Ledger
-from celedger.trial.venvs import install_lines
+from celedger.trial.venvs import install_lines, install_variables, python_of
 
 SUITE = """\
 [suite]
@@ -155,18 +156,16 @@ def test_a_file_of_the_commit_is_never_overwritten_by_a_kept_one(native: Project
     assert builds(native) == 2, done.err  # its own build decides what becomes of the file
 
 
-def test_a_failure_is_remembered_by_content_and_asked_again_by_force(native: Project) -> None:
+def test_a_failure_is_remembered_by_content_within_a_command(native: Project) -> None:
     count = native.root.parent / "count"
     script = f"echo built >>{count}\nfalse\n"
     one = native.commit("break", {"build.sh": script})
     two = native.commit("unrelated", {"notes": "1"})
-    assert native.run("run", one).status == 125
-    said = native.run("run", two)
-    assert said.status == 125
+    first = git(native.root, "rev-parse", "HEAD~2")
+    done = native.run("run", f"{first}..{two}")
+    assert done.status == 125
     assert builds(native) == 1
-    assert one[:10] in said.out + said.err
-    assert native.run("run", two, "--force").status == 125
-    assert builds(native) == 2
+    assert f"so at {one[:10]}" in done.out + done.err
 
 
 def test_a_build_that_was_killed_is_not_remembered(native: Project) -> None:
@@ -234,18 +233,6 @@ log(epoch=0, val_loss=tinypackage.LEVEL + model.EXTRA)
 REQUIREMENTS = "--no-index\n--find-links wheels\ntinypackage=={}\n"
 
 
-@pytest.fixture
-def with_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the uv of the tests' own environment on the path, and nothing else of it."""
-    found = shutil.which(
-        "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    )
-    assert found is not None
-    (tmp_path / "uv").mkdir()
-    (tmp_path / "uv" / "uv").symlink_to(found)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'uv'}{os.pathsep}{os.environ['PATH']}")
-
-
 def wheel(level: int) -> bytes:
     """A package of one module, as a wheel."""
     name, out = "tinypackage", BytesIO()
@@ -265,7 +252,6 @@ def wheel(level: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.usefixtures("with_uv")
 def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regression(
     tmp_path: Path,
 ) -> None:
@@ -317,24 +303,21 @@ def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regressio
     assert losses(project)[sha][-1] == (2.5 if level == 2 else 1.0)
 
 
-@pytest.mark.parametrize("tool", matrix_after(1, ["uv", "pip"]))
+@pytest.mark.matrix
+@pytest.mark.parametrize("tool", ["uv", "pip"])
 def test_an_environment_is_made_with_uv_where_it_is_there(
-    tmp_path: Path, tool: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if tool == "uv":
-        request.getfixturevalue("with_uv")
-    else:
-        monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    project = make_project(tmp_path / "locked", VENV_SUITE, {"fit.py": VENV_FIT})
-    (project.root / "wheels").mkdir()
-    (project.root / "wheels" / "tinypackage-1-py3-none-any.whl").write_bytes(wheel(1))
-    files = {"requirements.txt": REQUIREMENTS.format(1), "model.py": "EXTRA = 0\n"}
-    sha = project.commit("one", files)
-    done = project.run("run", sha)
-    assert done.status == 0, done.out + done.err
-    assert losses(project) == {sha: [1.0, 1.0]}
-    (made,) = (project.root / ".git" / "celedger" / "venvs").glob("*/venv/pyvenv.cfg")
-    assert ("uv = " in made.read_text()) == (tool == "uv")
+    if tool == "pip":
+        monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "tinypackage-1-py3-none-any.whl").write_bytes(wheel(1))
+    (tmp_path / "requirements.txt").write_text(REQUIREMENTS.format(1))
+    env = install_variables(os.environ)
+    for line in install_lines(tmp_path, sys.executable, ["requirements.txt"], env):
+        subprocess.run(line, cwd=tmp_path, env=env, check=True, capture_output=True)
+    subprocess.run([python_of(tmp_path), "-c", "import tinypackage"], check=True)
+    assert ("uv = " in (tmp_path / "venv" / "pyvenv.cfg").read_text()) == (tool == "uv")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from celedger.ledger import Ledger
 from tests.conftest import SUITE, Project, make_project
 
 ONE_SEED = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
@@ -60,21 +61,34 @@ def test_what_a_build_writes_beside_the_script_is_its_commits(tmp_path: Path) ->
 
 
 @linux
-def test_other_variables_of_the_user_are_another_training_and_a_terminal_is_not(
-    tmp_path: Path,
-) -> None:
-    script = LOG + "import os\nlog(epoch=0, val_loss=float(os.environ['WIDTH']))\n"
-    project = make_project(tmp_path / "p", ONE_SEED, {"fit.py": script})
+def test_a_training_gets_listed_variables_and_those_alone_count(tmp_path: Path) -> None:
+    script = LOG + (
+        "import os\n"
+        "assert not [n for n in os.environ if 'SECRET' in n or n in ('HF_TOKEN', 'TERM')]\n"
+        "log(epoch=0, val_loss=float(os.environ['WIDTH']))\n"
+    )
+    suite = ONE_SEED.replace('name = "tiny"\n', 'name = "tiny"\npass_env = ["WIDTH", "MY_*"]\n')
+    project = make_project(tmp_path / "p", suite, {"fit.py": script})
     project.commit("one", {"README": "1"})
     path = f"/usr/lib/git-core:{os.environ['PATH']}"  # as in a hook
-    env = {"WIDTH": "1", "TERM": "xterm", "PATH": path, "GITHEAD_1f": "topic"}
+    env = {"WIDTH": "1", "TERM": "xterm", "PATH": path, "SECRET": "1", "HF_TOKEN": "1"}
     assert project.run("run", "HEAD", env=env).status == 0
     project.commit("two", {"README": "2"})
-    project.run("run", "HEAD", env={"WIDTH": "1", "TERM": "dumb", "SSH_TTY": "/dev/pts/1"})
+    project.run("run", "HEAD", env={"WIDTH": "1", "TERM": "dumb", "MY_SECRET": "2"})
     assert values(project) == [(1.0, True)]
     project.commit("three", {"README": "3"})
     project.run("run", "HEAD", env={"WIDTH": "2"})
     assert values(project) == [(2.0, False)]
+    said = project.run("diff", "HEAD~1..HEAD").out
+    assert "WIDTH" in said  # a setting of the environment, of which the ledger has a hash
+    project.run("run", "HEAD", env={"WIDTH": "2", "OMP_WAIT_POLICY": "active"})
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        details = ledger.environment(ledger.trials()[-1].trial.environment).details
+    assert details["variables"] == {
+        "OMP_WAIT_POLICY": "active",
+        "WIDTH": details["variables"]["WIDTH"],
+    }
+    assert details["variables"]["WIDTH"] != "2"
 
 
 @linux

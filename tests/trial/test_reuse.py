@@ -22,7 +22,7 @@ from celedger import suite as suites
 from celedger.bisection.classes import UNLIKELY, classify
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
-from celedger.repo import Repository, scrubbed
+from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.suite import load
 from celedger.system import process, reads
@@ -117,31 +117,6 @@ def test_every_path_that_a_training_names_is_seen(tree: Path, code: str, named: 
     assert not untouched & (inside.opened | inside.looked)
 
 
-SOCKETS = """\
-import socket as s
-name = s.socket(s.AF_UNIX, s.SOCK_DGRAM)
-try: {}
-except OSError: pass
-"""
-
-
-@linux
-@pytest.mark.parametrize(
-    ("code", "named"),
-    [
-        ("name.bind('data/c')", b"data/c"),
-        ("name.connect('latest/a.txt')", b"data/a.txt"),
-        ("name.bind('data/' + 'c' * 102)", b"data/" + b"c" * 102),
-        ("name.bind('\\0data/c'); name.bind('')", b""),
-        ("s.socketpair()[0].send(b'x'); s.socket().connect(('127.0.0.1', 9))", b""),
-    ],
-)
-def test_a_socket_that_is_a_file_is_named(tree: Path, code: str, named: bytes) -> None:
-    observed = observe(tree, SOCKETS.format(code))
-    assert not observed.unknown
-    assert observed.split(tree)[0].looked - {b"", b"latest"} == {named} - {b""}
-
-
 @linux
 def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) -> None:
     (tree / "tool").write_text("#!./sh\ncat data/b.txt\n")
@@ -159,7 +134,7 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
 def test_what_too_many_paths_are_named_by_is_not_known(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = reads.Record(str(tree))
+    record = reads.Record([str(tree)], [])
     record.opened.update(b"%d" % i for i in range(9))
     record.looked.update(b"%d" % i for i in range(3, 12))
     for most, known in ((12, True), (11, False)):
@@ -183,7 +158,6 @@ def test_a_tree_that_is_moved_has_an_unknown_footprint(tree: Path) -> None:
     ("call", "why"),
     [
         ("437, -100, b'data/a.txt', struct.pack('QQQ', 0, 0, 0x10), 24", "openat2"),
-        ("437, -100, b'data/a.txt', struct.pack('QQQ', 0, 0, 8), 24", ""),
         ("600", "600"),
         ("166 if os.uname().machine == 'x86_64' else 39, b'/none', 0", "without being seen"),
         ("308 if os.uname().machine == 'x86_64' else 268, -1, 0", "without being seen"),
@@ -193,7 +167,7 @@ def test_a_call_that_hides_what_is_read_makes_a_footprint_unknown(
     tree: Path, call: str, why: str
 ) -> None:
     observed = observe(tree, f"import ctypes, os, struct; ctypes.CDLL(None).syscall({call})")
-    assert (why in observed.unknown) and bool(why) == bool(observed.unknown)
+    assert why in observed.unknown
 
 
 @linux
@@ -485,9 +459,11 @@ def test_a_result_is_reused_only_where_the_same_is_installed(project: Project) -
     task = load(project.root / "suites" / "tiny").tasks[0]
     with Ledger.open(project.root / "ledger.db") as ledger:
         (record,) = ledger.trials(commit=sha)
-        same = fingerprint(scrubbed(os.environ))
+        same = fingerprint(os.environ, task)
         for installed, agree in (("", 1), ("others", 0)):
-            reuse = Reuse(ledger, repository, project.root, same, lambda *_, key=installed: key)
+            reuse = Reuse(
+                ledger, repository, project.root, lambda _: same, lambda *_, key=installed: key
+            )  # fmt: skip
             found = reuse.agreeing([repository.resolve(sha)], task, record.trial.environment)
             assert len(found[sha]) == agree
 

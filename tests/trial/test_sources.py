@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from celedger.model import EpochReport
 from celedger.trial import sources
 from celedger.trial.eventfiles import EventFiles, event
-from celedger.trial.printed import Printed
+from celedger.trial.sources import Printed
 
 
 def said(path: Path, text: str, *patterns: str) -> list[tuple[int, dict[str, float]]]:

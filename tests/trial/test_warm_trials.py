@@ -33,13 +33,16 @@ def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
     project.commit("plain", {"model.py": MODEL})
     own = "from decimal import Decimal\nFraction = lambda a, b: a / b\n"
     shadowing = project.commit("its own fractions", {"fractions.py": own})
-    for commit in ("HEAD~1", "HEAD"):
-        project.run("run", commit)
+    assert "starts cold" not in project.run("run", "HEAD~1").err
+    said = project.run("run", "HEAD").err
+    assert "celedger: fit starts cold: fractions.py in 0 stands before the preloaded" in said
+    assert said.count("starts cold") == 1
     found = trials(project.root)
     assert len(found) == 4
     for record in found:
         assert record.ok and record.epochs == 3
         cold = record.trial.commit == shadowing
+        assert ("peak_rss" in record.summaries) is not cold
         assert ("duration" in record.summaries, "warm_duration" in record.summaries) == (
             cold, not cold,
         )  # fmt: skip
@@ -55,5 +58,3 @@ def test_a_failing_warm_trial_says_why(tmp_path: Path) -> None:
         assert record.outcome is not None and record.outcome.kind is OutcomeKind.FAILED
         assert record.outcome.message == "exit status 1: RuntimeError: no model today"
         assert "warm_duration" in record.summaries
-        log = (project.root / record.outcome.log).read_text()
-        assert "launcher" not in log and "starting.py" not in log

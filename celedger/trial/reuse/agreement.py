@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from celedger.model import Footprint
-from celedger.repo.differences import FOLDER, NOTHING, SUBMODULE, Change, Differences, Entry
+from celedger.repo.differences import FOLDER, NOTHING, SUBMODULE, Differences, TreeChange, TreeEntry
 from celedger.repo.filters import ATTRIBUTES, attributes_above
 
 
@@ -49,7 +49,7 @@ class Agreement:
             )
         return {tree: self._sums[tree] for tree in trees}
 
-    def touching(self, one: str, other: str) -> list[Change]:
+    def touching(self, one: str, other: str) -> list[TreeChange]:
         """Return the differences between two trees that count, the inputs of a build left out."""
         return [
             change
@@ -57,7 +57,7 @@ class Agreement:
             if self._weight(change.path, change.new) != self._weight(change.path, change.old)
         ]
 
-    def _weight(self, path: bytes, entry: Entry, matched: Collection[bytes] = ()) -> int:
+    def _weight(self, path: bytes, entry: TreeEntry, matched: Collection[bytes] = ()) -> int:
         """Return what of an entry counts as a hash of 256 bits, 0 for nothing."""
         folder, _, name = path.rpartition(b"/")
         if entry.mode == NOTHING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from pathlib import Path
 @dataclass
 class NamedPaths:
     """Absolute paths. `unknown` says why they are not known; `since` is when the trial began, in
-    Unix seconds."""
+    Unix seconds. `packages` are the distributions that it imported."""
 
     opened: set[bytes] = field(default_factory=set)
     looked: set[bytes] = field(default_factory=set)
+    packages: frozenset[str] = frozenset()
     unknown: str = ""
     began: bool = False
     since: float = field(default_factory=time.time)
@@ -33,6 +35,13 @@ class NamedPaths:
         self.unknown = self.unknown or unknown
         self.opened |= opened
         self.looked |= looked
+
+    def modules(self, folders: Iterable[str]) -> set[str]:
+        """Return the top-level modules that were opened of folders of packages."""
+        tops = tuple(os.fsencode(os.path.realpath(folder)) + b"/" for folder in folders)
+        inside = (path[len(top) :] for path in self.opened for top in tops if path.startswith(top))
+        names = (os.fsdecode(name).split("/")[0] for name in inside)
+        return {n.partition(".")[0] for n in names if not n.endswith((".dist-info", ".egg-info"))}
 
     def split(self, tree: Path) -> tuple[NamedPaths, NamedPaths]:
         """Return what lies in the tree, relative to it, and all that does not."""

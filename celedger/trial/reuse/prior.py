@@ -45,11 +45,11 @@ class SyntaxTrees:
         )  # fmt: skip
         texts = self._differences.texts(blobs, _MOST)
         self._digests |= {blob: _digest(text) for blob, text in texts.items()}
-        known = self._digests
+        digests = self._digests
         return {
             both
             for both, rows in sources.items()
-            if all(old in known and known[old] == known.get(new) for old, new in rows)
+            if all(old in digests and digests[old] == digests.get(new) for old, new in rows)
         }
 
 

@@ -20,23 +20,25 @@ from celedger.trial.reuse.named import NamedPaths
 from celedger.trial.reuse.prior import SyntaxTrees
 
 # Raise it whenever a footprint may lack what it should name: those of other rules are not used.
-RULES = "9"
+RULES = "10"
+
+PACKAGE = b"//"  # before a distribution's name among the paths of a footprint: no tree has such
 
 Key = tuple[str, int]  # what lies beside a commit's tree, and the sum of its tree
 
 
 class Reuse:
     """The results of one ledger, for the commits of one repository. `child` is the folder of
-    celedger's own that trainings import. `variables` tells the user's environment variables from
-    others, `installed` the virtual environment in which a task runs at a commit (by hash), "" for
-    none."""
+    celedger's own that trainings import. `variables` tells the user's variables that a task gets
+    from others, `installed` the virtual environment in which a task runs at a commit (by hash), ""
+    for none."""
 
     def __init__(
         self,
         ledger: Ledger,
         repository: Repository,
         child: Path,
-        variables: str,
+        variables: Callable[[Task], str],
         installed: Callable[[str, Task], str],
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
@@ -60,7 +62,7 @@ class Reuse:
                 unknown = unknown or "its build declares no inputs"
             if beside.opened or beside.looked:
                 places = (journal.out_path, journal.log_path, journal.path)
-                own = (*(place(self._ledger, ulid) for place in places), self._child)
+                own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
                 found = outside.judge(
                     self._repository, self.beside, beside, commit.tree,
                     journal.own_folder(self._ledger), own,
@@ -69,11 +71,18 @@ class Reuse:
                 inside.opened |= found.opened
                 inside.looked |= found.looked
             paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
-            unknown = unknown or self._filtered(commit, paths, inside.looked)
+            names = {checkout.filtered.get(os.fsdecode(path), "") for path in paths} - {""}
+            if filters.LFS in names:  # it reads one file of the tree
+                inside.looked.add(filters.LFS_CONFIG.encode())
+            if others := sorted(names - {filters.LFS}):
+                unknown = unknown or f"its files pass through the filter {others[0]}"
             if checkout.manner != self._manner:
                 unknown = unknown or "how git writes files was changed meanwhile"
+            imported = {PACKAGE + os.fsencode(name) for name in named.packages}
             footprint = Footprint(
-                tuple(sorted(inside.opened)), tuple(sorted(inside.looked - inside.opened)), inputs
+                tuple(sorted(inside.opened | imported)),
+                tuple(sorted(inside.looked - inside.opened)),
+                inputs,
             )
         except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
             unknown = unknown or str(error) or type(error).__name__
@@ -83,16 +92,6 @@ class Reuse:
             self._ledger.record_footprint(ulid, footprint, self._surroundings(commit, task))
         return file
 
-    def _filtered(self, commit: Commit, paths: set[bytes], looked: set[bytes]) -> str:
-        """Return why it is not known what git's filters wrote, "" where it is: of Git LFS's, by the
-        one file of the tree that it reads, which is added to what was looked at."""
-        configured = filters.configured(self._repository)
-        names = filters.applied(self._repository, commit.tree, paths, configured)
-        if filters.LFS in names:
-            looked.add(filters.LFS_CONFIG.encode())
-        others = sorted(names - {filters.LFS})
-        return f"its files pass through the filter {others[0]}" if others else ""
-
     @cached_property
     def _manner(self) -> str:
         return filters.manner(self._repository)
@@ -101,7 +100,9 @@ class Reuse:
         """Return what beside a tree decides what a training reads: one blob is different files
         where git is told to write it otherwise, and an environment's fingerprint has neither the
         user's variables nor what is in packages but their versions."""
-        words = (RULES, self._manner, self._variables, self._installed(commit.sha, task))
+        words = (
+            RULES, self._manner, self._variables(task), self._installed(commit.sha, task)
+        )  # fmt: skip
         return ":".join(words)
 
     def agreeing(
