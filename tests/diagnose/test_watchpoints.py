@@ -35,7 +35,7 @@ FAULTS = {
 }
 HEALTHY = (
     "healthy", "frozen", "zero_branches", "sparse", "whole_data", "masked", "falling_rate",
-    "bias_before_norm",
+    "bias_before_norm", "bert",
 )  # fmt: skip
 
 
