@@ -29,7 +29,7 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
         head = f"{name}, seed {report.seed}: {result}; {count(training.length, 'step')}, "
         head += f"{len(training.steps)} looked at"
         if len(report.trainings) > 1:
-            head += f", training {position} of {len(report.trainings)}"
+            head += f", {training.rank or f'training {position} of {len(report.trainings)}'}"
         lines += [head, ""]
         for finding in judged.findings:
             lines += [*_finding(finding, width), ""]
@@ -113,6 +113,7 @@ def watch_json(report: WatchReport) -> dict[str, Json]:
 
 def _training_json(judged: JudgedTraining) -> dict[str, object]:
     return {
+        "rank": judged.training.rank or None,
         "steps": judged.training.length,
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,

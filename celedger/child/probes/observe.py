@@ -261,7 +261,10 @@ class Observer:
             return
         self.started = True
         self.unhook()
-        self.probe.out = _own_folder()
+        rank, world = _rank()
+        self.probe.out = _own_folder(rank, world)
+        if world > 1:
+            guarded(self.probe.write, "rank", rank=rank, world=world)
         guarded(self.probe.starts)
         guarded(self.hook)
 
@@ -347,14 +350,18 @@ def _overrides(kind: type, name: str) -> bool:
     return getattr(kind, name) is not getattr(Probe, name)
 
 
-def _own_folder() -> Path:
-    """A numbered folder of CELEDGER_PROBE_OUT for each process that trains: by their start, and the
-    ranks of one distributed training in their order."""
-    root = Path(os.environ["CELEDGER_PROBE_OUT"])
+def _rank() -> tuple[int, int]:
+    """Return the rank of this process in a distributed training, and how many there are."""
     try:
-        rank, world = int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
+        return int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
     except (KeyError, ValueError):
-        rank, world = 0, 1
+        return 0, 1
+
+
+def _own_folder(rank: int, world: int) -> Path:
+    """Return a numbered folder of CELEDGER_PROBE_OUT for each process that trains: by their start,
+    and the ranks of one distributed training in their order."""
+    root = Path(os.environ["CELEDGER_PROBE_OUT"])
     for number in itertools.count(rank, world):
         try:
             (root / str(number)).mkdir()

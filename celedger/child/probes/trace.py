@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
 _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
-_TIMELESS = ("site", "start", "module", "init", "draw")  # events that belong to no step
+_TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
