@@ -72,8 +72,8 @@ def explain(
     if output is not None:
         check_suffix(output)
     limits = ExplainLimits(steps=steps, operators=operators)
-    names = [task] if task is not None else []
-    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as session:
+    tasks = [task] if task is not None else []
+    with diagnosing(context.obj, "explain", suite=suite, tasks=tasks, device=device) as session:
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
         tree = session.bench.tree
         if json:

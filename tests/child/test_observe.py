@@ -156,6 +156,7 @@ for factor in (1.0, float("inf"), 1.0):
     assert stepped == [["stepped", 0, False], ["stepped", 1, True], ["stepped", 2, False]]
 
 
+@pytest.mark.matrix
 def test_a_first_step_with_a_closure_begins_after_its_first_evaluation(
     home: Path, tmp_path: Path
 ) -> None:
