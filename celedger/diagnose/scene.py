@@ -56,9 +56,13 @@ class Scene:
             self.old = c.a.modules.get(self.owner)
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
+        # Without modules, step 0 is seen from its backward pass on; the calls of step 1 are alike.
+        borrowed = self.step == 0 and self.part in ("loss", "backward") and not any(self.calls)
+        if borrowed:
+            self.calls = _calls_of_step(c.a, 1), _calls_of_step(c.b, 1)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
         # The first call of either side with a result that the other side never has.
-        self.first_calls = self._first_calls()
+        self.first_calls = (None, None) if borrowed else self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
         self.call = y.call if y is not None else ""  # side b's, with its arguments
@@ -100,11 +104,10 @@ class Scene:
 
     def _calls(self, trace: Trace) -> list[Event]:
         """Return the calls of a side that are compared."""
-        calls = list(trace.of("call"))
         if self.part == "report":
-            return [e for e in calls if e.evaluation and e.path is None]
+            return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
-            return [e for e in calls if e.step == self.step and not e.evaluation]
+            return _calls_of_step(trace, self.step)
         if self.part in ("forward", "loss"):
             number, event = (0, self.a) if trace is self.c.a else (1, self.b)
             calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
@@ -116,8 +119,7 @@ class Scene:
         step = max(self.step, 1)
         enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
         end = next(enters, len(trace.events))
-        calls = [e for e in calls if e.step == step and not e.evaluation and e.path is None]
-        return [e for e in calls if e.order < end]
+        return [e for e in _calls_of_step(trace, step) if e.path is None and e.order < end]
 
     def _first_calls(self) -> tuple[Event | None, Event | None]:
         if self.part in ("backward", "gradients"):
@@ -303,6 +305,10 @@ class Scene:
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))
         return places
+
+
+def _calls_of_step(trace: Trace, step: int) -> list[Event]:
+    return [e for e in trace.of("call") if e.step == step and not e.evaluation]
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
