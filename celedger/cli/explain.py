@@ -66,22 +66,25 @@ def explain(
     """
     from celedger.diagnose.explain import ExplainLimits
     from celedger.views import export
-    from celedger.views.explain import explanation_text, explanations_json
+    from celedger.views.explain import explanations_json, explanations_text
     from celedger.views.picture import check_suffix
 
     if output is not None:
         check_suffix(output)
-    limits = ExplainLimits(steps=steps, operators=operators)
-    tasks = [task] if task is not None else []
-    with diagnosing(context.obj, "explain", suite=suite, tasks=tasks, device=device) as session:
+    limits = ExplainLimits(steps, operators)
+    names = [] if task is None else [task]
+    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as session:
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
-        tree = session.bench.tree
         if json:
-            print(export.dumps(explanations_json(answers, tree)), flush=True)
+            print(export.dumps(explanations_json(answers, session.bench.tree)), flush=True)
         elif answers:
-            print("\n\n".join(explanation_text(one, tree, options.width()) for one in answers))
+            print(explanations_text(answers, session.bench.tree, options.width()))
         if output is not None:
             _draw(answers, output)
+    return _status(answers, refused)
+
+
+def _status(answers: Sequence[Explanation], refused: int) -> int:
     if any(one.verdict == "difference" for one in answers):
         return Status.BAD
     return Status.CANNOT_JUDGE if refused or not answers else Status.GOOD

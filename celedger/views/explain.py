@@ -25,6 +25,10 @@ _NOTHING = {
 }
 
 
+def explanations_text(answers: Sequence[Explanation], tree: Path, width: int) -> str:
+    return "\n\n".join(explanation_text(answer, tree, width) for answer in answers)
+
+
 def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
     """Return the paste-ready answer. `tree` is the folder in which the trainings ran."""
     between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -262,11 +262,6 @@ class Seen:
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def like(value: Any, items: Iterable[Any]) -> Any:
-    """A list or tuple of the same type; named tuples do not take their fields as one argument."""
-    return value._make(items) if hasattr(value, "_make") else type(value)(items)
 
 
 def _size(args: Any) -> int:
