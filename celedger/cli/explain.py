@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -66,37 +66,42 @@ def explain(
     """
     from celedger.diagnose.explain import ExplainLimits
     from celedger.views import document
-    from celedger.views.explain import explanation_text, explanations_json
+    from celedger.views.explain import explanations_json, explanations_text
     from celedger.views.picture import check_suffix
 
     if output is not None:
         check_suffix(output)
-    limits = ExplainLimits(steps=steps, operators=operators)
-    names = [task] if task is not None else []
-    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as looking:
-        found, refused = _explain_all(looking, revision, a or [], b or [], seed, limits, watch)
-        tree = looking.bench.tree
+    limits = ExplainLimits(steps, operators)
+    names = [] if task is None else [task]
+    with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as session:
+        answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
         if json:
-            print(document.dumps(explanations_json(found, tree)), flush=True)
-        elif found:
-            print("\n\n".join(explanation_text(one, tree, options.width()) for one in found))
-        if output is not None and (drawn := next((one for one in found if one.layers), None)):
-            from celedger.views.depth import depth_figure
-
-            note(f"plot: {depth_figure(drawn, output)}")
-        elif output is not None:
-            note("celedger: no plot: no module's output differs")
-    return status(found, refused)
+            print(document.dumps(explanations_json(answers, session.bench.tree)), flush=True)
+        elif answers:
+            print(explanations_text(answers, session.bench.tree, options.width()))
+        if output is not None:
+            _draw(answers, output)
+    return _status(answers, refused)
 
 
-def status(found: Sequence[Explanation], refused: int) -> int:
-    if any(one.verdict == "difference" for one in found):
+def _status(answers: Sequence[Explanation], refused: int) -> int:
+    if any(one.verdict == "difference" for one in answers):
         return Status.BAD
-    return Status.CANNOT_JUDGE if refused or not found else Status.GOOD
+    return Status.CANNOT_JUDGE if refused or not answers else Status.GOOD
+
+
+def _draw(answers: Sequence[Explanation], output: Path) -> None:
+    from celedger.views.depth import depth_figure
+
+    layered = next((one for one in answers if one.layers), None)
+    if layered is None:
+        note("celedger: no plot: no module's output differs")
+    else:
+        note(f"plot: {depth_figure(layered, output)}")
 
 
 def _explain_all(
-    looking: Looking,
+    session: Looking,
     revision: str,
     a: list[str],
     b: list[str],
@@ -104,31 +109,31 @@ def _explain_all(
     limits: ExplainLimits,
     watch: bool,
 ) -> tuple[list[Explanation], int]:
-    """What was found for each task, and how many could not be judged."""
+    """Explain each task; return the answers, and how many tasks could not be judged."""
     from celedger.diagnose.explain import Desk, with_watchpoints
     from celedger.diagnose.explain import explain as ask
 
-    found, refused = [], 0
-    for task in looking.tasks:
-        desk = Desk(looking.bench, task, looking.folder, seed=seed, limits=limits, say=note)
+    answers, refused = [], 0
+    for task in session.tasks:
+        desk = Desk(session.bench, task, session.folder, seed=seed, limits=limits, say=note)
         try:
-            answer = ask(desk, *sides(looking, task, revision, a, b))
-            found.append(with_watchpoints(desk, answer) if watch else answer)
+            answer = ask(desk, *sides(session, task, revision, a, b))
+            answers.append(with_watchpoints(desk, answer) if watch else answer)
         except CannotJudge as error:
-            if len(looking.tasks) == 1:
+            if len(session.tasks) == 1:
                 raise
             note(f"celedger: {error}")
             refused += 1
-    return found, refused
+    return answers, refused
 
 
 def sides(
-    looking: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
+    session: Looking, task: Task, revision: str, a: Sequence[str], b: Sequence[str]
 ) -> tuple[Side, Side]:
-    """What is compared. Raises UsageError where that makes no sense."""
+    """Return what is compared. Raises UsageError where that makes no sense."""
     from celedger.diagnose.explain import Side, variant
 
-    repository = looking.repository
+    repository = session.repository
     if ".." in revision:
         good, bad = repository.ends(revision)
         if good.sha == bad.sha and not (a or b):
@@ -146,30 +151,30 @@ def sides(
 
 
 def explained(session: Session, suite: Suite, reports: Sequence[Report]) -> Iterator[str]:
-    """After a bisect: why each first bad commit is bad, as text."""
+    """Say after a bisect why each first bad commit is bad, as text."""
     from celedger.views.explain import explanation_text
 
-    for found, tree in _culprits(session, suite, reports):
-        yield explanation_text(found, tree, options.width())
+    for answer, tree in _culprits(session, suite, reports):
+        yield explanation_text(answer, tree, options.width())
 
 
 def explained_json(session: Session, suite: Suite, reports: Sequence[Report]) -> dict[str, Json]:
-    """The same, as a key to add to what a bisect says."""
+    """Return the same, as a key to add to what a bisect says."""
     from celedger.views.explain import explanations_json
 
-    said: list[Json] = []
-    for found, tree in _culprits(session, suite, reports):
-        answer = explanations_json([found], tree)["explanations"]
-        assert isinstance(answer, list)
-        said += answer
-    return {"explanations": said}
+    records: list[Json] = []
+    for answer, tree in _culprits(session, suite, reports):
+        document = explanations_json([answer], tree)
+        records += cast("list[Json]", document["explanations"])
+    return {"explanations": records}
 
 
 def _culprits(
     session: Session, suite: Suite, reports: Sequence[Report]
 ) -> Iterator[tuple[Explanation, Path]]:
-    """Each named commit against its first parent, once a task, and the folder both ran in. What
-    cannot be explained is said on stderr: the bisect's answer stands without it."""
+    """Explain each named commit against its first parent, once a task; yield the folder that both
+    ran in, too. What cannot be explained is said on stderr: the bisect's answer stands without
+    it."""
     import tempfile
 
     from celedger.diagnose.explain import Desk, Side
@@ -177,15 +182,15 @@ def _culprits(
     from celedger.trial.workplace import choose_tasks, set_bench
 
     repository = session.repository
-    done = set()
-    for report in reports:
-        culprit = report.culprits[0] if report.status == "found" else None
-        if culprit is None or not culprit.parents or (report.task, culprit.sha) in done:
-            continue
-        done.add((report.task, culprit.sha))
+    culprits = {
+        (report.task, culprit.sha): culprit
+        for report in reports if report.status == "found"
+        for culprit in report.culprits[:1] if culprit.parents
+    }  # fmt: skip
+    for (name, _), culprit in culprits.items():
         parent = repository.commit(culprit.parents[0])
         try:
-            (task,) = choose_tasks(suite, [report.task])
+            (task,) = choose_tasks(suite, [name])
             with (
                 tempfile.TemporaryDirectory(prefix="celedger-explain-") as folder,
                 set_bench(
@@ -197,4 +202,4 @@ def _culprits(
                 sides = Side(parent.sha[:10], parent), Side(culprit.sha[:10], culprit)
                 yield ask(desk, *sides), bench.tree
         except CeledgerError as error:
-            note(f"celedger: {report.task} is not explained: {error}")
+            note(f"celedger: {name} is not explained: {error}")

@@ -146,7 +146,7 @@ CAUSES = (
             else s.new_or_gone)),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
-        and f"`{s.function}` in {s.place} is given other operands"),
+        and f"`{s.first_calls[1].name}` in {s.place} is given other operands"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
@@ -154,7 +154,7 @@ CAUSES = (
     Cause("labels", "loss", SURE, lambda s: s.labels),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
-        and f"`{s.function}` in the loss is given other values"),
+        and f"`{s.first_calls[1].name}` in the loss is given other values"),
     Cause("calls", "loss", SURE, lambda s: (s.gone or s.fresh)
         and f"the loss computes {telling(s.fresh)} where it computed {telling(s.gone)}"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),

@@ -192,7 +192,8 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     runs = _train_both(desk, a, b, exact=exact)
     left, right, c = runs.left, runs.right, runs.comparison
     steps = min(left[0].steps, right[0].steps) if right else 0
-    whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal")
+    notes = (f"compared is {c.a.rank}",) if c is not None and c.a.rank else ()
+    whole = Explanation(desk.task.name, a, b, desk.seed, steps, "equal", notes=notes)
     if runs.crash:
         crash, blamed = blame(_crash(right, runs.crash), change, desk.bench.tree, runs.files)
         steps = min((trace.steps for trace in right), default=0)
@@ -206,7 +207,7 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     if finding is None:
         error = largest_error(c)
         note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
-        return replace(whole, verdict="rounding", notes=(note,))
+        return replace(whole, verdict="rounding", notes=(*notes, note))
     return replace(whole, verdict="difference", finding=finding)
 
 
@@ -270,7 +271,8 @@ def _bit_by_bit(
         if not repeats:
             return _by_statistics(desk, whole, change, twin.front() if twin else None)
     if front is None or finding is None:
-        return replace(whole, notes=("the trainings part, at no place that was looked at",))
+        note = "the trainings part, at no place that was looked at"
+        return replace(whole, notes=(*whole.notes, note))
     if desk.limits.operators and (operator := first_operator(c, front)):
         finding = replace(finding, operator=operator)
     finding, blamed = blame(finding, change, desk.bench.tree, runs.files)

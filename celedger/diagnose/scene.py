@@ -55,7 +55,17 @@ class Scene:
         if self.owner is not None:
             self.old = c.a.modules.get(self.owner)
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
+        self.calls = self._calls(c.a), self._calls(c.b)
+        # Without modules, step 0 is seen from its backward pass on; the calls of step 1 are alike.
+        borrowed = self.step == 0 and self.part in ("loss", "backward") and not any(self.calls)
+        if borrowed:
+            self.calls = _calls_of_step(c.a, 1), _calls_of_step(c.b, 1)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
+        # The first call of either side with a result that the other side never has.
+        self.first_calls = (None, None) if borrowed else self._first_calls()
+        x, y = self.first_calls
+        self.same_function = x is not None and y is not None and x.name == y.name
+        self.call = y.call if y is not None else ""  # side b's, with its arguments
 
     def _part(self) -> str:
         a = self.a
@@ -92,57 +102,31 @@ class Scene:
 
     # --- the calls of torch's functions that lead to the place
 
-    @cached_property
-    def calls(self) -> tuple[list[Event], list[Event]]:
-        """The calls of both sides that are compared."""
-        if self.part in ("forward", "loss"):
-            left, right = self.c.calls(self.owner, self._owner_number, self.a)
-            left = [e for e in left if e.order < self.a.order]
-            return left, [e for e in right if e.order < self.b.order]
-        return self._calls_of(self.c.a), self._calls_of(self.c.b)
-
-    def _calls_of(self, trace: Trace) -> list[Event]:
-        calls = list(trace.of("call"))
+    def _calls(self, trace: Trace) -> list[Event]:
+        """Return the calls of a side that are compared."""
         if self.part == "report":
-            return [e for e in calls if e.evaluation and e.path is None]
+            return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
-            return [e for e in calls if e.step == self.step and not e.evaluation]
+            return _calls_of_step(trace, self.step)
+        if self.part in ("forward", "loss"):
+            number, event = (0, self.a) if trace is self.c.a else (1, self.b)
+            calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
+            return [e for e in calls if e.order < event.order]
         if self.part != "data":
             return []
         # What makes batches, outside of modules. The calls for step 0 were made before the trace
         # began, those for step 1 are like them.
         step = max(self.step, 1)
-        enters = (e for e in trace.of("enter") if e.step == step and not e.evaluation)
-        end = next(enters, None)
-        return [
-            e for e in calls
-            if e.step == step and not e.evaluation and e.path is None
-            and (end is None or e.order < end.order)
-        ]  # fmt: skip
+        enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
+        end = next(enters, len(trace.events))
+        return [e for e in _calls_of_step(trace, step) if e.path is None and e.order < end]
 
-    @cached_property
-    def first_calls(self) -> tuple[Event | None, Event | None]:
-        """The first call of either side with a result that the other side never has."""
+    def _first_calls(self) -> tuple[Event | None, Event | None]:
         if self.part in ("backward", "gradients"):
             return None, None
         if self.part == "forward" and (pair := novel(*self._since_equal)) != (None, None):
             return pair
         return novel(*self.calls)
-
-    @property
-    def function(self) -> str:
-        """The name of side b's first call with another result."""
-        return self.first_calls[1].name if self.first_calls[1] else ""
-
-    @property
-    def call(self) -> str:
-        """That call, with its arguments."""
-        return self.first_calls[1].call if self.first_calls[1] else ""
-
-    @property
-    def same_function(self) -> bool:
-        x, y = self.first_calls
-        return x is not None and y is not None and x.name == y.name
 
     @property
     def new_or_gone(self) -> str:
@@ -321,6 +305,10 @@ class Scene:
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))
         return places
+
+
+def _calls_of_step(trace: Trace, step: int) -> list[Event]:
+    return [e for e in trace.of("call") if e.step == step and not e.evaluation]
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:

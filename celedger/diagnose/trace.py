@@ -110,6 +110,7 @@ class Trace:
     cut: bool  # after as many steps as were asked for
     inside: Sequence[str]  # modules whose forward pass an exception left
     files: frozenset[str]  # Python files that were loaded
+    rank: str = ""  # `rank 1 of 2` of a distributed training
 
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds)
@@ -138,6 +139,12 @@ def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
             return
         if not kinds or event["k"] in kinds:
             yield event
+
+
+def rank_of(folder: Path) -> str:
+    """Return `rank 1 of 2`; empty where the process trained by itself."""
+    event = next(records(folder, "rank"), None)
+    return f"rank {event['rank']} of {event['world']}" if event is not None else ""
 
 
 def read(folder: Path) -> Trace:
@@ -170,7 +177,7 @@ def read(folder: Path) -> Trace:
                 events.append(_event(len(events), raw, values))
     return Trace(
         tuple(events), modules, tuple(pulses), sites, rows, bool(end), end.get("cut", False),
-        end.get("inside", ()), frozenset(end.get("files", ())),
+        end.get("inside", ()), frozenset(end.get("files", ())), rank_of(folder),
     )  # fmt: skip
 
 

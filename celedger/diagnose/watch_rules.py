@@ -262,7 +262,8 @@ def _layers(step: WatchedStep, training: Watched) -> list[TensorFigures]:
 
 def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     """Compare a matrix's gradient (RMS) with the largest layer's. The first step does not count:
-    a branch that begins at zero sends nothing back."""
+    a branch that begins at zero sends nothing back. Where what was computed before a layer gets a
+    gradient, nothing vanishes on the way: queries and keys of a young BERT hardly matter yet."""
 
     def places() -> Iterator[TensorPlace]:
         for step in training.steps:
@@ -270,7 +271,14 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             most = max(rows, key=lambda row: row.rms, default=None)
             if step.number == 0 or most is None or not most.rms > 0:
                 continue
+            outputs = list(dict.fromkeys(row.name for row in step.rows if row.what == "out"))
+            flow = {row.name: row.rms for row in step.rows if row.kind == "gradient"}
+            top = max(flow.values(), default=0.0)
+            reached = {name for name, rms in flow.items() if top > 0 and not beyond(rms / top)}
             for row in rows:
+                module = _owner(row.name)[0]
+                if module in outputs and reached & {*outputs[: outputs.index(module)]}:
+                    continue
                 note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
                 place = _owner(row.name, "gradient")
                 yield TensorPlace(step.number, *place, row.rms / most.rms, note)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from celedger.diagnose.trace import processes, records
+from celedger.diagnose.trace import processes, rank_of, records
 
 LOWEST = -150  # exponent of the first bin of a histogram of magnitudes, as in the probe
 FUNCTION = "-"  # where an operator ran that belongs to no module: most often the loss function
@@ -110,6 +110,7 @@ class Watched:
     losses: Sequence[tuple[int, float]]
     steps: Sequence[WatchedStep]
     counts: Mapping[str, Sequence[int]]
+    rank: str = ""  # `rank 1 of 2` of a distributed training
 
     @property
     def length(self) -> int:
@@ -130,7 +131,9 @@ def read(out: Path) -> list[Watched]:
         if steps or losses:
             last = parts[-1]
             parameters = {n: Parameter(n, **about) for n, about in last["parameters"].items()}
-            trainings.append(Watched(parameters, last["optimisers"], losses, steps, last["counts"]))
+            trainings.append(Watched(
+                parameters, last["optimisers"], losses, steps, last["counts"], rank_of(folder)
+            ))  # fmt: skip
     return trainings
 
 

@@ -20,12 +20,12 @@ _MOST = 60  # modules that have a name on the axis
 _TINY = 1e-9  # below all that any type can tell: where equal values are drawn
 
 
-def depth_figure(found: Explanation, path: Path) -> Path:
+def depth_figure(answer: Explanation, path: Path) -> Path:
     """Draws the layers. Raises MachineError where the file cannot be written."""
-    layers = [layer for layer in found.layers if not math.isnan(layer.forward)]
-    finding = found.finding
+    layers = [layer for layer in answer.layers if not math.isnan(layer.forward)]
+    finding = answer.finding
     with picture.style():
-        title = f"{found.task}: {found.a.name} against {found.b.name}, step {layers[0].step}"
+        title = f"{answer.task}: {answer.a.name} against {answer.b.name}, step {layers[0].step}"
         sheet = picture.sheet(title, 5.2, width=max(picture.WIDTH, min(18.0, 0.26 * len(layers))))
         upper, lower = sheet.subplots(2, 1, sharex=True)
         places = list(range(len(layers)))

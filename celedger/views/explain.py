@@ -25,6 +25,10 @@ _NOTHING = {
 }
 
 
+def explanations_text(answers: Sequence[Explanation], tree: Path, width: int) -> str:
+    return "\n\n".join(explanation_text(answer, tree, width) for answer in answers)
+
+
 def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
     """Return the paste-ready answer. `tree` is the folder in which the trainings ran."""
     between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
@@ -52,7 +56,7 @@ def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
         ]
         rows += [("fact", clip(fact, width - 14)) for fact in finding.facts]
         rows += [("then", _course(answer, answer.growth))] if answer.growth is not None else []
-    rows += [("watch", said) for said in _watch_rows(answer)]
+    rows += [("watch", text) for text in _watch_rows(answer)]
     rows += [("sure", _sure(answer, finding))] if finding is not None else []
     rows += [("note", note) for note in answer.notes]
     lines = [headline, *(f"  {name:<12}{text}" for name, text in rows)]

@@ -19,27 +19,24 @@ _WORTH = 0.01
 
 
 def watch_text(report: WatchReport, *, width: int = 100) -> str:
+    name = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
     lines: list[str] = []
-    for place, judged in enumerate(report.trainings, start=1):
-        several = f", training {place} of {len(report.trainings)}" * (len(report.trainings) > 1)
-        lines += [_head(report, judged) + several, ""]
+    for position, judged in enumerate(report.trainings, start=1):
+        training = judged.training
+        result = f"{count(len(judged.findings), 'watchpoint')} fired"
+        if not judged.findings:
+            result = "quiet until it failed" if report.failed else "all quiet"
+        head = f"{name}, seed {report.seed}: {result}; {count(training.length, 'step')}, "
+        head += f"{len(training.steps)} looked at"
+        if len(report.trainings) > 1:
+            head += f", {training.rank or f'training {position} of {len(report.trainings)}'}"
+        lines += [head, ""]
         for finding in judged.findings:
             lines += [*_finding(finding, width), ""]
         lines += _halves(judged, width)
     if report.failed:
         lines += wrap(f"the run did not end well: {plain(report.failed)}", width)
     return "\n".join(lines).rstrip()
-
-
-def _head(report: WatchReport, judged: JudgedTraining) -> str:
-    training = judged.training
-    said = count(len(judged.findings), "watchpoint") + " fired"
-    if not judged.findings:
-        said = "quiet until it failed" if report.failed else "all quiet"
-    return (
-        f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}, seed {report.seed}"
-        f": {said}; {count(training.length, 'step')}, {len(training.steps)} looked at"
-    )
 
 
 def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
@@ -63,35 +60,38 @@ def module(place: TensorPlace) -> str:
 
 
 def _halves(judged: JudgedTraining, width: int) -> list[str]:
+    """Say which loss scale half precision needs, where it is or would be worth a word."""
     scale, half = judged.scale, judged.training.half
     if scale.recommended is None:
         return []
     if half == "bfloat16":
-        lost = percent(scale.flushed_bfloat16, signed=False)
-        return [*_indented(f"half precision: bfloat16, which makes {lost} of the gradients zero: "
-                           "no loss scale needed", width, 0), ""]  # fmt: skip
-    if half != "float16" and scale.flushed < _WORTH:
-        return []
-    return [*_indented(_advice(scale, used=half == "float16"), width, 0), ""]
-
-
-def _advice(scale: LossScale, *, used: bool) -> str:
-    best = scale.recommended or 1.0
-    said = f"loss scale: 2^{round(math.log2(best))} = {best:.0f}" if used else (
-        f"were it trained in float16: a loss scale of 2^{round(math.log2(best))} = {best:.0f}"
-    )  # fmt: skip
-    said += f", the largest power of two that keeps every gradient finite (largest seen {number(scale.largest_gradient, significant=3)})"  # noqa: E501
-    if math.isnan(scale.flushed):
-        said += "; every gradient seen was zero"
+        text = "half precision: bfloat16, which makes "
+        text += f"{_percent(scale.flushed_bfloat16)} of the gradients zero: no loss scale needed"
+    elif half == "float16" or not scale.flushed < _WORTH:
+        text = _scale_advice(scale, scale.recommended, used=half == "float16")
     else:
-        said += f"; gradients made zero: {percent(scale.flushed, signed=False)} unscaled"
+        return []
+    return [*_indented(text, width, 0), ""]
+
+
+def _scale_advice(scale: LossScale, best: float, *, used: bool) -> str:
+    text = "loss scale: " if used else "were it trained in float16: a loss scale of "
+    text += f"2^{round(math.log2(best))} = {best:.0f}, the largest power of two that keeps every "
+    text += f"gradient finite (largest seen {number(scale.largest_gradient, significant=3)})"
+    if math.isnan(scale.flushed):
+        text += "; every gradient seen was zero"
+    else:
+        text += f"; gradients made zero: {_percent(scale.flushed)} unscaled"
         if used and scale.in_use > 1:
-            lost = percent(scale.flushed_in_use, signed=False)
-            said += f", {lost} at {scale.in_use:.0f} as trained"
-        said += f", {percent(scale.flushed_at_recommended, signed=False)} with it"
+            text += f", {_percent(scale.flushed_in_use)} at {scale.in_use:.0f} as trained"
+        text += f", {_percent(scale.flushed_at_recommended)} with it"
     if used:
-        said += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
-    return said
+        text += f". In the script: torch.amp.GradScaler(init_scale={best:.0f})"
+    return text
+
+
+def _percent(share: float) -> str:
+    return percent(share, signed=False)
 
 
 def _indented(text: str, width: int, indent: int = 2) -> list[str]:
@@ -113,6 +113,7 @@ def watch_json(report: WatchReport) -> dict[str, Json]:
 
 def _training_json(judged: JudgedTraining) -> dict[str, object]:
     return {
+        "rank": judged.training.rank or None,
         "steps": judged.training.length,
         "looked_at": [step.number for step in judged.training.steps],
         "half_precision": judged.training.half or None,

@@ -12,6 +12,7 @@ import pytest
 from conftest import UNCOMPILED
 
 from celedger.child.probes import observe
+from celedger.diagnose.trace import rank_of
 from celedger.trial.surroundings import child_copy
 
 RECORDER = """\
@@ -155,6 +156,7 @@ for factor in (1.0, float("inf"), 1.0):
     assert stepped == [["stepped", 0, False], ["stepped", 1, True], ["stepped", 2, False]]
 
 
+@pytest.mark.matrix
 def test_a_first_step_with_a_closure_begins_after_its_first_evaluation(
     home: Path, tmp_path: Path
 ) -> None:
@@ -200,8 +202,22 @@ def test_ranks_of_one_training_keep_their_order_whichever_starts_first(
     folders = []
     for rank in ("1", "0", "0", "1"):  # two launches
         monkeypatch.setenv("RANK", rank)
-        folders.append(observe._own_folder().name)
+        folders.append(observe._own_folder(*observe._rank()).name)
     assert folders == ["1", "0", "2", "3"]
+
+
+def test_a_process_of_a_distributed_training_records_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("CELEDGER_PROBE_OUT", str(tmp_path)), ("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    probe = observe.Probe({})
+    observer = observe.Observer(probe)
+    monkeypatch.setattr(observe, "_observer", observer)
+    observer._start()
+    observer.unhook()
+    probe.flush()
+    assert rank_of(tmp_path / "1") == "rank 1 of 2"
 
 
 @pytest.mark.matrix

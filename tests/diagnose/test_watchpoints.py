@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from diagnose.record_watched import RECORDED, train
 
 from celedger.child.probes.watch import looks
-from celedger.diagnose.watch import WatchpointFinding, judge, limits
+from celedger.diagnose.watch import WatchpointFinding, WatchReport, judge, limits
 from celedger.diagnose.watched import read
 from celedger.errors import UsageError
+from celedger.views.watch import watch_text
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
 
@@ -35,7 +38,7 @@ FAULTS = {
 }
 HEALTHY = (
     "healthy", "frozen", "zero_branches", "sparse", "whole_data", "masked", "falling_rate",
-    "bias_before_norm",
+    "bias_before_norm", "bert",
 )  # fmt: skip
 
 
@@ -77,6 +80,17 @@ def test_a_forward_pass_without_modules_is_not_called_finite(out: Path) -> None:
     assert note == "no module was called: the forward pass was not looked at"
 
 
+@pytest.mark.matrix
+def test_a_nan_made_by_hand_in_the_first_step_is_followed_to_its_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELEDGER_PROBE", '{"closely": [0]}')
+    train(tmp_path, ["nan_by_hand", "overflow"])
+    first = findings(tmp_path, "nan_by_hand")["overflow"].first
+    assert (first.step, first.module, first.tensor) == (0, "-", "log, forward")
+    assert "overflow" not in findings(tmp_path, "overflow")  # its first step is sound
+
+
 def test_why_a_weight_stays_is_said(out: Path) -> None:
     notes = {name: findings(out, name)["weight-unchanged"].first.note
              for name in ("rate_zero", "detached", "forgotten", "dead")}  # fmt: skip
@@ -86,6 +100,17 @@ def test_why_a_weight_stays_is_said(out: Path) -> None:
         "forgotten": "it gets gradients, and no optimiser holds it",
         "dead": "its gradient is zero",
     }
+
+
+def test_the_ranks_of_a_distributed_training_are_named(out: Path) -> None:
+    (training,) = read(out / "healthy")
+    ranks = [replace(training, rank=f"rank {number} of 2") for number in range(2)]
+    task, commit = SimpleNamespace(suite="core", name="fit"), SimpleNamespace(sha="0" * 40)
+    judged = tuple(judge(one, {}) for one in ranks)
+    text = watch_text(WatchReport(task, commit, 0, judged))  # type: ignore[arg-type]
+    assert [line.rpartition(", ")[2] for line in text.splitlines() if "looked at" in line] == [
+        "rank 0 of 2", "rank 1 of 2",
+    ]  # fmt: skip
 
 
 def test_thresholds_can_be_set_and_a_wrong_name_is_refused(out: Path) -> None:

@@ -37,8 +37,7 @@ EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event
 
 class Probe:
     """What looks at one training: a process that trains, from its first forward pass or backward
-    pass on. Override what is needed; module hooks stay off where neither `forward_begins` nor
-    `forward_ends` is overridden, and in steps that `wants` refuses.
+    pass on. Override what is needed; module hooks stay off in steps that `wants` refuses.
 
     A step ends when an optimiser has stepped, so a training with two optimisers has two steps a
     batch, and one that accumulates gradients several passes a step. Evaluation between two steps
@@ -137,9 +136,9 @@ def patch(
     setattr(owner, name, patched)
 
 
-def module_hooks(before: Any = None, after: Any = None) -> list[Any]:
+def module_hooks(before: Any, after: Any = None) -> list[Any]:
     """Register hooks of all modules: `before(module, args)`, `after(module, args, kwargs, output)`;
-    their handles. They stay silent while torch records a graph, for which nothing is computed."""
+    return their handles. They stay silent while torch records a graph: nothing is computed then."""
     from torch.nn.modules import module as modules
 
     def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -150,7 +149,7 @@ def module_hooks(before: Any = None, after: Any = None) -> list[Any]:
         if not recorded():
             guarded(after, module, args, kwargs, output)
 
-    hooks = [modules.register_module_forward_pre_hook(begins)] if before is not None else []
+    hooks = [modules.register_module_forward_pre_hook(begins)]
     if after is not None:
         hooks.append(modules.register_module_forward_hook(ends, with_kwargs=True))
     return hooks
@@ -195,16 +194,9 @@ class Observer:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.step = 0
-        self.off = False
-        self.started = False
+        self.off = self.started = self._stepped = False
         self._depth = 0  # of backward passes: checkpointing runs one inside another
-        self._stepped = False
         self._hooks: list[Any] = []
-        kind = type(probe)
-        self._wanted = {
-            "before": probe.forward_begins if _overrides(kind, "forward_begins") else None,
-            "after": probe.forward_ends if _overrides(kind, "forward_ends") else None,
-        }
 
     def install(self) -> None:
         import torch
@@ -216,7 +208,7 @@ class Observer:
         )
         optimizer.register_optimizer_step_pre_hook(self._step_begins)
         optimizer.register_optimizer_step_post_hook(self._step_ends)
-        self._hooks = module_hooks(before=self._first_forward)
+        self._hooks = module_hooks(self._first_forward)
         patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
         patch(scaler_class(), "step", before=self._scaler_begins, after=self._scaler_ends)
         os.register_at_fork(after_in_child=self.silence)  # a data loader's worker trains nothing
@@ -252,7 +244,7 @@ class Observer:
             return
         wanted = self.probe.wants(self.step)
         if wanted and not self._hooks:
-            self._hooks = module_hooks(**self._wanted)
+            self._hooks = module_hooks(self.probe.forward_begins, self.probe.forward_ends)
         elif not wanted:
             self.unhook()
 
@@ -261,7 +253,10 @@ class Observer:
             return
         self.started = True
         self.unhook()
-        self.probe.out = _own_folder()
+        rank, world = _rank()
+        self.probe.out = _own_folder(rank, world)
+        if world > 1:
+            guarded(self.probe.write, "rank", rank=rank, world=world)
         guarded(self.probe.starts)
         guarded(self.hook)
 
@@ -271,7 +266,7 @@ class Observer:
         self.probe.names.of(module)
         if torch.is_grad_enabled():
             self._start()
-            if self._hooks and self._wanted["before"]:  # torch walks the hooks of before
+            if self._hooks:  # torch walks the hooks of before
                 guarded(self.probe.forward_begins, module, args)
 
     def _backward_begins(self, *args: Any, **kwargs: Any) -> None:
@@ -343,18 +338,18 @@ def note_failure(error: Exception) -> None:
         print(text, file=sys.stderr)
 
 
-def _overrides(kind: type, name: str) -> bool:
-    return getattr(kind, name) is not getattr(Probe, name)
-
-
-def _own_folder() -> Path:
-    """A numbered folder of CELEDGER_PROBE_OUT for each process that trains: by their start, and the
-    ranks of one distributed training in their order."""
-    root = Path(os.environ["CELEDGER_PROBE_OUT"])
+def _rank() -> tuple[int, int]:
+    """Return the rank of this process in a distributed training, and how many there are."""
     try:
-        rank, world = int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
+        return int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
     except (KeyError, ValueError):
-        rank, world = 0, 1
+        return 0, 1
+
+
+def _own_folder(rank: int, world: int) -> Path:
+    """Return a numbered folder of CELEDGER_PROBE_OUT for each process that trains: by their start,
+    and the ranks of one distributed training in their order."""
+    root = Path(os.environ["CELEDGER_PROBE_OUT"])
     for number in itertools.count(rank, world):
         try:
             (root / str(number)).mkdir()

@@ -3,10 +3,9 @@ in which mode, and what becomes of gradients and statistics."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
-from celedger.child.probes.tensors import tensors
+from celedger.child.probes.tensors import content, tensors
 from celedger.child.torch_steps import dense
 
 MOST_ROWS = 50_000  # of training that are remembered
@@ -232,16 +232,17 @@ class Seen:
                 self.ranges.append((float(low), float(high), first.is_floating_point()))
 
     def _rows(self, inputs: list[Tensor]) -> set[bytes]:
-        """A hash of each row of what a module is given, of all tensors as long as the first."""
-        alike = [t.detach().cpu() for t in inputs if len(t) == len(inputs[0])]
-        digests = set()
-        for row in range(min(len(inputs[0]), MOST_ROWS)):
-            digest = hashlib.blake2b(digest_size=12)
-            for tensor in alike:
-                one = tensor[row].contiguous()  # no copy through numpy, which may be absent
-                digest.update(ctypes.string_at(one.data_ptr(), one.numel() * one.element_size()))
-            digests.add(digest.digest())
-        return digests
+        """Return a hash of each row of what a module is given, of all tensors as long as the
+        first."""
+        count = len(inputs[0])
+        parts = [content(t) for t in inputs if len(t) == count]
+        return {
+            hashlib.blake2b(
+                b"".join(p[row * len(p) // count : (row + 1) * len(p) // count] for p in parts),
+                digest_size=12,
+            ).digest()
+            for row in range(min(count, MOST_ROWS))
+        }
 
     @contextmanager
     def blanked(self, blank: bool) -> Iterator[None]:
@@ -250,7 +251,7 @@ class Seen:
         def zero(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if id(module) not in self._outer:
                 return None
-            return _zeros(args), _zeros(kwargs)
+            return tree_map_only(Tensor, torch.zeros_like, (args, kwargs))
 
         hooks = [
             m.register_forward_pre_hook(zero, with_kwargs=True)
@@ -261,21 +262,6 @@ class Seen:
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _zeros(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.zeros_like(value)
-    if isinstance(value, dict):
-        return {k: _zeros(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return like(value, (_zeros(v) for v in value))
-    return value
-
-
-def like(value: Any, items: Iterable[Any]) -> Any:
-    """A list or tuple of the same type; named tuples do not take their fields as one argument."""
-    return value._make(items) if hasattr(value, "_make") else type(value)(items)
 
 
 def _size(args: Any) -> int:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, address, data_hash, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
 _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
-_DRAWS = 5000  # calls that are kept: the weights of a thousand layers
-_DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
-_TIMELESS = ("site", "start", "module", "init", "draw")  # events that belong to no step
+_TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
@@ -296,11 +295,11 @@ class Probe(observe.Probe):
                 mean = float(loss.detach().float().mean()) if loss.numel() else None
                 self._losses.append([self.store.mark(loss), describe.simple(mean)])
             if self._recording():
-                held = sum(
+                uncleared = sum(
                     weight.grad is not None and bool(weight.grad.count_nonzero())
                     for _, root in self.names.roots() for weight in root.parameters()
                 )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=held)
+                self.write("loss", x=self._tensors(losses), held=uncleared)
         if self._recording():
             self._dispatch(True)
 
@@ -419,59 +418,6 @@ class Probe(observe.Probe):
         now, before = describe.torch_generators(), self._random
         self._random = now
         return {} if now == before else {"y": now, "z": before}
-
-
-class Origins:
-    """Where what a training begins with comes from, until it starts: which line constructed a
-    module or optimiser, gave a module its parameter, and wrote a parameter's values; what drew
-    random numbers meanwhile."""
-
-    def __init__(self, probe: Probe) -> None:
-        from torch import nn
-        from torch.nn.modules import module as modules
-        from torch.optim import Optimizer
-
-        self.constructed = IdentityMap()  # these are half built
-        self._probe = probe
-        self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
-        self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
-        self._random = ""
-        self._draws = 0
-        for kind in (nn.Module, Optimizer):
-            observe.patch(kind, "__init__", before=self._construct)
-        modules.register_module_parameter_registration_hook(
-            lambda *args: observe.guarded(self._adopted, *args)
-        )
-
-    def of(self, tensor: Tensor) -> dict[str, Any]:
-        """Return `v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
-        at = address(tensor)
-        return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
-
-    def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
-        self.constructed[thing] = self._probe.sites.here(without=thing)
-
-    def _adopted(self, module: Any, name: str, parameter: Any) -> None:
-        if parameter is not None and self._probe.store is None:
-            self._adopters[address(parameter)] = self._probe.sites.here()
-
-    def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note a call of a torch function that draws, or writes a tensor in place."""
-        import torch
-
-        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
-        drawing = any(word in name for word in _DRAWING)
-        if not writes and not drawing:
-            return
-        call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
-        if writes and args and isinstance(args[0], torch.Tensor):
-            self._writers[address(args[0])] = call
-        now = describe.torch_generators()
-        drew = now != self._random if self._random else drawing
-        if drew and self._draws < _DRAWS:
-            self._draws += 1
-            self._probe.write("draw", y=now, **call)
-        self._random = now
 
 
 def perturb(weights: Iterable[Tensor], seed: int) -> None:

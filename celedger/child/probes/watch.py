@@ -72,6 +72,8 @@ class Probe(observe.Probe):
         self._operators = OperatorPrecision(self)
         self._clear()
         observe.patch(torch.utils.data.DataLoader, "__iter__", before=self._loader_iterated)
+        if 0 in self.closely:
+            self._operators.enter()  # in functional code, step 0 starts with its backward pass
 
     def _clear(self) -> None:
         self.batch = TensorBatch()
@@ -98,12 +100,14 @@ class Probe(observe.Probe):
 
     def starts(self) -> None:
         observe.patch(observe.scaler_class(), "scale", after=self._scaled)
+        if self.names.roots():  # what came before the first module's call is no part of a step
+            self._operators.leave()
+            self._operators.clear()
 
     def wants(self, step: int) -> bool:
         while self._next < step:
             self._next = next(self._looks)
         self.step, self.looking = step, step in self.closely or step == self._next
-        self._clear()
         if step in self.closely and not self.names.roots():
             self._operators.enter()  # functional code: no module's call will begin the forward pass
         return self.looking
@@ -302,16 +306,15 @@ class Probe(observe.Probe):
         if self._loss is not None:
             self._losses.append((step, self._loss))
         self._loss = self._unscaled = None
-        if not self.looking:
-            return
-        with self._aside():
-            self.write(
-                "look", number=step, skipped=skipped, half=self._half, scale=self._scale,
-                rows=self.batch.rows(self._counts), broke=self._operators.broke,
-                lost=self._operators.lost, units=self._dead_units(),
-                changes=[] if skipped else self._weights.changes(),
-                alike={} if skipped else self._weights.alike(), **self._fields,
-            )  # fmt: skip
+        if self.looking:
+            with self._aside():
+                self.write(
+                    "look", number=step, skipped=skipped, half=self._half, scale=self._scale,
+                    rows=self.batch.rows(self._counts), broke=self._operators.broke,
+                    lost=self._operators.lost, units=self._dead_units(),
+                    changes=[] if skipped else self._weights.changes(),
+                    alike={} if skipped else self._weights.alike(), **self._fields,
+                )  # fmt: skip
         self._clear()
 
     def _flush(self) -> None:

@@ -1,0 +1,68 @@
+"""Where what a training begins with comes from. Needs torch (2.0 on)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celedger.child.probes import describe, observe
+from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.tensors import address
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DRAWS = 5000  # calls that are kept: the weights of a thousand layers
+_DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
+
+
+class Origins:
+    """Where what a training begins with comes from, until it starts: which line constructed a
+    module or optimiser, gave a module its parameter, and wrote a parameter's values; what drew
+    random numbers meanwhile."""
+
+    def __init__(self, probe: Any) -> None:
+        from torch import nn
+        from torch.nn.modules import module as modules
+        from torch.optim import Optimizer
+
+        self.constructed = IdentityMap()  # these are half built
+        self._probe = probe
+        self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
+        self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
+        self._random = ""
+        self._draws = 0
+        for kind in (nn.Module, Optimizer):
+            observe.patch(kind, "__init__", before=self._construct)
+        modules.register_module_parameter_registration_hook(
+            lambda *args: observe.guarded(self._adopted, *args)
+        )
+
+    def of(self, tensor: Tensor) -> dict[str, Any]:
+        """Return `v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
+        at = address(tensor)
+        return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
+
+    def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
+        self.constructed[thing] = self._probe.sites.here(without=thing)
+
+    def _adopted(self, module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and self._probe.store is None:
+            self._adopters[address(parameter)] = self._probe.sites.here()
+
+    def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note a call of a torch function that draws, or writes a tensor in place."""
+        import torch
+
+        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
+        drawing = any(word in name for word in _DRAWING)
+        if not writes and not drawing:
+            return
+        call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
+        if writes and args and isinstance(args[0], torch.Tensor):
+            self._writers[address(args[0])] = call
+        now = describe.torch_generators()
+        drew = now != self._random if self._random else drawing
+        if drew and self._draws < _DRAWS:
+            self._draws += 1
+            self._probe.write("draw", y=now, **call)
+        self._random = now
