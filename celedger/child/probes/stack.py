@@ -4,6 +4,7 @@ Standard library only; must not know of steps or torch."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 import threading
@@ -24,18 +25,10 @@ _LIBRARIES = tuple(
 _DEEPEST = 200  # frames; deeper recursion is named by its innermost frame
 _SITE_FRAMES = 5
 
-_libraries: dict[CodeType, bool] = {}
 
-
-def is_library(code: CodeType) -> bool:
-    """Return True if code belongs to Python, an installed package or celedger, not to the user."""
-    answer = _libraries.get(code)
-    if answer is None:
-        answer = _libraries[code] = is_library_file(code.co_filename)
-    return answer
-
-
+@functools.cache
 def is_library_file(name: str) -> bool:
+    """Return True if code belongs to Python, an installed package or celedger, not to the user."""
     return name.startswith(_LIBRARIES) or "site-packages" in name
 
 
@@ -53,7 +46,7 @@ class Lines:
             return -1
         at: FrameType | None = frame
         for _ in range(_DEEPEST):
-            if at is None or not is_library(at.f_code):
+            if at is None or not is_library_file(at.f_code.co_filename):
                 break
             at = at.f_back
         at = at or frame
@@ -108,22 +101,22 @@ class CallSites:
 
 
 class StackSampler(threading.Thread):
-    """Samples of one thread, in `columns`: the step and phase that `moment` gives, a line's number,
-    and the seconds since the sample before. Code that keeps the interpreter lock delays the next
-    sample, which then finds it still there, or just left, and counts for all that time."""
+    """Samples of one thread, in `columns`: the edge that was last (`edge` gives it), a line's
+    number, and the seconds since the sample before. Code that keeps the interpreter lock delays the
+    next sample, which then finds it still there, or just left, and counts for all that time."""
 
-    def __init__(self, ident: int, lines: Lines, moment: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, ident: int, lines: Lines, edge: Callable[[], int]) -> None:
         super().__init__(name="celedger sampler", daemon=True)
-        self.columns: dict[str, list[Any]] = {"step": [], "phase": [], "line": [], "seconds": []}
-        self._watched, self._lines, self._moment = ident, lines, moment
+        self.columns: dict[str, list[Any]] = {"edge": [], "line": [], "seconds": []}
+        self._watched, self._lines, self._edge = ident, lines, edge
         self._done = threading.Event()
 
     def run(self) -> None:
         last = time.perf_counter()
         while not self._done.wait(PERIOD):
             frame = sys._current_frames().get(self._watched)
-            moment, now = self._moment(), time.perf_counter()
-            row = (*moment, self._lines.of(frame), round(now - last, 6))
+            edge, now = self._edge(), time.perf_counter()
+            row = (edge, self._lines.of(frame), round(now - last, 6))
             for column, value in zip(self.columns.values(), row):  # noqa: B905 (Python 3.8)
                 column.append(value)
             last = now
@@ -131,4 +124,5 @@ class StackSampler(threading.Thread):
 
     def finish(self) -> None:
         self._done.set()
-        self.join()
+        if self.is_alive():
+            self.join()
