@@ -36,7 +36,7 @@ from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
 from celedger.trial.reuse import Reuse
 from celedger.trial.starts import Starts
-from celedger.trial.surroundings import fingerprint, variables
+from celedger.trial.surroundings import comparable, fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 
@@ -187,7 +187,7 @@ class Workbench:
             "suite": task.files if any("{suite}" in w for line in task.build for w in line) else "",
             "python": place.python,
             "environment": place.environment.fingerprint,
-            "variables": {k: v for k, v in env.items() if not k.startswith("CELEDGER_")},
+            "variables": comparable(env),
         }
         return self.builds.provide(
             commit, task, self.checkout, self.suite_copy, around,

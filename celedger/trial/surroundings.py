@@ -49,7 +49,7 @@ _GIVEN = frozenset({
 def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     """Return the variables of a user that any of these names or patterns lets through."""
     patterns = tuple(patterns)
-    named = {
+    return {
         name: value
         for name, value in base.items()
         if name not in _GIVEN
@@ -58,10 +58,15 @@ def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
             or (any(fnmatchcase(name, p) for p in patterns) and not _SECRET.search(name))
         )
     }
-    if "PATH" in named:  # a hook is run with the folder of git's own programmes in front
-        folders = named["PATH"].split(os.pathsep)
-        named["PATH"] = os.pathsep.join(f for f in folders if Path(f).name != "git-core")
-    return named
+
+
+def comparable(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables as they are outside of a hook, which is run with the folder of git's own
+    programmes in front; without celedger's own."""
+    folders = variables.get("PATH", "").split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if Path(folder).name != "git-core")
+    own = {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
+    return {**own, "PATH": path}
 
 
 def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
@@ -78,7 +83,8 @@ def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
 
 def fingerprint(base: Mapping[str, str], task: Task) -> str:
     """Tell the variables that a training gets of a user from others (16 hex digits)."""
-    text = repr(sorted(passed(base, (*SETTINGS, *PLACES, *task.pass_env)).items()))
+    variables = comparable(passed(base, (*SETTINGS, *PLACES, *task.pass_env)))
+    text = repr(sorted(variables.items()))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 

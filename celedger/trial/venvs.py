@@ -290,6 +290,7 @@ def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> R
     install = tuple(files)
     pending = list(install)
     for name in pending:  # it grows
+        _refuse_links(files)
         for kind, value in _named(repository.blob(sha, name).decode("utf-8", "replace"), name):
             # pip takes what a file includes from beside it, and a path from where it runs.
             path = _inside("" if kind == "local" else name, value)
@@ -306,10 +307,15 @@ def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> R
             if kind == "include" and path in matching and path not in pending:
                 pending.append(path)
             files |= matching
-        link = next((name for name, entry in files.items() if entry.startswith(_LINK)), None)
-        if link is not None:
-            raise Unmade(f"{link} is a symbolic link: name the file itself")
+    _refuse_links(files)
     return Requirements(install, files)
+
+
+def _refuse_links(files: Mapping[str, str]) -> None:
+    """Raise Unmade where one is a link: its target is nowhere read, nor shown."""
+    link = next((name for name, entry in files.items() if entry.startswith(_LINK)), None)
+    if link is not None:
+        raise Unmade(f"{link} is a symbolic link: name the file itself")
 
 
 def _named(text: str, name: str) -> Iterator[tuple[str, str]]:

@@ -31,13 +31,14 @@ for epoch in range({EPOCHS}):
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Project:
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Three commits, the first two of them measured."""
     project = make_project(
         tmp_path / "project",
         SUITE.replace("[suite]\n", '[suite]\npass_env = ["HARM"]\n'),
         {"fit.py": HARMFUL},
     )
+    monkeypatch.setenv("HARM", str(tmp_path / "harm.py"))
     project.history([1.0, 1.2, 1.4])
     for commit in ("HEAD~2", "HEAD~1"):
         assert project.run("run", commit).status in (0, 1)
