@@ -109,7 +109,7 @@ def _loader(profile: Profile) -> list[Advice]:
     workers = profile.settings["workers"]
     at = next((f", most of it at {hot.line}" for hot in profile.lines if hot.phase == "data"), "")
     if workers is None:
-        suggestion = "prepare batches beside the training, or once: a DataLoader with workers"
+        suggestion = "look there: a DataLoader's workers make batches beside the training"
     elif workers == 0:
         suggestion = "give the DataLoader workers (num_workers, persistent_workers)"
     else:

@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.stats import t as student
@@ -102,6 +103,7 @@ def compare(before: Sequence[Profile], after: Sequence[Profile]) -> SpeedCompari
     )
 
 
+@cache
 def limit(runs: int) -> float:
     """Standard errors beyond which a difference of two means of so many runs counts."""
     return float(student.ppf(0.5 + CONFIDENCE / 2, 2 * (runs - 1)))

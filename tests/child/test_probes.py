@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.utils.data import DataLoader
 
-from celedger.child.probes import memory, preflight, speed
-from celedger.child.probes.operators import _Row
+from celedger.child.probes import memory, preflight, profile, speed
+from celedger.child.probes.operators import ProfilerWindow, TensorReads, _Row
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.child.probes.seen import LossCall, Losses
+from celedger.child.probes.stack import Lines, StackSampler
 from celedger.child.torch import Training, shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import preflight as parent
@@ -170,6 +171,17 @@ def test_passes_before_the_last_backward_pass_are_no_tail(clock: PhaseClock) -> 
     clock.end_step()
     columns = read(clock)
     assert (columns["forward"], columns["backward"], columns["tail"]) == ([2], [2], [1])
+
+
+def test_a_profile_that_gives_up_before_its_window_leaves_torch_as_it_is() -> None:
+    before = dict(torch.Tensor.__dict__)
+    probe = profile.Probe({})
+    probe._hooks, probe._window = [], ProfilerWindow(probe.names)
+    probe._reads = TensorReads(Lines())
+    probe._sampler = StackSampler(0, Lines(), lambda: (0, 0))
+    probe._sampler.start()
+    probe.gives_up()
+    assert dict(torch.Tensor.__dict__) == before
 
 
 @pytest.mark.parametrize("kind", ["device", "cuda"])

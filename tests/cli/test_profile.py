@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, UNCOMPILED, Done, Project, celedger, make_project
+from conftest import SUITE, UNCOMPILED, Done, Project, celedger, make_project, matrix_after
 
 from celedger.ledger import Ledger
 
@@ -139,7 +139,7 @@ def test_an_added_operator_is_named_between_two_commits(trained: Project) -> Non
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
-    [
+    matrix_after(1, [
         (("HEAD", "nothing"), 129, "no task 'nothing'"),
         (("nowhere", "fit"), 129, "unknown revision"),
         (("HEAD", "fit", "--timeline", "trace.txt"), 129, "name it FILE.json"),
@@ -148,8 +148,8 @@ def test_an_added_operator_is_named_between_two_commits(trained: Project) -> Non
         (("HEAD", "fit", "-o", "steps.pdf"), 129, "PNG or SVG"),
         (("HEAD~1...HEAD", "fit"), 129, "three dots"),
         (("HEAD", "fit"), 125, "trains nothing that a probe can see"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_what_cannot_be_profiled_is_said_in_a_line(
     project: Project, words: tuple[str, ...], status: int, said: str
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_period_is_found_with_a_stranger_among_the_stalls(every: int) -> None:
     assert period(stalls, range(300))[0] == every
 
 
+@pytest.mark.matrix
 def test_random_stalls_have_no_period() -> None:
     rng = np.random.default_rng(1)
     called = [period(sorted(rng.choice(300, 6, replace=False)), range(300))[0] for _ in range(300)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes.observe import guarded
 from celedger.child.probes.phases import STATES
-from celedger.child.probes.stack import Lines, is_library
+from celedger.child.probes.stack import Lines, is_library_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -250,7 +250,8 @@ class TensorReads:
                 self._inside = False
 
         def count(frame: FrameType) -> None:
-            if not is_library(frame.f_code):  # an optimiser's own are not the script's
+            # What an optimiser asks for is not the script's.
+            if not is_library_file(frame.f_code.co_filename):
                 self.counts[name.strip("_"), self._lines.of(frame)] += 1
 
         return counted

@@ -4,6 +4,7 @@ Standard library only; must not know of steps or torch."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 import threading
@@ -24,18 +25,10 @@ _LIBRARIES = tuple(
 _DEEPEST = 200  # frames; deeper recursion is named by its innermost frame
 _SITE_FRAMES = 5
 
-_libraries: dict[CodeType, bool] = {}
 
-
-def is_library(code: CodeType) -> bool:
-    """Return True if code belongs to Python, an installed package or celedger, not to the user."""
-    answer = _libraries.get(code)
-    if answer is None:
-        answer = _libraries[code] = is_library_file(code.co_filename)
-    return answer
-
-
+@functools.cache
 def is_library_file(name: str) -> bool:
+    """Return True if code belongs to Python, an installed package or celedger, not to the user."""
     return name.startswith(_LIBRARIES) or "site-packages" in name
 
 
@@ -53,7 +46,7 @@ class Lines:
             return -1
         at: FrameType | None = frame
         for _ in range(_DEEPEST):
-            if at is None or not is_library(at.f_code):
+            if at is None or not is_library_file(at.f_code.co_filename):
                 break
             at = at.f_back
         at = at or frame

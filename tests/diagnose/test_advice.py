@@ -1,0 +1,71 @@
+"""Profiles are summed up from a clock's edges, and advice rests on a usual step of the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celedger.diagnose.advice import advise
+from celedger.diagnose.profile import load
+from celedger.errors import CannotJudge
+
+MS = 1_000_000  # ns
+PHASES = {"data": 0, "forward": 1, "backward": 2, "tail": 3}
+
+
+def event(
+    steps: int = 60, *, stall: dict[int, int] | None = None, delayed: int = 0, data: int = 1
+) -> dict[str, Any]:
+    """What the probe writes of steps with `data` ms of waiting and three other phases of 2 ms.
+    `stall`: ms more of waiting, by step; `delayed`: ms without a core in each forward pass."""
+    columns: dict[str, list[int]] = {
+        name: [] for name in ("step", "phase", "own", "wall", "cpu", "gc", "loader")
+    }
+    own = lost = 0
+    for step in range(steps + 1):
+        for name, phase in PHASES.items():
+            row = (step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+            own += data + (stall or {}).get(step, 0) if name == "data" else 2
+            lost += delayed if name == "forward" else 0
+    rows = [
+        {"name": "aten::mm", "phase": phase, "module": "body", "seconds": [0.002] * 10, "calls": 1,
+         "device": 0.0, "memory": 0, "kernels": 0}
+        for phase in ("forward", "backward")
+    ]  # fmt: skip
+    return {
+        "torch": "2", "device": "cpu", "threads": 1, "exact": True, "workers": None,
+        "edges": columns, "untimed": [5, 18], "lines": [], "pauses": [], "waits": [],
+        "window": {"first": 6, "steps": [0.01] * 10, "rows": rows, "problem": ""},
+        "samples": {"step": [], "phase": [], "line": [], "seconds": []},
+    }  # fmt: skip
+
+
+def test_edges_add_up_to_steps_and_shares() -> None:
+    profile = load(Path(), event(), {})
+    assert [(row["name"], round(row["share"], 3)) for row in profile.phases] == [
+        ("data", 0.143), ("forward", 0.286), ("backward", 0.286), ("tail", 0.286), ("step", 1.0),
+    ]  # fmt: skip
+    assert (profile.count, len(profile.steps.number), profile.delayed) == (60, 42, 0)
+
+
+def test_operators_are_corrected_for_time_without_a_core_in_their_phase() -> None:
+    rows = {row.phase: row for row in load(Path(), event(delayed=2), {}).operators}
+    assert rows["forward"].seconds == pytest.approx(0.001)
+    assert rows["backward"].seconds == pytest.approx(0.002)
+
+
+def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
+    stalling = load(Path(), event(stall=dict.fromkeys(range(20, 60, 10), 60)), {})
+    assert next(row for row in stalling.phases if row["name"] == "data")["share"] > 0.4
+    assert "loader" not in [advice.rule for advice in advise(stalling)]
+    waiting = load(Path(), event(data=4), {})
+    assert "40 % of a step is waiting for data" in [advice.figure for advice in advise(waiting)]
+
+
+def test_too_few_steps_are_said() -> None:
+    with pytest.raises(CannotJudge, match="has 27 steps, and profiling needs 28"):
+        load(Path(), event(27), {})
