@@ -73,10 +73,10 @@ def _steps(fd: int, when: dict[str, int], steps: dict[str, object]) -> dict[str,
 
 def _list(series: object) -> list[object]:
     """A list, tuple or array of one dimension (numpy's and torch's have `tolist`)."""
-    found = series.tolist() if hasattr(series, "tolist") else series
-    if not isinstance(found, (list, tuple)):
+    values = series.tolist() if hasattr(series, "tolist") else series
+    if not isinstance(values, (list, tuple)):
         raise TypeError(f"steps are lists of numbers, not {type(series).__name__}")
-    return [v if type(v) in (int, float) else None if v is None else _number(v) for v in found]
+    return [v if type(v) in (int, float) else None if v is None else _number(v) for v in values]
 
 
 def _write(fd: int, report: dict[str, object]) -> None:

@@ -56,5 +56,5 @@ def dense(gradient: Tensor) -> Tensor:
 def _floats(scalars: list[Tensor]) -> list[float]:
     if not scalars:
         return []
-    found: list[float] = torch.stack([s.reshape(()) for s in scalars]).double().tolist()
-    return found
+    values: list[float] = torch.stack([s.reshape(()) for s in scalars]).double().tolist()
+    return values

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celedger.cli.session import Looking
     from celedger.diagnose.profile import Profile
     from celedger.views.export import Json
-    from celedger.views.profile import Profiled
+    from celedger.views.profile import ProfileTarget
 
     # What was measured, its document, its text, and the exit status.
     _Answer = tuple[Any, dict[str, Json], str, Status]
@@ -76,37 +76,37 @@ def profile(
     measure = _memory if memory else _two if two else _one
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
         from celedger.views import export
-        from celedger.views.profile import Profiled
+        from celedger.views.profile import ProfileTarget
 
         (chosen,) = looking.tasks
         repository = looking.repository
         commits = repository.ends(revision) if two else (repository.resolve(revision),)
-        looked = Profiled(chosen.name, commits, chosen.seeds[0])
-        measured, document, text, status = measure(looking, looked, probe, turns)
+        target = ProfileTarget(chosen.name, commits, chosen.seeds[0])
+        measured, document, text, status = measure(looking, target, probe, turns)
         if timeline is not None:
             _save_timeline(measured.folder / "trace.json.gz", timeline)
     print(export.dumps(document) if json else text)
     if output is not None:
         from celedger.views.profile_picture import draw
 
-        note(str(draw(looked, measured, output)))
+        note(str(draw(target, measured, output)))
     return status
 
 
-def _one(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+def _one(looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int) -> _Answer:
     from celedger.diagnose.advice import advise
     from celedger.diagnose.profile import profile as measure
     from celedger.views.profile import profile_json, profile_text
 
-    (task,), (commit,) = looking.tasks, looked.commits
-    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {looked.seed}, outside the record")
-    measured = measure(looking.bench, commit, task, looked.seed, looking.folder, probe)
+    (task,), (commit,) = looking.tasks, target.commits
+    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {target.seed}, outside the record")
+    measured = measure(looking.bench, commit, task, target.seed, looking.folder, probe)
     advice = advise(measured)
-    text = profile_text(looked, measured, advice, width=options.width())
-    return measured, profile_json(looked, measured, advice), text, Status.GOOD
+    text = profile_text(target, measured, advice, width=options.width())
+    return measured, profile_json(target, measured, advice), text, Status.GOOD
 
 
-def _two(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+def _two(looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int) -> _Answer:
     from celedger.diagnose.profile import profile as measure
     from celedger.diagnose.slower import TURNS, compare
     from celedger.views.profile import slower_json, slower_text
@@ -115,16 +115,18 @@ def _two(looking: Looking, looked: Profiled, probe: dict[str, object], turns: in
     sides: tuple[list[Profile], list[Profile]] = ([], [])
     for number, letter in enumerate(order):
         side, folder = "AB".index(letter), looking.folder / str(number)
-        commit, left = looked.commits[side], len(order) - number
+        commit, left = target.commits[side], len(order) - number
         note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record ({left} to run)")
-        sides[side].append(measure(looking.bench, commit, task, looked.seed, folder, probe))
+        sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
     compared = compare(*sides)
-    text = slower_text(looked, compared, width=options.width())
+    text = slower_text(target, compared, width=options.width())
     status = Status.BAD if compared.verdict == "slower" else Status.GOOD
-    return compared, slower_json(looked, compared), text, status
+    return compared, slower_json(target, compared), text, status
 
 
-def _memory(looking: Looking, looked: Profiled, probe: dict[str, object], turns: int) -> _Answer:
+def _memory(
+    looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int
+) -> _Answer:
     from celedger.diagnose.memory import compare
     from celedger.diagnose.memory import memory as measure
     from celedger.views.export import document
@@ -132,17 +134,17 @@ def _memory(looking: Looking, looked: Profiled, probe: dict[str, object], turns:
 
     (task,) = looking.tasks
     sides: list[dict[str, Any]] = []
-    for commit in looked.commits:
+    for commit in target.commits:
         note(f"celedger: memory of {task.name} at {commit.sha[:10]}, outside the record")
         folder = looking.folder / str(len(sides))
-        sides.append(measure(looking.bench, commit, task, looked.seed, folder, probe))
+        sides.append(measure(looking.bench, commit, task, target.seed, folder, probe))
     if len(sides) == 1:
         measured, kind, text, status = sides[0], "memory", memory_text, Status.GOOD
     else:
         measured, kind, text = compare(*sides), "memory-difference", difference_text
         status = Status.BAD if measured["verdict"] == "larger" else Status.GOOD
-    answer = document(kind=kind, **looked.fields(), **measured)
-    return measured, answer, text(looked, measured, width=options.width()), status
+    answer = document(kind=kind, **target.fields(), **measured)
+    return measured, answer, text(target, measured, width=options.width()), status
 
 
 def _save_timeline(trace: Path, at: Path) -> None:

@@ -59,8 +59,8 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
     places = [*lines, None]
     for peak in event["peaks"].values():
-        for held in peak["held"]:
-            held["place"] = str(places[held.pop("line")] or "") or None
+        for row in peak["held"]:
+            row["place"] = str(places[row.pop("line")] or "") or None
     marks = event["marks"]
     tensors = _tensors(marks, places)
     types = _types(marks, sum(leak["number"] for leak in tensors))
@@ -104,11 +104,11 @@ def _cause(leak: Document) -> object:
 def _parts(*peaks: Document) -> list[Document]:
     parts: dict[object, Document] = {}
     for side, peak in zip(("before", "after"), peaks, strict=True):
-        for held in peak["held"]:
-            maker = {name: held[name] for name in ("operator", "phase", "module")}
+        for row in peak["held"]:
+            maker = {name: row[name] for name in ("operator", "phase", "module")}
             part = parts.setdefault((*maker.values(),), {**maker, "before": 0, "after": 0})
-            part[side] += held["bytes"]
-            part["place"] = held["place"]
+            part[side] += row["bytes"]
+            part["place"] = row["place"]
     differing = [part for part in parts.values() if part["before"] != part["after"]]
     return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
 
@@ -142,9 +142,9 @@ def _leak(
 ) -> Document:
     """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
     and `size` (bytes) a step; the size is 0 where it is not known."""
-    place = line._asdict() if line else dict.fromkeys(CodeLine._fields)
+    code_line = line._asdict() if line else dict.fromkeys(CodeLine._fields)
     return {
-        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, **place
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, **code_line
     }  # fmt: skip
 
 

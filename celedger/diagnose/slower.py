@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from scipy.stats import t as student
@@ -25,6 +26,8 @@ FLOOR = 0.03  # of a step: the suites' own floor for step times; less is not wor
 ROW_FLOOR = 0.01  # of a step: of one row
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
 TABLES = ("phases", "operators", "functions")
+
+Caused = TypeVar("Caused", Stall, Wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,8 @@ class SpeedComparison:
 
 def compare(before: Sequence[Profile], after: Sequence[Profile]) -> SpeedComparison:
     """Compare the same number of profiles, at least two, of either side."""
-    runs = len(before)
-    wholes = [[_whole(run) for run in side] for side in (before, after)]
+    runs, sides = len(before), (before, after)
+    wholes = [[_whole(run) for run in side] for side in sides]
     step = float(np.mean(wholes[0]))
     whole = _row("step", "", wholes, FLOOR * step)
     tables = {name: _table(name, before, after, ROW_FLOOR * step) for name in TABLES}
@@ -97,8 +100,10 @@ def compare(before: Sequence[Profile], after: Sequence[Profile]) -> SpeedCompari
         whole=whole,
         added=SpeedRow(added.name, "", added.before, added.after, added.noise, beyond),
         tables=tables,
-        stalls=_new_stalls(before, after),
-        waits=_new_waits(before, after),
+        stalls=_new(*([run.stalls.caused for run in side] for side in sides)),
+        waits=_new(
+            *([[w for w in run.waits if w.times >= WAITS] for run in side] for side in sides)
+        ),
         runs=runs,
     )
 
@@ -180,25 +185,13 @@ def _row(
     return SpeedRow(name, where, float(a.mean()), float(b.mean()), noise, beyond, calls)
 
 
-def _new_stalls(before: Sequence[Profile], after: Sequence[Profile]) -> list[Stall]:
-    """Stalls of more than half of the runs, by a cause that no run before has."""
-    causes = {stall.cause for run in before for stall in run.stalls.caused}
-    stalls: dict[object, list[Stall]] = defaultdict(list)
+def _new(before: Sequence[Sequence[Caused]], after: Sequence[Sequence[Caused]]) -> list[Caused]:
+    """Those of more than half of the runs after, by a cause that no run before has."""
+    old = {one.cause for run in before for one in run}
+    new: dict[object, list[Caused]] = defaultdict(list)
     for run in after:
-        for stall in run.stalls.caused:
-            stalls[stall.cause].append(stall)
+        for one in run:
+            new[one.cause].append(one)
     return [
-        same[0] for cause, same in stalls.items()
-        if cause not in causes and len(same) > len(after) / 2
-    ]  # fmt: skip
-
-
-def _new_waits(before: Sequence[Profile], after: Sequence[Profile]) -> list[Wait]:
-    """Waits of every step in all runs after, and in none before."""
-
-    def regular(run: Profile) -> dict[object, Wait]:
-        return {wait.cause: wait for wait in run.waits if wait.times >= WAITS}
-
-    old = {cause for run in before for cause in regular(run)}
-    new = set.intersection(*(set(regular(run)) for run in after)) - old
-    return [wait for cause, wait in regular(after[0]).items() if cause in new]
+        same[0] for cause, same in new.items() if cause not in old and len(same) > len(after) / 2
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from celedger.diagnose.memory import PEAK_FLOOR, Document
 from celedger.diagnose.stalls import CodeLine
 from celedger.views.format import clip, measure, percent, plain
-from celedger.views.profile import Profiled, columns
+from celedger.views.profile import ProfileTarget, columns
 from celedger.views.tables import table
 
 ROWS = 8
@@ -22,11 +22,11 @@ _ADVICE = {
 }
 
 
-def memory_text(looked: Profiled, document: Document, *, width: int = 100) -> str:
+def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     where = "torch {torch}, {device}".format_map(document["environment"])
     head = [
-        f"memory of {looked.task} at {looked.titles()[0]}",
-        f"seed {looked.seed}, {where}; the process held {_bytes(document['peak_rss'])} at most",
+        f"memory of {target.titles(width)[0]}",
+        f"seed {target.seed}, {where}; the process held {_bytes(document['peak_rss'])} at most",
     ]
     parts = [
         "\n".join(clip(line, width) for line in head),
@@ -37,12 +37,10 @@ def memory_text(looked: Profiled, document: Document, *, width: int = 100) -> st
     return "\n\n".join(parts)
 
 
-def difference_text(looked: Profiled, document: Document, *, width: int = 100) -> str:
-    before, after = looked.titles()
+def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     lines = [
-        f"memory of {looked.task}, seed {looked.seed}",
-        clip(f"  before  {before}", width),
-        clip(f"  after   {after}", width),
+        f"memory of {target.task}, seed {target.seed}",
+        *target.titles(width),
         "",
         _verdict(document),
     ]
@@ -67,14 +65,14 @@ def leak_text(leak: Document) -> str:
 
 
 def _peak(name: str, peak: Document, width: int) -> str:
-    size, held = peak["bytes"], peak["held"]
+    size, parts = peak["bytes"], peak["held"]
     rows = [
         (_bytes(row["bytes"]), percent(row["bytes"] / size, signed=False), *_maker(row))
-        for row in held[:ROWS]
+        for row in parts[:ROWS]
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
     head = f"peak of {_PEAKS[name]}: tensors of {_bytes(size)}, step {peak['step']}"
-    rest = len(held) - len(rows)
+    rest = len(parts) - len(rows)
     tail = f"\n… and {rest} more (--json has all)" if rest > 0 else ""
     return head + "\n" + table(heads, rows, width=width) + tail
 

@@ -40,15 +40,18 @@ MEANING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
-    """What was looked at: one commit, or two."""
+class ProfileTarget:
+    """What is profiled: a task at one commit, or at two."""
 
     task: str
     commits: tuple[Commit, ...]
     seed: int
 
-    def titles(self) -> list[str]:
-        return [f"{short(commit.sha)} {plain(commit.subject)}" for commit in self.commits]
+    def titles(self, width: int) -> list[str]:
+        """A commit a line; two as before and after."""
+        names = ["  before  ", "  after   "] if len(self.commits) == 2 else [f"{self.task} at "]
+        lines = zip(names, self.commits, strict=True)
+        return [clip(f"{n}{short(c.sha)} {plain(c.subject)}", width) for n, c in lines]
 
     def fields(self) -> dict[str, object]:
         """As JSON has it."""
@@ -67,10 +70,10 @@ def seconds(value: float, significant: int = 3) -> str:
 
 
 def profile_text(
-    looked: Profiled, profile: Profile, advice: Sequence[Advice], *, width: int = 100
+    target: ProfileTarget, profile: Profile, advice: Sequence[Advice], *, width: int = 100
 ) -> str:
     parts = [
-        _head(looked, profile, width),
+        _head(target, profile, width),
         _phases(profile, width),
         _operators(profile, width),
         _lines(profile, width),
@@ -83,12 +86,14 @@ def profile_text(
     return "\n\n".join(filter(None, parts))
 
 
-def profile_json(looked: Profiled, profile: Profile, advice: Sequence[Advice]) -> dict[str, Json]:
+def profile_json(
+    target: ProfileTarget, profile: Profile, advice: Sequence[Advice]
+) -> dict[str, Json]:
     *phases, step = profile.phases
     settings = profile.settings
     return document(
         kind="profile",
-        **looked.fields(),
+        **target.fields(),
         environment={name: settings[name] for name in ("torch", "device", "threads")},
         steps={
             "count": profile.count,
@@ -154,12 +159,12 @@ def stall_text(stall: Stall) -> str:
     )
 
 
-def _head(looked: Profiled, profile: Profile, width: int) -> str:
+def _head(target: ProfileTarget, profile: Profile, width: int) -> str:
     settings, steps = profile.settings, f"{count(profile.count, 'step')}, "
     where = f"torch {settings['torch']}, {profile.device}, {count(settings['threads'], 'thread')}"
     lines = [
-        f"{looked.task} at {looked.titles()[0]}",
-        f"seed {looked.seed}, {where}; {steps}{len(profile.steps.number)} timed",
+        *target.titles(width),
+        f"seed {target.seed}, {where}; {steps}{len(profile.steps.number)} timed",
     ]
     if settings["exact"] and profile.delayed >= 0.005:
         share = percent(profile.delayed, signed=False)
@@ -264,15 +269,13 @@ def verdict(compared: SpeedComparison) -> str:
     )
 
 
-def slower_text(looked: Profiled, compared: SpeedComparison, *, width: int = 100) -> str:
-    before, after = looked.titles()
+def slower_text(target: ProfileTarget, compared: SpeedComparison, *, width: int = 100) -> str:
     whole, runs = compared.whole, count(compared.runs, "run")
     noise = seconds(whole.noise, significant=2)
     figures = f"{_difference(whole)} {PLUS_MINUS} {noise} of {seconds(whole.before)}"
     head = [
-        clip(f"{looked.task}, seed {looked.seed}, {runs} of each in turns", width),
-        clip(f"  before  {before}", width),
-        clip(f"  after   {after}", width),
+        clip(f"{target.task}, seed {target.seed}, {runs} of each in turns", width),
+        *target.titles(width),
         "",
         f"{verdict(compared)} ({figures})",
     ]
@@ -290,13 +293,13 @@ def slower_text(looked: Profiled, compared: SpeedComparison, *, width: int = 100
     return "\n\n".join(["\n".join(head), *parts])
 
 
-def slower_json(looked: Profiled, compared: SpeedComparison) -> dict[str, Json]:
+def slower_json(target: ProfileTarget, compared: SpeedComparison) -> dict[str, Json]:
     def cells(row: SpeedRow) -> dict[str, object]:
         return {**asdict(row), "difference": row.difference, "change": row.change or None}
 
     return document(
         kind="profile-difference",
-        **looked.fields(),
+        **target.fields(),
         runs=compared.runs,
         verdict=compared.verdict,
         whole=cells(compared.whole),

@@ -30,7 +30,7 @@ from celedger.views.picture import (
     sheet,
     style,
 )
-from celedger.views.profile import MEANING, Profiled, grouped, largest, verdict
+from celedger.views.profile import MEANING, ProfileTarget, grouped, largest, verdict
 
 _COLOURS = dict(zip(PHASES, (ORANGE, PURPLE, BLUE, SKY, GREEN), strict=True))
 _BARS = 10
@@ -39,20 +39,20 @@ _NAME = 46  # characters of an operator with its module
 _MOST_COLUMNS = 600  # beyond that, neighbouring steps share a column, which shows the slowest
 
 
-def draw(looked: Profiled, measured: Profile | SpeedComparison | Document, path: Path) -> Path:
+def draw(target: ProfileTarget, measured: Profile | SpeedComparison | Document, path: Path) -> Path:
     with style():
         if isinstance(measured, SpeedComparison):
-            figure = _difference(looked, measured)
+            figure = _difference(target, measured)
         elif isinstance(measured, Profile):
-            figure = _profile(looked, measured)
+            figure = _profile(target, measured)
         else:
-            figure = _memory(looked, measured)
+            figure = _memory(target, measured)
     return save(figure, path)
 
 
-def _profile(looked: Profiled, profile: Profile) -> Figure:
+def _profile(target: ProfileTarget, profile: Profile) -> Figure:
     """Every timed step as a column of its phases; below, the operators by self time."""
-    title = f"{looked.task} at {short(looked.commits[0].sha)}: where each step's time goes"
+    title = f"{target.task} at {short(target.commits[0].sha)}: where each step's time goes"
     figure = sheet(title, 6.4)
     strip, bars = figure.subplots(2, 1, height_ratios=[1.5, 1.0])
     handles = _strip(strip, profile)
@@ -62,10 +62,10 @@ def _profile(looked: Profiled, profile: Profile) -> Figure:
     return figure
 
 
-def _difference(looked: Profiled, compared: SpeedComparison) -> Figure:
+def _difference(target: ProfileTarget, compared: SpeedComparison) -> Figure:
     """What each phase and operator adds to the difference, the whole last."""
-    before, after = (short(commit.sha) for commit in looked.commits)
-    title = f"{looked.task}: {before} to {after}, {verdict(compared)}"
+    before, after = (short(commit.sha) for commit in target.commits)
+    title = f"{target.task}: {before} to {after}, {verdict(compared)}"
     parts = largest(compared.tables["phases"]), largest(grouped(compared.tables["operators"]))
     figure = sheet(clip(title, 88), 1.6 + 0.26 * (sum(map(len, parts)) + 2))
     axes = figure.subplots(2, 1, sharex=True, height_ratios=[len(p) + 1 for p in parts])
@@ -79,16 +79,16 @@ def _difference(looked: Profiled, compared: SpeedComparison) -> Figure:
     return figure
 
 
-def _memory(looked: Profiled, memory: Document) -> Figure:
+def _memory(target: ProfileTarget, memory: Document) -> Figure:
     """Bytes of tensors at each step's peak and end, and the process beside them."""
-    title = f"{looked.task} at {short(looked.commits[0].sha)}: memory over the steps"
+    title = f"{target.task} at {short(target.commits[0].sha)}: memory over the steps"
     figure = sheet(title, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.4, 1.0])
-    peak, held, rss = (np.asarray(memory["steps"][name]) for name in ("peak", "held", "rss"))
+    peak, end, rss = (np.asarray(memory["steps"][name]) for name in ("peak", "held", "rss"))
     scale, whole = Scale.of("B", float(peak.max())), Scale.of("B", float(rss.max()))
-    x = np.arange(len(held))
+    x = np.arange(len(end))
     upper.fill_between(x, peak / scale.divisor, color=SKY, alpha=0.5, lw=0)
-    upper.plot(x, held / scale.divisor, color=BLUE, lw=1.4)
+    upper.plot(x, end / scale.divisor, color=BLUE, lw=1.4)
     upper.set_ylabel(f"tensors ({scale.unit})")
     upper.set_ylim(0, scale.show(float(peak.max())) * 1.1)
     lower.plot(x, rss / whole.divisor, color=INK, lw=1.2)

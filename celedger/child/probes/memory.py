@@ -32,7 +32,6 @@ _OURS = (observe.__file__, stack.__file__, __file__)
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
-_LARGER = 1.001  # a peak this much above the largest so far is worth being taken apart again
 _NODES = 100_000  # of autograd's graph, where counting ends
 _TOP = 40  # rows of a table
 
@@ -75,13 +74,12 @@ class Probe(observe.Probe):
         self._peaks: dict[str, dict[str, Any]] = {  # the largest so far
             kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
         }
-        self._evaluated = False  # in this gap
+        self._evaluating = False  # since an operator in this gap
         self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
         # Kept in a few large blocks, not to look like a leak of objects themselves.
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
         self._spacing, self._reported = _MARK, False
-        self._start_step()
         self._count_existing()
         self._start_step()
         if self.options.get("objects"):
@@ -106,18 +104,20 @@ class Probe(observe.Probe):
             return
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._live[key] = Storage(reference, size, maker, self._step)
-        self._count(size, maker)
-        self._peak = max(self._peak, self._total)
+        self._total += size
+        self._held[maker] += size
+        if self._total > self._peak:
+            self._peak = self._total
+            kind = "evaluation" if self._evaluating else "step"
+            if self._peak > self._peaks[kind]["bytes"]:
+                sizes = dict(self._held)
+                self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": sizes}
 
     def _freed(self, key: int) -> None:
         storage = self._live.pop(key, None)
         if storage is not None:
-            self._count(-storage.size, storage.maker)
-
-    def _count(self, size: int, maker: Maker) -> None:
-        self._total += size
-        self._held[maker] += size
-        self._changes.append((size, maker))
+            self._total -= storage.size
+            self._held[storage.maker] -= storage.size
 
     def _maker(self, operator: str) -> Maker:
         import torch
@@ -130,7 +130,7 @@ class Probe(observe.Probe):
             module = self._owners[at] if at >= 0 and number < 2**62 else None
         elif self._state == GAP and self._modules:
             phase = "evaluation"
-            self._evaluated = True
+            self._evaluating = True
         return Maker(phase, module, operator, self._lines.of(sys._getframe(4)))
 
     # -- the training's edges ---------------------------------------------------------------
@@ -170,7 +170,6 @@ class Probe(observe.Probe):
         row = (self._peak, self._total, resident())
         for column, value in zip(self._columns.values(), row):  # noqa: B905 (Python 3.8)
             column.append(value)
-        self._take_apart("step")
         self._step += 1
         self._start_step()
         if not self._reported and self._step % self._spacing == 0:
@@ -216,28 +215,13 @@ class Probe(observe.Probe):
         self._numbers: list[int] = []  # autograd's, as modules were entered and left
         self._owners: list[str | None] = []  # whose all from each number on are
         self._modules: list[str] = []
-        self._changes: list[tuple[int, Maker]] = []  # of this step, bytes and who
-        self._base = dict(self._held)
         self._peak = self._total
 
     def _end_evaluation(self) -> None:
-        if self._evaluated:
+        if self._evaluating:
             self._evaluations.append((self._step, self._peak))
-            self._take_apart("evaluation")
             self._start_step()
-            self._evaluated = False
-
-    def _take_apart(self, kind: str) -> None:
-        """Who held what at this peak, where it is the largest so far: the changes replayed."""
-        if self._peak <= self._peaks[kind]["bytes"] * _LARGER:
-            return
-        held, total = defaultdict(int, self._base), sum(self._base.values())
-        for size, maker in self._changes:
-            if total == self._peak:
-                break
-            total += size
-            held[maker] += size
-        self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": held}
+            self._evaluating = False
 
     def _count_existing(self) -> None:
         """What there is before the training: parameters, and data."""
@@ -286,8 +270,8 @@ class Probe(observe.Probe):
                     seen.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
             storage = _storage(thing)
-            made = None if storage is None else self._live.get(storage._cdata)
-            graphs.append((len(seen) - before, made.maker.line if made else -1))
+            live = None if storage is None else self._live.get(storage._cdata)
+            graphs.append((len(seen) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
 
 

@@ -143,14 +143,14 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
     model, optimiser, _ = bench.fresh()
     batch, cut = _few(bench, model, bench.first_batch())
-    first, known = math.nan, True
+    first, floored = math.nan, True
     ends = time.process_time() + OVERFIT_SECONDS
     for number in range(OVERFIT_STEPS):
         bench.reseed()
         with Losses() as losses:
             last, floor = float(step(bench.training, model, optimiser, None, batch)), 0.0
         call = losses.calls[seen.minimised] if seen.minimised is not None else None
-        known = call is not None and call.floor is not None
+        floored = call is not None and call.floor is not None
         if call is not None and call.floor is not None:
             last, floor = call.value, call.floor
         if number == 0:
@@ -165,7 +165,7 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
         return PASS, left, sentence
     if left <= LEFT_WARN or not cut:
         return WARN, left, sentence + ": it learns, but does not learn it by heart"
-    if not known:
+    if not floored:
         return WARN, left, sentence + ": the floor of this loss is not known"
     return FAIL, left, sentence
 
@@ -295,13 +295,13 @@ def modes(bench: PreflightBench, seen: Seen) -> Result:
 
 
 def gradients(bench: PreflightBench, seen: Seen) -> Result:
-    held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
+    optimised = _optimised(seen)
     trained = {path: p for path, p in seen.model.named_parameters() if p.requires_grad}
     wrong = []
     for path, parameter in trained.items():
         if path not in seen.with_gradient:
             wrong.append(f"{path} gets no gradient")
-        elif id(parameter) not in held:
+        elif id(parameter) not in optimised:
             wrong.append(f"{path} is held by no optimiser")
         elif parameter.dim() > 1 and torch.equal(parameter.detach(), seen.initial[path]):
             # A bias before a norm has no effect, so its gradient is rounding alone.
@@ -313,15 +313,20 @@ def gradients(bench: PreflightBench, seen: Seen) -> Result:
 
 def cleared(bench: PreflightBench, seen: Seen) -> Result:
     seen.optimiser.zero_grad(set_to_none=True)
-    held = {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
+    optimised = _optimised(seen)
     left = [
         path for path, p in seen.model.named_parameters()
-        if id(p) in held and p.grad is not None and bool((dense(p.grad) != 0).any())
+        if id(p) in optimised and p.grad is not None and bool((dense(p.grad) != 0).any())
     ]  # fmt: skip
     if left:
         names = ", ".join(left[:3])
         return FAIL, len(left), f"zero_grad leaves the gradient of {names}: they add up over steps"
     return PASS, 0, "zero_grad leaves none"
+
+
+def _optimised(seen: Seen) -> set[int]:
+    """Identities of the optimiser's parameters."""
+    return {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
 
 
 def _graded(value: float, warn: float, fail: float = math.inf) -> str:
