@@ -15,10 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.data import DataLoader
 
 from celedger.child.probes import memory, preflight, profile, speed
-from celedger.child.probes.operators import ProfilerWindow, TensorReads, _Row
+from celedger.child.probes.operators import _Row
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.child.probes.seen import LossCall, Losses
-from celedger.child.probes.stack import Lines, StackSampler
 from celedger.child.torch import Training, shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import preflight as parent
@@ -71,14 +70,20 @@ def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "events.jsonl").read_text())["marks"]) == 1
 
 
-def test_a_memory_probe_that_could_not_start_gives_up_without_a_word(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("kind", "owner", "part"),
+    [(memory, memory.Probe, "_count_existing"), (profile, PhaseClock, "watch_loaders")],
+)
+def test_a_probe_that_could_not_start_gives_up_and_leaves_torch_as_it_is(
+    kind: Any, owner: type, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory.Probe, "_count_existing", lambda _: 1 / 0)
-    probe = memory.Probe({})
+    monkeypatch.setattr(owner, part, lambda _: 1 / 0)
+    before = dict(torch.Tensor.__dict__)
+    probe = kind.Probe({})
     with pytest.raises(ZeroDivisionError):
         probe.starts()
-    probe.gives_up()  # else its own error would hide the one to tell
+    probe.gives_up()  # an error of its own would hide the one to tell
+    assert dict(torch.Tensor.__dict__) == before
 
 
 @pytest.mark.parametrize(
@@ -171,17 +176,6 @@ def test_passes_before_the_last_backward_pass_are_no_tail(clock: PhaseClock) -> 
     clock.end_step()
     columns = read(clock)
     assert (columns["forward"], columns["backward"], columns["tail"]) == ([2], [2], [1])
-
-
-def test_a_profile_that_gives_up_before_its_window_leaves_torch_as_it_is() -> None:
-    before = dict(torch.Tensor.__dict__)
-    probe = profile.Probe({})
-    probe._hooks, probe._window = [], ProfilerWindow(probe.names)
-    probe._reads = TensorReads(Lines())
-    probe._sampler = StackSampler(0, Lines(), lambda: (0, 0))
-    probe._sampler.start()
-    probe.gives_up()
-    assert dict(torch.Tensor.__dict__) == before
 
 
 @pytest.mark.parametrize("kind", ["device", "cuda"])

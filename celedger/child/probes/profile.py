@@ -36,20 +36,20 @@ class Probe(observe.Probe):
     def starts(self) -> None:
         import torch
 
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._device = "cuda" if cuda else "cpu"
-        self._clock = clock = PhaseClock(cuda=cuda)
-        clock.watch_loaders()
+        self._hooks: list[Any] = []
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
         self._reads = TensorReads(self._lines)
+        self._sampler = StackSampler(
+            threading.get_ident(), self._lines, lambda: (self._clock.step, self._clock.state)
+        )
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = "cuda" if cuda else "cpu"
+        self._clock = PhaseClock(cuda=cuda)
+        self._clock.watch_loaders()
         self._pauses: list[tuple[int, int]] = []  # step and line
-        self._hooks: list[Any] = []
         self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._watch_collector()
-        self._sampler = StackSampler(
-            threading.get_ident(), self._lines, lambda: (clock.step, clock.state)
-        )
         self._sampler.start()
         self._enter(FORWARD)
 

@@ -124,4 +124,5 @@ class StackSampler(threading.Thread):
 
     def finish(self) -> None:
         self._done.set()
-        self.join()
+        if self.is_alive():
+            self.join()
