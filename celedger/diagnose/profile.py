@@ -242,20 +242,14 @@ def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Operator:
 
 
 def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[HotLine]:
-    spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    chosen = np.isin(samples.step, steps)
-    rows = zip(
-        samples.line[chosen].tolist(), samples.phase[chosen].tolist(),
-        samples.seconds[chosen].tolist(), strict=True,
-    )  # fmt: skip
-    for line, phase, seconds in rows:
-        spent[line][phase] += seconds
-    total = sum(sum(parts.values()) for parts in spent.values())
-    lines = [
-        HotLine(samples.lines[line], max(parts, key=parts.__getitem__), sum(parts.values()) / total)
-        for line, parts in spent.items()
+    spent = np.array([samples.spent(steps, phase) for phase in STATES])
+    shares = spent.sum(axis=0) / (spent.sum() or 1.0)
+    phases = np.asarray(STATES)[spent.argmax(axis=0)]
+    return [
+        HotLine(samples.lines[line], str(phases[line]), float(shares[line]))
+        for line in np.argsort(-shares, kind="stable")
+        if shares[line] > 0
     ]
-    return sorted(lines, key=lambda line: -line.share)
 
 
 def profile(

@@ -72,9 +72,11 @@ class StackSamples:
     seconds: np.ndarray
     lines: Sequence[CodeLine]
 
-    def spent(self, steps: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the seconds spent at each line in these steps."""
+    def spent(self, steps: Sequence[int] | np.ndarray, phase: str = "") -> np.ndarray:
+        """Return the seconds spent at each line in these steps, in one phase or in all."""
         chosen = np.isin(self.step, steps)
+        if phase:
+            chosen &= self.phase == phase
         total: np.ndarray = np.bincount(
             self.line[chosen], self.seconds[chosen], minlength=len(self.lines)
         )
