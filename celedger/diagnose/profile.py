@@ -168,15 +168,7 @@ def load(folder: Path, event: Mapping[str, Any], roots: Mapping[str, str]) -> Pr
     operators = [_operator(row, busy[row["phase"]][seen]) for row in window["rows"]]
     count, steps = len(timed), _chosen(steps, timed)
     lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
-    columns = {name: np.asarray(values) for name, values in event["samples"].items()}
-    named = columns["line"] >= 0
-    samples = StackSamples(
-        step=columns["step"][named].astype(int),
-        phase=np.asarray(STATES)[columns["phase"][named].astype(int)],
-        line=columns["line"][named].astype(int),
-        seconds=columns["seconds"][named],
-        lines=lines,
-    )
+    samples = _samples(event["samples"], event["edges"], lines)
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     return Profile(
         folder=folder,
@@ -239,6 +231,20 @@ def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Operator:
         row["name"], row["phase"], row["module"], row["calls"],
         float(np.median(row["seconds"] * busy)), row["device"], row["memory"], row["kernels"],
     )  # fmt: skip
+
+
+def _samples(
+    columns: Mapping[str, Sequence[float]],
+    edges: Mapping[str, Sequence[int]],
+    lines: Sequence[CodeLine],
+) -> StackSamples:
+    """Return the samples by what their edges turned out to be: a gap, say, an evaluation."""
+    edge, line = (np.asarray(columns[name], dtype=int) for name in ("edge", "line"))
+    at = np.searchsorted(edges["edge"], edge, side="right") - 1
+    phase = np.asarray(STATES)[np.asarray(edges["phase"])[at]]
+    step, seconds = np.asarray(edges["step"])[at], np.asarray(columns["seconds"], dtype=float)
+    named = line >= 0
+    return StackSamples(step[named], phase[named], line[named], seconds[named], lines)
 
 
 def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[HotLine]:

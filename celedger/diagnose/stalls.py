@@ -73,10 +73,9 @@ class StackSamples:
     lines: Sequence[CodeLine]
 
     def spent(self, steps: Sequence[int] | np.ndarray, phase: str = "") -> np.ndarray:
-        """Return the seconds spent at each line in these steps, in one phase or in all."""
+        """Return the seconds at each line in these steps, in one phase or in all of training."""
         chosen = np.isin(self.step, steps)
-        if phase:
-            chosen &= self.phase == phase
+        chosen &= self.phase == phase if phase else self.phase != "evaluation"
         total: np.ndarray = np.bincount(
             self.line[chosen], self.seconds[chosen], minlength=len(self.lines)
         )

@@ -21,12 +21,12 @@ def event(
     """What the probe writes of steps with `data` ms of waiting and three other phases of 2 ms.
     `stall`: ms more of waiting, by step; `delayed`: ms without a core in each forward pass."""
     columns: dict[str, list[int]] = {
-        name: [] for name in ("step", "phase", "own", "wall", "cpu", "gc", "loader")
+        name: [] for name in ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader")
     }
     own = lost = 0
     for step in range(steps + 1):
         for name, phase in PHASES.items():
-            row = (step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0)
+            row = (4 * step + phase, step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0)
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
             own += data + (stall or {}).get(step, 0) if name == "data" else 2
@@ -40,7 +40,7 @@ def event(
         "torch": "2", "device": "cpu", "threads": 1, "exact": True, "workers": None,
         "edges": columns, "untimed": [5, 18], "lines": [], "pauses": [], "waits": [],
         "window": {"first": 6, "steps": [0.01] * 10, "rows": rows, "problem": ""},
-        "samples": {"step": [], "phase": [], "line": [], "seconds": []},
+        "samples": {"edge": [], "line": [], "seconds": []},
     }  # fmt: skip
 
 
@@ -69,3 +69,25 @@ def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
 def test_too_few_steps_are_said() -> None:
     with pytest.raises(CannotJudge, match="has 27 steps, and profiling needs 28"):
         load(Path(), event(27), {})
+
+
+def test_a_line_of_an_evaluation_is_not_waiting_for_data() -> None:
+    """The gap is known to be an evaluation only when it is over."""
+    seen = event(data=4)
+    seen["lines"] = [("net.py", "forward", 3), ("loop.py", "rows", 9)]
+    edges = seen["edges"]
+    edges["edge"] = [3 * edge for edge in edges["edge"]]
+    at = 4 * 30  # the gap of this step begins with an evaluation
+    for name, values in edges.items():
+        more = {"edge": 2, "phase": 4 - values[at], "own": -MS, "wall": -MS}.get(name, 0)
+        values.insert(at, values[at])
+        values[at] += more if name == "phase" else 0
+        values[at + 1] += more if name == "edge" else 0
+    first = edges["edge"][at]
+    samples = {"edge": [first, first + 1, first + 2], "line": [0, 0, 1], "seconds": [9.0, 9.0, 1.0]}
+    profile = load(Path(), {**seen, "samples": samples}, {})
+    assert [(hot.line.file, hot.phase) for hot in profile.lines] == [
+        ("net.py", "evaluation"), ("loop.py", "data"),
+    ]  # fmt: skip
+    (loader,) = [advice for advice in advise(profile) if advice.rule == "loader"]
+    assert "most of it at loop.py:9" in loader.figure

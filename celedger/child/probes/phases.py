@@ -16,7 +16,7 @@ from celedger.child.probes.observe import patch
 # end of the last backward pass to the end of the step.
 GAP, FORWARD, BACKWARD, TAIL, EVALUATION = range(5)
 STATES = ("data", "forward", "backward", "tail", "evaluation")
-_COLUMNS = ("step", "phase", "own", "wall", "cpu", "gc", "loader")
+_COLUMNS = ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader")
 
 
 class OwnClock:
@@ -42,7 +42,8 @@ class PhaseClock:
     the device's stream, too: what the host does while the device computes costs nothing."""
 
     def __init__(self, *, cuda: bool) -> None:
-        self.step, self.state = 0, GAP
+        self.edge = self.step = 0  # numbers: an edge that is dropped leaves a gap in them
+        self.state = GAP
         self.collected = 0  # in the garbage collector; others add to it
         self.workers: int | None = None  # of the last DataLoader; None: none was met
         self.own = OwnClock()
@@ -53,9 +54,9 @@ class PhaseClock:
         self.enter(GAP)
 
     def enter(self, phase: int) -> None:
-        self.state = phase
+        self.edge, self.state = self.edge + 1, phase
         row = (
-            self.step, phase, self.own(), time.perf_counter_ns(), time.process_time_ns(),
+            self.edge, self.step, phase, self.own(), time.perf_counter_ns(), time.process_time_ns(),
             self.collected, self._waited,
         )  # fmt: skip
         for name, value in zip(_COLUMNS, row):  # noqa: B905 (Python 3.8)

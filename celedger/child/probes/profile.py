@@ -40,9 +40,7 @@ class Probe(observe.Probe):
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
         self._reads = TensorReads(self._lines)
-        self._sampler = StackSampler(
-            threading.get_ident(), self._lines, lambda: (self._clock.step, self._clock.state)
-        )
+        self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self._clock.edge)
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = "cuda" if cuda else "cpu"
         self._clock = PhaseClock(cuda=cuda)

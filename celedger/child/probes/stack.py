@@ -101,22 +101,22 @@ class CallSites:
 
 
 class StackSampler(threading.Thread):
-    """Samples of one thread, in `columns`: the step and phase that `moment` gives, a line's number,
-    and the seconds since the sample before. Code that keeps the interpreter lock delays the next
-    sample, which then finds it still there, or just left, and counts for all that time."""
+    """Samples of one thread, in `columns`: the edge that was last (`edge` gives it), a line's
+    number, and the seconds since the sample before. Code that keeps the interpreter lock delays the
+    next sample, which then finds it still there, or just left, and counts for all that time."""
 
-    def __init__(self, ident: int, lines: Lines, moment: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, ident: int, lines: Lines, edge: Callable[[], int]) -> None:
         super().__init__(name="celedger sampler", daemon=True)
-        self.columns: dict[str, list[Any]] = {"step": [], "phase": [], "line": [], "seconds": []}
-        self._watched, self._lines, self._moment = ident, lines, moment
+        self.columns: dict[str, list[Any]] = {"edge": [], "line": [], "seconds": []}
+        self._watched, self._lines, self._edge = ident, lines, edge
         self._done = threading.Event()
 
     def run(self) -> None:
         last = time.perf_counter()
         while not self._done.wait(PERIOD):
             frame = sys._current_frames().get(self._watched)
-            moment, now = self._moment(), time.perf_counter()
-            row = (*moment, self._lines.of(frame), round(now - last, 6))
+            edge, now = self._edge(), time.perf_counter()
+            row = (edge, self._lines.of(frame), round(now - last, 6))
             for column, value in zip(self.columns.values(), row):  # noqa: B905 (Python 3.8)
                 column.append(value)
             last = now
