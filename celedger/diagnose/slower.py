@@ -190,8 +190,8 @@ def _new(before: Sequence[Sequence[Caused]], after: Sequence[Sequence[Caused]]) 
     old = {one.cause for run in before for one in run}
     new: dict[object, list[Caused]] = defaultdict(list)
     for run in after:
-        for one in run:
-            new[one.cause].append(one)
+        for cause, one in {one.cause: one for one in run}.items():
+            new[cause].append(one)
     return [
         same[0] for cause, same in new.items() if cause not in old and len(same) > len(after) / 2
     ]

@@ -1,6 +1,6 @@
 """The clock of a training's steps: the edges between their phases, and what every clock says there.
-It knows the order of a step's phases and not who tells it of them; celedger.diagnose.stalls sums up
-what lies between the edges. Times are integers, in ns.
+It knows the order of a step's phases and not who tells it of them; celedger.diagnose.profile sums
+up what lies between the edges. Times are integers, in ns.
 """
 
 from __future__ import annotations
