@@ -183,7 +183,7 @@ def judge(task: Task, base: Sequence[Trial], head: Sequence[Trial]) -> list[Caug
         return [Caught("", "failed")]
     metrics = [m for m in judged(task) if m.name in base[0].summaries]
     questions = [
-        rules.Question(
+        rules.VerdictQuestion(
             values=[trial.summaries[m.name] for trial in head],
             baseline=[[trial.summaries[m.name] for trial in base]] * COMMITS,
             sign=m.direction.sign,

@@ -20,7 +20,7 @@ import numpy as np
 
 from celedger.model import VerdictKind
 from celedger.stats.noise import Noise, pool
-from celedger.stats.verdict import Question, judge, judge_many
+from celedger.stats.verdict import VerdictQuestion, judge, judge_many
 
 CHANGED = (VerdictKind.REGRESSED, VerdictKind.IMPROVED)
 Law = Callable[[np.random.Generator, int], np.ndarray]
@@ -65,7 +65,7 @@ def check(
         look += 1
         asked = zip(values, baselines, noises, strict=True)
         answers = judge_many(
-            [Question(v, b, 1, noise=n, look=look) for v, b, n in asked], seed=commit
+            [VerdictQuestion(v, b, 1, noise=n, look=look) for v, b, n in asked], seed=commit
         )
         suspects = [m for m, a in enumerate(answers) if a.suspect and len(values[m]) < MOST_TRIALS]
         if not suspects or not rerun:
@@ -113,7 +113,7 @@ def delay(
             look = 0
             while True:
                 look += 1
-                question = Question(values, history, 1, noise=noise, look=look)
+                question = VerdictQuestion(values, history, 1, noise=noise, look=look)
                 # Among quiet metrics e-BH asks of the only changed one what alpha / M asks.
                 answer = judge_many([question], alpha=0.05 / metrics, seed=late)[0]
                 if not rerun or not answer.suspect or len(values) >= MOST_TRIALS:
@@ -169,7 +169,7 @@ def sight(law: str, commits: int, cases: int) -> tuple[float, float]:
     for i in range(cases):
         random = np.random.default_rng([5, i, commits])
         draws = LAWS[law](random, 30 * (commits + 1)).reshape(10, -1, 3)
-        run = [Question(x[-1].tolist(), x[:-1].tolist(), 1) for x in draws]
+        run = [VerdictQuestion(x[-1].tolist(), x[:-1].tolist(), 1) for x in draws]
         size = judge_many(run)[0].smallest
         run[0] = replace(run[0], values=[v + size for v in run[0].values])
         answer = judge_many(run)[0]
@@ -260,7 +260,7 @@ def main() -> None:
     random = np.random.default_rng(4)
     noise = Noise(1.0, 100.0, False, 150)
     run = [
-        Question(
+        VerdictQuestion(
             random.normal(size=3).tolist(), random.normal(size=(60, 3)).tolist(), 1, noise=noise
         )
         for _ in range(300)

@@ -7,10 +7,10 @@ here joins them, and can be killed at any time: typed again it goes on from the 
 from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
 from celedger.bisection.plan import Plan, plan
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step, search
+from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Answer", "Limits", "Plan", "Report", "Step", "Symptom", "bisect", "bisect_many",
+    "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect", "bisect_many",
     "find_symptom", "lacking_ends", "plan", "search",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, Step, search
+from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import (
     CHOOSING,
     NotWorse,
@@ -103,7 +103,7 @@ def bisect_many(
     seconds: Callable[[Task], float | None] = lambda _: None,
     chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
-    seen: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> Answer:
     """Measure both ends, find the symptoms, search the first bad commit of each with the same
     trials; the first better one where what `improved` is searched. Without `metrics` what got
@@ -128,7 +128,7 @@ def bisect_many(
     usual = seconds(symptoms[0].task) or 1.0
     reports = search(
         bench, history, good, symptoms, limits,
-        ran=ran, seconds=usual, expected=expected, seen=seen,
+        ran=ran, seconds=usual, expected=expected, on_step=on_step,
     )  # fmt: skip
     return Answer(reports, tuple(refused))
 

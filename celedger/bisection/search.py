@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
     """One trial of the search as it looked just after it."""
 
     position: int
@@ -80,7 +80,7 @@ def search(
     ran: Sequence[TrialRecord] = (),
     seconds: float = 1.0,
     expected: Callable[[float], None] = lambda _: None,
-    seen: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> tuple[Report, ...]:
     """Search the first bad commit of `history.commits` (good..bad, oldest first) for every one of
     the `symptoms`, which are of one task. One report each, in their order.
@@ -99,7 +99,7 @@ def search(
     while len(seeking.spent) < budget and (request := seeking.next(seconds)) is not None:
         step = seeking.run(request)
         if step is not None:
-            seen(step)
+            on_step(step)
     return tuple(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
@@ -154,7 +154,7 @@ class _Search:
                 return _Request(unrun[0], True, [track], seed=unrun[1])
         return None
 
-    def run(self, request: _Request) -> Step | None:
+    def run(self, request: _Request) -> SearchStep | None:
         """Run a trial and hear it; None where it told nothing new.
 
         Raises RepositoryError where git can check out neither an end nor too many others.
@@ -191,7 +191,7 @@ class _Search:
         for track in self.tracks:
             track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
         name = first.symptom.name if len(self.tracks) > 1 else ""
-        return Step(at, commit, record, first.posterior, len(self.spent), name)
+        return SearchStep(at, commit, record, first.posterior, len(self.spent), name)
 
     def _hear(self) -> None:
         for track in self.tracks:

@@ -136,7 +136,7 @@ def find_symptom(
     """
     must_be_judged(tasks, metric)
     symptoms: list[Symptom] = []
-    questions: list[rules.Question] = []
+    questions: list[rules.VerdictQuestion] = []
     refused: CannotJudge | None = None
     silent = True
     for task in tasks:
@@ -235,7 +235,7 @@ def _question(
     metric: Metric,
     at_good: list[TrialRecord],
     at_bad: list[TrialRecord],
-) -> rules.Question | None:
+) -> rules.VerdictQuestion | None:
     """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
     what was known of it when the ends had been measured, BAD's own step left out."""
     rows = [
@@ -249,16 +249,16 @@ def _question(
         return None
     environment = at_good[0].trial.environment
     then = max(r.trial.started for r in (*at_good, *at_bad))
-    known = [r for r in rows if r.environment == environment and r.started <= then]
-    noise = baseline.noise_beside(known, at_bad[0].trial.commit, {}, len(bad))
-    return rules.Question(
+    before = [r for r in rows if r.environment == environment and r.started <= then]
+    noise = baseline.noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
+    return rules.VerdictQuestion(
         [row.value for row in bad], [[row.value for row in good]],
         sign=metric.direction.sign, floor=metric.floor, noise=noise if noise.known else None,
         seeds=[row.seed for row in bad], baseline_seeds=[[row.seed for row in good]],
     )  # fmt: skip
 
 
-def _weight(question: rules.Question, answer: rules.Judgement, *, named: bool) -> float:
+def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: bool) -> float:
     """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
     A metric that the person named is believed to be worse unless the ends prove that it is

@@ -17,7 +17,7 @@ from celedger.errors import CeledgerError, Status, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celedger.bisection import Step, Symptom
+    from celedger.bisection import SearchStep, Symptom
     from celedger.cli.progress import Progress
 
 
@@ -116,7 +116,7 @@ def bisect(
                     seconds=seconds,
                     chosen=lambda symptoms: _introduce(symptoms, len(history.commits), progress),
                     expected=lambda trials: _warn(trials, limits.budget, progress),
-                    seen=lambda step: _tell(step, len(history.commits), progress),
+                    on_step=lambda step: _tell(step, len(history.commits), progress),
                 )  # fmt: skip
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         words += ["--first-parent"] if first_parent else []
@@ -157,7 +157,7 @@ def _warn(expected: float, budget: int, progress: Progress) -> None:
         progress.say(f"the budget of {budget} will probably end first: --budget {trials * 2}")
 
 
-def _tell(step: Step, commits: int, progress: Progress) -> None:
+def _tell(step: SearchStep, commits: int, progress: Progress) -> None:
     posterior = step.posterior
     leader = float(posterior.probability[posterior.leader])
     left = len(posterior.candidates)

@@ -32,7 +32,7 @@ RECENT = 5  # commits that are held to the pinned one: enough for a mean, few en
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelStep:
     """A change point: the level changed at one of `among`, the 95 % set of commits, oldest first.
 
     `seen_at` is the measured commit at which the new level most probably shows first. All of
@@ -80,7 +80,7 @@ class Course:
     environment: str
     commits: tuple[Commit, ...]
     values: Grouped  # of the trials at each commit
-    steps: tuple[Step, ...]
+    steps: tuple[LevelStep, ...]
     sd: float
     exact: bool
     away: Away | None
@@ -200,7 +200,7 @@ class _Gaps:
         number: int,
         *,
         better: bool,
-    ) -> Step:
+    ) -> LevelStep:
         """Return the change point of this number as a step between commits."""
         point, measured = points[number], series.commits
         old_level = points[number - 1].index if number else 0
@@ -212,7 +212,7 @@ class _Gaps:
         whole = between(start.sha, end.sha)
         among = tuple(c for c in whole if c.sha in members)
         with_value = series.coverage.measured
-        return Step(
+        return LevelStep(
             measured[point.index], among, sum(c.sha not in with_value for c in among),
             start if any(start.sha in c.parents for c in whole) else None, end, len(whole),
             point.probability, point.before, point.after, better,

@@ -50,7 +50,7 @@ class _Case:
     metric: Metric
     head: Rows
     base: Rows
-    question: rules.Question
+    question: rules.VerdictQuestion
     accepted: str  # who accepted this commit's change, and why
     turns: bool = False  # HEAD and its baseline were run in turns
     pinned: str = ""  # the commit of a pinned baseline; "" for the rolling one
@@ -267,9 +267,11 @@ def _turns(subject: Baselines) -> float | None:
     return min(began, default=None)
 
 
-def _question(metric: Metric, head: Rows, base: Rows, noise: Noise, look: int) -> rules.Question:
+def _question(
+    metric: Metric, head: Rows, base: Rows, noise: Noise, look: int
+) -> rules.VerdictQuestion:
     groups = by_commit(base).values()
-    return rules.Question(
+    return rules.VerdictQuestion(
         values=[r.value for r in head],
         baseline=[[r.value for r in group] for group in groups],
         sign=metric.direction.sign,

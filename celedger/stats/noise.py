@@ -99,19 +99,19 @@ def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
     return Noise(within, dof, False, n, between, outliers)
 
 
-def pool_newest(known: Grouped, left_out: int = -1) -> Noise:
+def pool_newest(commits: Grouped, left_out: int = -1) -> Noise:
     """Return the noise of the newest POOLED commits, without the one of a number."""
-    chosen = np.arange(len(known)) != left_out
+    chosen = np.arange(len(commits)) != left_out
     chosen[np.flatnonzero(chosen)[:-POOLED]] = False
-    return pool(known.groups_where(chosen))
+    return pool(commits.groups_where(chosen))
 
 
-def pool_beside(known: Grouped, own: int, trials: int) -> Noise:
+def pool_beside(commits: Grouped, own: int, trials: int) -> Noise:
     """Return the noise that a commit with so many trials is tested against, `own` being its number
     (-1: it has no value): its own step is no part of it, its repeats are."""
-    others = pool_newest(known, own)
+    others = pool_newest(commits, own)
     if trials > 1 and not others.between and not others.exact:
-        return replace(pool_newest(known), between=0.0)
+        return replace(pool_newest(commits), between=0.0)
     return others
 
 

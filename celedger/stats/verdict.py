@@ -55,7 +55,7 @@ NO_FLOOR = Floor()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class VerdictQuestion:
     """One metric of one task: HEAD's values, and those of the accepted commits since the last
     confirmed change, oldest first. `sign` is +1 where larger is worse, -1 where larger is better.
     Seeds, of the same shapes, let exact repeats be recognised; `noise` is what the ledger knows
@@ -129,12 +129,12 @@ def judge(
     seed: int = 0,
 ) -> Judgement:
     """`judge_many` for a single metric."""
-    question = Question(values, baseline, sign, floor, noise, seeds, baseline_seeds, look)
+    question = VerdictQuestion(values, baseline, sign, floor, noise, seeds, baseline_seeds, look)
     return judge_many([question], alpha=alpha, seed=seed)[0]
 
 
 def judge_many(
-    questions: Sequence[Question], *, alpha: float = ALPHA, seed: int = 0
+    questions: Sequence[VerdictQuestion], *, alpha: float = ALPHA, seed: int = 0
 ) -> list[Judgement]:
     """The metrics of one run, judged under one budget: of the changes reported, a share `alpha`
     at most is false in the mean (e-BH: any dependence between the metrics).
@@ -162,7 +162,7 @@ def judge_many(
     return [t.judgement if isinstance(t, _Tested) else t for t in answers]
 
 
-def _test(question: Question, seed: int) -> Judgement | _Tested:
+def _test(question: VerdictQuestion, seed: int) -> Judgement | _Tested:
     sign = question.sign
     if sign not in (1, -1):
         raise ValueError("a metric without a direction is not judged")
@@ -210,7 +210,9 @@ def _own_noise(head: Grouped, base: Grouped) -> Noise:
     return replace(pool(base.followed_by(head)), between=0.0)
 
 
-def _exact(head: Grouped, base: Grouped, noise: Noise, question: Question) -> Judgement | None:
+def _exact(
+    head: Grouped, base: Grouped, noise: Noise, question: VerdictQuestion
+) -> Judgement | None:
     """Return the verdict that needs no statistics: equal seed for seed, or different where any
     difference is real. None where neither holds."""
     if not noise.deterministic and (head.seeds is None or not all(map(fine, head.values.tolist()))):
@@ -311,7 +313,7 @@ def _measure(head: Grouped, base: Grouped, noise: Noise, sign: int) -> _Tested:
 
 
 def _conclude(
-    case: _Tested, question: Question, changed: bool, almost: bool, confidence: float
+    case: _Tested, question: VerdictQuestion, changed: bool, almost: bool, confidence: float
 ) -> Judgement:
     """Return the verdict proper, from the test, the budget and the floor. `almost`: the first look
     at a budget a few times larger would have told HEAD from its baseline."""

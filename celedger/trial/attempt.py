@@ -52,11 +52,11 @@ class Attempt:
         commit: Commit,
         task: Task,
         trial: Trial,
-        place: Installation,
+        installation: Installation,
         until: events.Until | None,
     ) -> None:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
-        self.place, self.until = place, until
+        self.installation, self.until = installation, until
         self.began = time.monotonic()  # unlike `bench.now`, it is never set back
         self.enough = ""  # why no more epochs are needed, once `until` said so
         ledger = bench.ledger
@@ -97,7 +97,7 @@ class Attempt:
         }
         env = bench.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        ready, reason = bench.prepare(self.commit, task, self.place, build_env, self.log)
+        ready, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
         if ready is not OutcomeKind.OK:
             return self._outcome(ready, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
@@ -105,7 +105,7 @@ class Attempt:
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
         spent = 0.0
-        lines = bench.lines(task, self.place, self.out)
+        lines = bench.lines(task, self.installation, self.out)
         for number, line in enumerate(lines):
             if number:  # the last line of the command before may lack its newline
                 with suppress(OSError):  # a full disk: this command meets it, too
@@ -156,7 +156,7 @@ class Attempt:
     def _command(
         self, line: tuple[str, tuple[str, ...]], env: Mapping[str, str], left: float
     ) -> process.Exit:
-        bench, python = self.bench, self.place.python
+        bench, python = self.bench, self.installation.python
         by_hand = bench.stop or (lambda: False)
 
         def tick(running: process.Running) -> None:
@@ -167,7 +167,7 @@ class Attempt:
             self._must_end()
 
         end = bench.run_command(
-            self.task, line, self.place, self.trial.seed, self.out,
+            self.task, line, self.installation, self.trial.seed, self.out,
             writable=(self.journal_path, self.log),
             env=env, log=self.log, pass_fds=(self.channel,), timeout=max(left, 0.0),
             reads=process.Reads(
@@ -231,10 +231,10 @@ class Attempt:
                 "trial stopped and is not held against the commit",
                 "free some room if the disk is full, then run the same command again",
             )
-        found: dict[str, float] = {}
+        summaries: dict[str, float] = {}
         if Mark.EARLY_STOPPED not in outcome.marks:
-            found = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
-        ledger.finish_trial(ulid, outcome, found)
+            summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
+        ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # what a part inherits is not in the tree
             self.named.packages = self._imported()
             strayed = self.bench.reuse.keep(
@@ -252,7 +252,7 @@ class Attempt:
 
     def _imported(self) -> frozenset[str]:
         """Return the distributions that the commands imported, a warm start's included."""
-        bench, python = self.bench, self.place.python
+        bench, python = self.bench, self.installation.python
         modules = self.named.modules(package_folders(python))
         if True in self.starts and bench.launchers is not None:
             modules |= bench.launchers.preloaded()

@@ -117,14 +117,14 @@ class Workbench:
             base = self._base(task)
             if not task.venv or not (install or self.venvs.has(commit, task, base)):
                 continue
-            place = self.place(commit, task)
-            if place.kind is not OutcomeKind.OK:
+            installation = self.place(commit, task)
+            if installation.kind is not OutcomeKind.OK:
                 raise CannotJudge(
-                    f"{task.name} has no environment at {commit[:10]}: {place.problem}",
+                    f"{task.name} has no environment at {commit[:10]}: {installation.problem}",
                     "choose another end",
                 )
             self._bases[task.name] = base
-            self.environments = {**self.environments, task.name: place.environment}
+            self.environments = {**self.environments, task.name: installation.environment}
         self._held_at = commit
 
     def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
@@ -168,16 +168,21 @@ class Workbench:
                 self._measuring = False
 
     def prepare(
-        self, commit: Commit, task: Task, place: Installation, env: Mapping[str, str], log: Path
+        self,
+        commit: Commit,
+        task: Task,
+        installation: Installation,
+        env: Mapping[str, str],
+        log: Path,
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit, built: `ok`, or the outcome and the reason.
 
         Raises RepositoryError where git cannot write the commit (a filter that fails, an object
         that is missing): that is this clone's fault, and no outcome of the commit's.
         """
-        if place.kind is not OutcomeKind.OK:
-            log.write_text(place.log, errors="replace")
-            return place.kind, place.problem
+        if installation.kind is not OutcomeKind.OK:
+            log.write_text(installation.log, errors="replace")
+            return installation.kind, installation.problem
         self._lay_suite()
         self.checkout.move_to(commit.sha)
         if not task.build:
@@ -185,25 +190,30 @@ class Workbench:
         around = {
             "build": task.build,
             "suite": task.files if any("{suite}" in w for line in task.build for w in line) else "",
-            "python": place.python,
-            "environment": place.environment.fingerprint,
+            "python": installation.python,
+            "environment": installation.environment.fingerprint,
             "variables": comparable(env),
         }
         return self.builds.provide(
             commit, task, self.checkout, self.suite_copy, around,
-            lambda: self._build(commit, task, place, env, log),
+            lambda: self._build(commit, task, installation, env, log),
         )  # fmt: skip
 
     def _build(
-        self, commit: Commit, task: Task, place: Installation, env: Mapping[str, str], log: Path
+        self,
+        commit: Commit,
+        task: Task,
+        installation: Installation,
+        env: Mapping[str, str],
+        log: Path,
     ) -> tuple[OutcomeKind, str]:
         """Run the build commands in the checkout: `ok`, or how one ended and the reason."""
         self.listen(events.Building(commit, task))
         lines = build_lines(
-            task, python=place.python, suite_dir=self.suite_copy, tree=self.tree
+            task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree
         )  # fmt: skip
         for step, line in enumerate(lines, 1):
-            permit = self.starts.build(task, step, place.python, self.tree, self.suite_copy)
+            permit = self.starts.build(task, step, installation.python, self.tree, self.suite_copy)
             end = process.run(
                 line, cwd=self.tree, env=env, log=log, permit=permit,
                 writable=self.writable(task, log), timeout=task.timeout, silence=task.silence,
@@ -228,11 +238,11 @@ class Workbench:
         )  # fmt: skip
 
     def lines(
-        self, task: Task, place: Installation, out: Path
+        self, task: Task, installation: Installation, out: Path
     ) -> list[tuple[str, tuple[str, ...]]]:
         """Return the commands of a task by name, a mark for the seed."""
         return list(command_lines(
-            task, python=place.python, suite_dir=self.suite_copy, tree=self.tree,
+            task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree,
             seed=mark("seed"), out=out,
         ))  # fmt: skip
 
@@ -240,7 +250,7 @@ class Workbench:
         self,
         task: Task,
         line: tuple[str, tuple[str, ...]],
-        place: Installation,
+        installation: Installation,
         seed: int,
         out: Path,
         writable: Sequence[Path] = (),
@@ -249,7 +259,7 @@ class Workbench:
         """Run one command of a task in the checkout (`options`: of `process.run`)."""
         name, argv = line
         permit = self.starts.training(
-            task, name, place.python, self.tree, self.suite_copy, out, seed
+            task, name, installation.python, self.tree, self.suite_copy, out, seed
         )
         return process.run(
             argv, cwd=self.tree, permit=permit, writable=self.writable(task, out, *writable),

@@ -70,13 +70,13 @@ def diagnose(
             **(environment or {}),
         })  # fmt: skip
         env["PYTHONPATH"] = os.pathsep.join([str(_site(bench, out)), env["PYTHONPATH"]])
-        place = bench.place(commit.sha, task)
-        kind, reason = bench.prepare(commit, task, place, env, log)
+        installation = bench.place(commit.sha, task)
+        kind, reason = bench.prepare(commit, task, installation, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
-        for line in bench.lines(task, place, out):
+        for line in bench.lines(task, installation, out):
             end = bench.run_command(
-                task, line, place, seed, out, env=env, log=log, timeout=task.timeout,
+                task, line, installation, seed, out, env=env, log=log, timeout=task.timeout,
                 stop=bench.stop, on_tick=on_tick,
             )  # fmt: skip
             if end.end is process.End.STOPPED:

@@ -100,21 +100,21 @@ class Journal:
     def follow(
         self,
         telemetry: Callable[[], dict[str, float]] = dict,
-        seen: Callable[[int], None] = lambda _: None,
+        on_epoch: Callable[[int], None] = lambda _: None,
         *,
         end: bool = True,
     ) -> None:
         """Append what is new: one transaction for what is there at once, which is one report as
         long as the training takes longer than a disk. At most a piece of it, or, at the `end`, when
         nobody writes any more, all. `telemetry` gives the figures since the last report, which
-        join the epoch; `seen` is told the newest epoch's number."""
+        join the epoch; `on_epoch` is told the newest epoch's number."""
         while piece := self._piece(end=end):
             reports = list(filter(None, map(self._parser.feed, filter(bytes.strip, piece))))
-            self._record(reports, telemetry, seen)
+            self._record(reports, telemetry, on_epoch)
             if not end:
                 break
         for source in self.sources:
-            self._record(source.read(end=end), telemetry, seen)
+            self._record(source.read(end=end), telemetry, on_epoch)
         if self._parser.rubbish or any(source.rubbish for source in self.sources):
             self.marks.add(Mark.RUBBISH)
 
@@ -122,7 +122,7 @@ class Journal:
         self,
         reports: list[EpochReport],
         telemetry: Callable[[], dict[str, float]],
-        seen: Callable[[int], None],
+        on_epoch: Callable[[int], None],
     ) -> None:
         if not reports:
             return
@@ -131,7 +131,7 @@ class Journal:
         # The runner's own figures of an epoch reported in two halves do not count.
         if {"fingerprint"}.union(*(r.values for r in reports)).intersection(repeated):
             self.marks.add(Mark.REPEATED)
-        seen(reports[-1].epoch)
+        on_epoch(reports[-1].epoch)
 
     def _piece(self, *, end: bool) -> list[bytes]:
         """Return the next complete lines; none when there are no more. A line is complete with its

@@ -118,7 +118,7 @@ class Parser:
         return True
 
     def _steps(self, epoch: int, series: Mapping[str, object]) -> dict[str, StepValues]:
-        found = {}
+        series_by_name = {}
         for name, document in series.items():
             numbers = [_step(value) for value in document] if isinstance(document, list) else None
             if numbers is None or None in numbers or not self._known(name):
@@ -127,8 +127,8 @@ class Parser:
             first = self.counted.get((epoch, name), 0)
             self.counted[epoch, name] = first + len(numbers)
             if numbers:
-                found[name] = StepValues(first, tuple(n for n in numbers if n is not None))
-        return found
+                series_by_name[name] = StepValues(first, tuple(n for n in numbers if n is not None))
+        return series_by_name
 
 
 def _step(value: object) -> float | None:
@@ -208,20 +208,20 @@ def summaries(
 ) -> dict[str, float]:
     """The summary of every series; undeclared metrics are summarised by their last value."""
     declared = {m.name: m for m in metrics}
-    found = {}
+    by_metric = {}
     for name, points in series.items():
         value = summarise(declared.get(name, Metric(name)), points)
         if value is not None:
-            found[name] = value
-    return found
+            by_metric[name] = value
+    return by_metric
 
 
-def missing(task: Task, found: Mapping[str, float]) -> tuple[str, ...]:
+def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:
     """The judged metrics that the suite declares and the trial never reported."""
     return tuple(
         m.name
         for m in task.metrics
         if m.direction is not Direction.INFO
-        and m.name not in found
+        and m.name not in reported
         and m.name not in _TELEMETRY_NAMES
     )

@@ -44,21 +44,21 @@ class Bench(Workbench):
 
         Where the ledger already holds `enough` trials of this question (another celedger may
         have run them while this one waited for the device), the newest of them is returned;
-        None runs it whatever is held. Raises LedgerError where its rows cannot be written: the
+        None runs it whatever is stored. Raises LedgerError where its rows cannot be written: the
         journal keeps the reports.
         """
         if enough is not None and reuse:
-            held = self.held(commit.sha, task, seed)
-            if len(held) >= enough:
-                return held[-1]
+            stored = self.held(commit.sha, task, seed)
+            if len(stored) >= enough:
+                return stored[-1]
             fingerprint = self.place(commit.sha, task).environment.fingerprint
-            evidence = self.reuse.evidence(commit, task, fingerprint, seed, held)
+            evidence = self.reuse.evidence(commit, task, fingerprint, seed, stored)
             if evidence is not None:
                 return self._reuse(commit, task, seed, evidence, enough)
         with self.device_held():
-            held = self.held(commit.sha, task, seed) if enough is not None else []
-            if enough is not None and len(held) >= enough:
-                return held[-1]
+            stored = self.held(commit.sha, task, seed) if enough is not None else []
+            if enough is not None and len(stored) >= enough:
+                return stored[-1]
             return self._run(commit, task, seed, until)
 
     def _reuse(
@@ -67,9 +67,9 @@ class Bench(Workbench):
         trial = self._begin(commit, task, seed)
         with self.ledger.transaction():
             # Another celedger may have written one since we looked: writers wait for each other.
-            held = self.held(commit.sha, task, seed)
-            if len(held) >= enough:
-                return held[-1]
+            stored = self.held(commit.sha, task, seed)
+            if len(stored) >= enough:
+                return stored[-1]
             self.ledger.reuse_trial(trial, evidence, measured(task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
@@ -79,12 +79,12 @@ class Bench(Workbench):
     def _begin(self, commit: Commit, task: Task, seed: int) -> Trial:
         """The trial as it will stand in the ledger, and all that it refers to."""
         started = self.now()
-        place = self.place(commit.sha, task)
+        installation = self.place(commit.sha, task)
         trial = Trial(
             ulid=ulids.new(started, self.random),
             commit=commit.sha,
             recipe=task.recipe,
-            environment=place.environment.fingerprint,
+            environment=installation.environment.fingerprint,
             seed=seed,
             why=self.why,
             started=started,
@@ -93,15 +93,15 @@ class Bench(Workbench):
         )
         self.ledger.record_commits([commit])
         self.ledger.record_task(task)
-        self.ledger.record_environment(place.environment)
+        self.ledger.record_environment(installation.environment)
         return trial
 
     def _run(
         self, commit: Commit, task: Task, seed: int, until: events.Until | None
     ) -> TrialRecord:
-        place = self.place(commit.sha, task)
+        installation = self.place(commit.sha, task)
         trial = self._begin(commit, task, seed)
-        attempt = Attempt(self, commit, task, trial, place, until)
+        attempt = Attempt(self, commit, task, trial, installation, until)
         try:
             attempt.begin()
             record = attempt.finish(attempt.execute())

@@ -15,11 +15,11 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
     its evidence does."""
     own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
     agreeing = bench.reuse.agreeing([commit], task, environment)[commit.sha]
-    known = {r.trial.ulid for r in own} | {""}
-    others = [bench.ledger.trial(t.ulid) for t in agreeing if t.ulid not in known]
-    found = [*own, *(r for r in others if r is not None)]
-    ran = {r.trial.ulid for r in found if not r.derived}
-    return sorted((r for r in found if r.derived not in ran), key=lambda r: r.trial.started)
+    own_ulids = {r.trial.ulid for r in own} | {""}
+    others = [bench.ledger.trial(t.ulid) for t in agreeing if t.ulid not in own_ulids]
+    trials = [*own, *(r for r in others if r is not None)]
+    ran = {r.trial.ulid for r in trials if not r.derived}
+    return sorted((r for r in trials if r.derived not in ran), key=lambda r: r.trial.started)
 
 
 def next_seed(

@@ -27,7 +27,7 @@ _AT_THE_LIMIT = 0.5  # a change that is told in half the cases is the critical o
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetricChange:
     """`judgement` is `better`, `worse`, `same` (equal to the bit), `within noise` (a two-sided
     test at 95 % does not tell them apart), `small` (told, but below the metric's floor), `unknown`
     (no repeats to judge by), `not finite`, or empty where nothing may be said. `smallest` is the
@@ -80,7 +80,7 @@ class TaskDiff:
     task: str
     a: Batch | None
     b: Batch | None
-    changes: tuple[Change, ...]
+    changes: tuple[MetricChange, ...]
 
     @property
     def same_recipe(self) -> bool:
@@ -217,14 +217,14 @@ def _task_diff(
     names = {m.name for side in (a, b) for m in side.metrics(ledger)}
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
-        change = Change(metric, a.sample(metric), b.sample(metric))
+        change = MetricChange(metric, a.sample(metric), b.sample(metric))
         changes.append(_judged(change, b, noises, bisects) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))
 
 
 def _judged(
-    change: Change, batch: Batch, noises: PooledNoise, bisects: Sequence[BisectRecord]
-) -> Change:
+    change: MetricChange, batch: Batch, noises: PooledNoise, bisects: Sequence[BisectRecord]
+) -> MetricChange:
     """Say of a change what these trials tell, or else a bisect that named B in this metric."""
     metric, a, b = change.metric, change.a, change.b
     if metric.direction is Direction.INFO or not a.n or not b.n:
@@ -242,7 +242,7 @@ def _judged(
     return replace(change, judgement=word, bisect=own[-1])
 
 
-def _judgement(change: Change, spread: noise.Noise) -> str:
+def _judgement(change: MetricChange, spread: noise.Noise) -> str:
     if not math.isfinite(change.delta):
         return "not finite"
     if change.delta == 0:

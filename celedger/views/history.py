@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from celedger.drift.history import Course, Step
+from celedger.drift.history import Course, LevelStep
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
 from celedger.views.tables import Column, table
@@ -66,7 +66,7 @@ class CourseList(Document):
         }
 
 
-def _step_json(course: Course, step: Step) -> dict[str, object]:
+def _step_json(course: Course, step: LevelStep) -> dict[str, object]:
     return {
         "seen_at": step.seen_at.sha,
         "among": [commit.sha for commit in step.among],
@@ -79,10 +79,10 @@ def _step_json(course: Course, step: Step) -> dict[str, object]:
     }
 
 
-def _ranges(rows: Sequence[tuple[Course, Step]]) -> list[str]:
+def _ranges(rows: Sequence[tuple[Course, LevelStep]]) -> list[str]:
     """Say between which commits each change lies that no single commit stands for, with the
     command that searches there. A range that several metrics share is said once."""
-    shared: dict[tuple[object, ...], list[tuple[Course, Step]]] = defaultdict(list)
+    shared: dict[tuple[object, ...], list[tuple[Course, LevelStep]]] = defaultdict(list)
     for course, step in rows:
         if len(step.among) > 1:
             ends = step.start and step.start.sha, step.end.sha, step.among, step.unmeasured
@@ -98,7 +98,7 @@ def _ranges(rows: Sequence[tuple[Course, Step]]) -> list[str]:
     return lines
 
 
-def range_text(step: Step) -> str:
+def range_text(step: LevelStep) -> str:
     """`between 3f2a9c1d and 9b9d7543, 6 commits, 5 not measured`."""
     commits = count(step.between, "commit")
     if len(step.among) < step.between:
@@ -110,7 +110,7 @@ def range_text(step: Step) -> str:
     return f"{where}, {commits}, {missing}"
 
 
-def bisect_command(step: Step, suite: str, task: str, metrics: Sequence[str]) -> str:
+def bisect_command(step: LevelStep, suite: str, task: str, metrics: Sequence[str]) -> str:
     """Return what to type to find the commit; empty where there is no range to search."""
     if step.start is None:
         return ""
@@ -136,7 +136,7 @@ def _away_line(course: Course) -> str:
     )
 
 
-def _cells(course: Course, step: Step) -> tuple[str, ...]:
+def _cells(course: Course, step: LevelStep) -> tuple[str, ...]:
     levels = (measure(x, course.sd, unit=course.metric.unit) for x in (step.before, step.after))
     way = "better" if step.better else "worse"
     if step.before:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from celedger.drift.history import Step, courses
+from celedger.drift.history import LevelStep, courses
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric, OutcomeKind, VerdictKind
@@ -174,7 +174,7 @@ def _stretches(
         )
 
 
-def _edges(step: Step, at: Mapping[str, int]) -> tuple[float, float]:
+def _edges(step: LevelStep, at: Mapping[str, int]) -> tuple[float, float]:
     """Return where a 95 % set begins and ends. One with commits that are not measured, and so not
     on the axis, begins at the measured commit before it."""
     positions = [at[c.sha] for c in step.among if c.sha in at]
@@ -245,7 +245,7 @@ def _verdicts(
 
 
 def _steps(
-    steps: Sequence[Step], at: Mapping[str, int], marks: dict[int, Conclusion]
+    steps: Sequence[LevelStep], at: Mapping[str, int], marks: dict[int, Conclusion]
 ) -> dict[int, Conclusion]:
     """Return the change points that no bisect and no verdict has told already, by position."""
     more: dict[int, Conclusion] = {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from celedger.model import Floor, VerdictKind
 from celedger.stats import evidence
 from celedger.stats.noise import Noise
-from celedger.stats.verdict import Judgement, Question, judge, judge_many
+from celedger.stats.verdict import Judgement, VerdictQuestion, judge, judge_many
 
 RNG_SEED = 20241
 CHANGED = (VerdictKind.REGRESSED, VerdictKind.IMPROVED)
@@ -67,7 +67,7 @@ def test_a_run_without_a_change_seldom_alarms(law: str, commits: int) -> None:
     runs = 60
     alarms = 0
     for _ in range(runs):
-        run = [Question(draw(3).tolist(), draw(commits, 3).tolist(), 1) for _ in range(8)]
+        run = [VerdictQuestion(draw(3).tolist(), draw(commits, 3).tolist(), 1) for _ in range(8)]
         alarms += any(v.kind in CHANGED for v in judge_many(run))
     assert alarms <= 6 if law == "normal" else alarms <= 9
 
@@ -202,8 +202,8 @@ def test_without_a_floor_a_tenth_of_the_level_must_be_seen() -> None:
 
 def test_the_budget_is_shared_by_the_metrics_of_a_run() -> None:
     head, baseline = history(4, shift=1.8)  # p = 0.0013
-    question = Question(head, baseline, 1)
-    quiet = [Question(*history(4, seed=i), 1) for i in range(40)]
+    question = VerdictQuestion(head, baseline, 1)
+    quiet = [VerdictQuestion(*history(4, seed=i), 1) for i in range(40)]
     assert judge_many([question])[0].kind is VerdictKind.REGRESSED
     crowded = judge_many([question, *quiet])[0]
     assert crowded.kind is VerdictKind.UNDECIDED

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from celedger.drift.history import Course, Step, courses
+from celedger.drift.history import Course, LevelStep, courses
 from celedger.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
 from celedger.views import drift, timeline
@@ -30,7 +30,7 @@ def of_loss(history: Any, commits: Sequence[Commit], lineage: Sequence[Commit]) 
     return courses(history.ledger, commits, lineage=lineage, metric="val_loss")
 
 
-def only_step(found: Sequence[Course]) -> Step:
+def only_step(found: Sequence[Course]) -> LevelStep:
     (step,) = [step for course in found for step in course.steps]
     return step
 

@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 def drive(training: Training, out: Path) -> nn.Module:
     """Run the checks; ends the process, since nothing was trained for what the script does next."""
     bench = PreflightBench(training)
-    seen = Seen()
-    results = [(FIRST, *start(bench, seen))]
+    observed = Seen()
+    results = [(FIRST, *start(bench, observed))]
     broken: Exception | None = None
     try:
-        epoch(bench, seen)
+        epoch(bench, observed)
     except Exception as error:
-        if not seen.steps:
+        if not observed.steps:
             raise
         broken = error
     write(results, out)
@@ -67,7 +67,7 @@ def drive(training: Training, out: Path) -> nn.Module:
         try:
             if broken is not None and name not in ANEW:
                 raise broken
-            result = check(bench, seen)
+            result = check(bench, observed)
         except Exception as error:
             result = NONE, None, f"could not be tried: {type(error).__name__}: {error}"
         results.append((name, *result))
@@ -120,16 +120,16 @@ class PreflightBench:
 # --- the loss --------------------------------------------------------------------------------
 
 
-def start(bench: PreflightBench, seen: Seen) -> Result:
+def start(bench: PreflightBench, observed: Seen) -> Result:
     """Loss of the untrained model beside that of a guess without knowledge."""
     model, _, _ = bench.fresh()
     with Losses() as losses, torch.enable_grad():
         loss = bench.training.loss(model, bench.first_batch())
-    seen.minimised = minimised(losses.calls, loss)
+    observed.minimised = minimised(losses.calls, loss)
     total = float(loss.detach())
     if not math.isfinite(total):
         return FAIL, total, f"the loss is {total} before any training"
-    call = losses.calls[seen.minimised] if seen.minimised is not None else None
+    call = losses.calls[observed.minimised] if observed.minimised is not None else None
     if call is None or not call.guess:
         why = "no one loss of torch's own leads to it that would say what to expect"
         return NONE, total, f"{total:.4g}; {why}"
@@ -139,7 +139,7 @@ def start(bench: PreflightBench, seen: Seen) -> Result:
     return status, ratio, sentence
 
 
-def overfits(bench: PreflightBench, seen: Seen) -> Result:
+def overfits(bench: PreflightBench, observed: Seen) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
     model, optimiser, _ = bench.fresh()
     batch, cut = _few(bench, model, bench.first_batch())
@@ -149,7 +149,7 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
         bench.reseed()
         with Losses() as losses:
             last, floor = float(step(bench.training, model, optimiser, None, batch)), 0.0
-        call = losses.calls[seen.minimised] if seen.minimised is not None else None
+        call = losses.calls[observed.minimised] if observed.minimised is not None else None
         floored = call is not None and call.floor is not None
         if call is not None and call.floor is not None:
             last, floor = call.value, call.floor
@@ -170,13 +170,13 @@ def overfits(bench: PreflightBench, seen: Seen) -> Result:
     return FAIL, left, sentence
 
 
-def zeroed(bench: PreflightBench, seen: Seen) -> Result:
+def zeroed(bench: PreflightBench, observed: Seen) -> Result:
     """The trained model's loss with and without inputs."""
     values = []
     for blank in (False, True):
         bench.reseed()
-        with torch.no_grad(), seen.blanked(blank):
-            values.append(float(bench.training.loss(seen.model, seen.batches[-1])))
+        with torch.no_grad(), observed.blanked(blank):
+            values.append(float(bench.training.loss(observed.model, observed.batches[-1])))
     real, zero = values
     change = (zero - real) / max(abs(real), 1e-12)
     sentence = f"loss {real:.4g} with inputs, {zero:.4g} with zeros in their place"
@@ -187,7 +187,7 @@ def zeroed(bench: PreflightBench, seen: Seen) -> Result:
     return PASS, change, sentence
 
 
-def repeats(bench: PreflightBench, seen: Seen) -> Result:
+def repeats(bench: PreflightBench, observed: Seen) -> Result:
     """A few steps twice."""
     ends = []
     for _ in range(2):
@@ -204,118 +204,122 @@ def repeats(bench: PreflightBench, seen: Seen) -> Result:
     return FAIL, gap, f"losses differ by {gap:.3g} within {len(one)} steps of the same seed"
 
 
-# --- an epoch, and what was seen in it -------------------------------------------------------
+# --- an epoch, and what was observed in it -------------------------------------------------------
 
 
-def epoch(bench: PreflightBench, seen: Seen) -> None:
-    """Train an epoch with eyes open; the checks that follow read what was seen."""
+def epoch(bench: PreflightBench, observed: Seen) -> None:
+    """Train an epoch with eyes open; the checks that follow read what was observed."""
     model, optimiser, schedule = bench.fresh()
-    seen.begins(model, optimiser)
+    observed.begins(model, optimiser)
     ends = time.process_time() + EPOCH_SECONDS
-    with seen, Losses() as losses:
+    with observed, Losses() as losses:
         for number, batch in enumerate(bench.training.data()):
-            seen.note_batch(batch)
+            observed.note_batch(batch)
             step(bench.training, model, optimiser, schedule, batch)
-            seen.note_step(losses)
+            observed.note_step(losses)
             if number + 1 >= EPOCH_STEPS or time.process_time() > ends:
                 break
     buffers = {k: v.clone() for k, v in model.named_buffers()}
-    seen.evaluating = True
-    with seen:
+    observed.evaluating = True
+    with observed:
         bench.reseed()
-        seen.metrics = [bench.evaluate(model)]
+        observed.metrics = [bench.evaluate(model)]
     changed = [k for k, v in model.named_buffers() if not torch.equal(v, buffers[k])]
-    seen.buffers_changed_in_evaluation = changed
+    observed.buffers_changed_in_evaluation = changed
     try:  # some scripts count their evaluations
         for add in (0, 1):
             bench.reseed(add)
-            seen.metrics.append(bench.evaluate(model))
+            observed.metrics.append(bench.evaluate(model))
     except Exception:
-        seen.metrics = seen.metrics[:1]
+        observed.metrics = observed.metrics[:1]
     model.train()
 
 
-def labels(bench: PreflightBench, seen: Seen) -> Result:
-    if seen.classes is not None:
-        counts = seen.classes
+def labels(bench: PreflightBench, observed: Seen) -> Result:
+    if observed.classes is not None:
+        counts = observed.classes
         total, kinds = int(counts.sum()), int((counts > 0).sum())
         share = int(counts.max()) / total
         sentence = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
-    if seen.targets:
-        low, high = min(a for a, _ in seen.targets), max(b for _, b in seen.targets)
+    if observed.targets:
+        low, high = min(a for a, _ in observed.targets), max(b for _, b in observed.targets)
         sentence = f"targets from {low:.4g} to {high:.4g}"
         return PASS if high > low else FAIL, high - low, sentence
     return NONE, None, "no labels were seen: the loss has none that torch names"
 
 
-def inputs(bench: PreflightBench, seen: Seen) -> Result:
-    if not seen.ranges:
+def inputs(bench: PreflightBench, observed: Seen) -> Result:
+    if not observed.ranges:
         return NONE, None, "no module was called with a tensor"
-    low, high = min(a for a, _, _ in seen.ranges), max(b for _, b, _ in seen.ranges)
+    low, high = min(a for a, _, _ in observed.ranges), max(b for _, b, _ in observed.ranges)
     size = max(abs(low), abs(high))
     sentence = f"from {low:.4g} to {high:.4g}"
     if not math.isfinite(size):
         return FAIL, size, f"{sentence}: not finite"
     if low == high:
         return FAIL, size, f"{sentence}: constant"
-    if all(floats for *_, floats in seen.ranges) and size > INPUT_WARN:
+    if all(floats for *_, floats in observed.ranges) and size > INPUT_WARN:
         return WARN, size, f"{sentence}: scale them to about -1..1 or unit variance"
     return PASS, size, sentence
 
 
-def overlap(bench: PreflightBench, seen: Seen) -> Result:
-    if not seen.rows_evaluated:
+def overlap(bench: PreflightBench, observed: Seen) -> Result:
+    if not observed.rows_evaluated:
         return NONE, None, "evaluation did not call what training called"
-    shared = len(seen.rows_evaluated & seen.rows_trained)
-    share = shared / len(seen.rows_evaluated)
-    sentence = f"{shared} of {len(seen.rows_evaluated)} validation rows were met in training"
-    if share and seen.same_tensor:
+    shared = len(observed.rows_evaluated & observed.rows_trained)
+    share = shared / len(observed.rows_evaluated)
+    sentence = f"{shared} of {len(observed.rows_evaluated)} validation rows were met in training"
+    if share and observed.same_tensor:
         sentence += ": the model is given one and the same tensor in both, as on a graph"
         return WARN, share, sentence
     return _graded(share, 0.0, OVERLAP_FAIL), share, sentence
 
 
-def modes(bench: PreflightBench, seen: Seen) -> Result:
+def modes(bench: PreflightBench, observed: Seen) -> Result:
     drawn: list[str] = []
-    if len(seen.metrics) == 3:
-        one, again, other = seen.metrics
+    if len(observed.metrics) == 3:
+        one, again, other = observed.metrics
         drawn = [k for k in one if one[k] == again[k] != other[k]]
-    still = sorted(seen.norms - seen.norms_moved)
+    still = sorted(observed.norms - observed.norms_moved)
     for names, status, sentence in (
-        (sorted(seen.training_in_evaluation), FAIL, "in training mode during evaluation: {}"),
-        (seen.buffers_changed_in_evaluation, FAIL, "evaluation changed {}"),
+        (sorted(observed.training_in_evaluation), FAIL, "in training mode during evaluation: {}"),
+        (observed.buffers_changed_in_evaluation, FAIL, "evaluation changed {}"),
         (drawn, FAIL, "{} of one model depends on random numbers: dropout is on?"),
         (still, WARN, "statistics never updated in training: {}"),
     ):
         if names:
             return status, len(names), sentence.format(", ".join(names[:3]))
-    norms = f"{len(seen.norms)} norms updated in training alone" if seen.norms else "no batch norm"
+    norms = (
+        f"{len(observed.norms)} norms updated in training alone"
+        if observed.norms
+        else "no batch norm"
+    )
     return PASS, 0, f"{norms}; evaluation repeats itself"
 
 
-def gradients(bench: PreflightBench, seen: Seen) -> Result:
-    optimised = _optimised(seen)
-    trained = {path: p for path, p in seen.model.named_parameters() if p.requires_grad}
+def gradients(bench: PreflightBench, observed: Seen) -> Result:
+    optimised = _optimised(observed)
+    trained = {path: p for path, p in observed.model.named_parameters() if p.requires_grad}
     wrong = []
     for path, parameter in trained.items():
-        if path not in seen.with_gradient:
+        if path not in observed.with_gradient:
             wrong.append(f"{path} gets no gradient")
         elif id(parameter) not in optimised:
             wrong.append(f"{path} is held by no optimiser")
-        elif parameter.dim() > 1 and torch.equal(parameter.detach(), seen.initial[path]):
+        elif parameter.dim() > 1 and torch.equal(parameter.detach(), observed.initial[path]):
             # A bias before a norm has no effect, so its gradient is rounding alone.
             wrong.append(f"{path} did not move")
     if wrong:
         return FAIL, len(wrong), f"{len(wrong)} of {len(trained)}: {'; '.join(wrong[:3])}"
-    return PASS, 0, f"all {len(trained)} get gradients and moved in {seen.steps} steps"
+    return PASS, 0, f"all {len(trained)} get gradients and moved in {observed.steps} steps"
 
 
-def cleared(bench: PreflightBench, seen: Seen) -> Result:
-    seen.optimiser.zero_grad(set_to_none=True)
-    optimised = _optimised(seen)
+def cleared(bench: PreflightBench, observed: Seen) -> Result:
+    observed.optimiser.zero_grad(set_to_none=True)
+    optimised = _optimised(observed)
     left = [
-        path for path, p in seen.model.named_parameters()
+        path for path, p in observed.model.named_parameters()
         if id(p) in optimised and p.grad is not None and bool((dense(p.grad) != 0).any())
     ]  # fmt: skip
     if left:
@@ -324,9 +328,9 @@ def cleared(bench: PreflightBench, seen: Seen) -> Result:
     return PASS, 0, "zero_grad leaves none"
 
 
-def _optimised(seen: Seen) -> set[int]:
+def _optimised(observed: Seen) -> set[int]:
     """Identities of the optimiser's parameters."""
-    return {id(p) for group in seen.optimiser.param_groups for p in group["params"]}
+    return {id(p) for group in observed.optimiser.param_groups for p in group["params"]}
 
 
 def _graded(value: float, warn: float, fail: float = math.inf) -> str:

@@ -38,7 +38,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def loader(bench: Any, seen: Any) -> Result:
+def loader(bench: Any, observed: Any) -> Result:
     """Batches a second by number of workers, beside the steps that the training takes."""
     loaders: list[Any] = []
     original = DataLoader.__iter__
@@ -103,16 +103,16 @@ def _batches_a_second(own: Any, workers: int) -> float:
     return max(1, count) / (time.perf_counter() - began)
 
 
-def latency(bench: Any, seen: Any) -> Result:
+def latency(bench: Any, observed: Any) -> Result:
     """Of one row, and of the largest batch that evaluation had, usual and with extreme values;
     with several processes at once, as many as the machine has cores."""
-    if seen.largest is None:
+    if observed.largest is None:
         return "n/a", None, "evaluation did not call a module that training called"
-    module, args, kwargs = seen.largest
+    module, args, kwargs = observed.largest
     cuda = bench.where.type == "cuda"
     counts = [1] if cuda else [n for n in PROCESSES if n <= cores()]
     figures: dict[str, dict[str, list[float]]] = {}
-    seen.model.eval()
+    observed.model.eval()
     for label in ("one row", "largest batch", *EXTREMES):
         changed = args if label == "largest batch" else _one_row(args, EXTREMES.get(label))
         try:
@@ -124,7 +124,7 @@ def latency(bench: Any, seen: Any) -> Result:
             if label == "largest batch":
                 raise
             figures[label] = {}
-    seen.model.train()
+    observed.model.train()
     usual = figures["one row"] or figures["largest batch"]
     sentence = "; ".join(
         f"{n} process{'es' * (n != '1')}: p50 {p[0] * 1e3:.3g}, p90 {p[1] * 1e3:.3g}, "
@@ -187,7 +187,7 @@ def _durations(call: Callable[[], object]) -> list[float]:
     return durations[WARM:]
 
 
-def memory(bench: Any, seen: Any) -> Result:
+def memory(bench: Any, observed: Any) -> Result:
     """Tensors alive and bytes held, over three equal parts of a short training."""
     model, optimiser, schedule = bench.fresh()
     batch = copy.deepcopy(bench.first_batch())

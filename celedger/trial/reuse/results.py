@@ -63,13 +63,13 @@ class Reuse:
             if beside.opened or beside.looked:
                 places = (journal.out_path, journal.log_path, journal.path)
                 own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
-                found = outside.judge(
+                verdict = outside.judge(
                     self._repository, self.beside, beside, commit.tree,
                     journal.own_folder(self._ledger), own,
                 )  # fmt: skip
-                file, unknown = found.file, unknown or found.unknown
-                inside.opened |= found.opened
-                inside.looked |= found.looked
+                file, unknown = verdict.file, unknown or verdict.unknown
+                inside.opened |= verdict.opened
+                inside.looked |= verdict.looked
             paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
             names = {checkout.filtered.get(os.fsdecode(path), "") for path in paths} - {""}
             if filters.LFS in names:  # it reads one file of the tree
