@@ -310,11 +310,13 @@ def test_no_report_returns_once_the_supervisor_was_killed(
     (control, hold), (ours, status) = os.pipe(), os.pipe()
     tree = tmp_path / "tree"
     tree.mkdir()
+    order = {
+        "control": control, "status": status, "argv": [sys.executable, "-c", textwrap.dedent(code)],
+        "program": sys.executable, "record": str(tmp_path / "reads"), "recorded": str(tree),
+        "packages": "", "writable": [], "locale": "",
+    }  # fmt: skip
     with subprocess.Popen(
-        [
-            sys.executable, "-I", "-S", str(SUPERVISOR), str(control), str(status), "", str(tree),
-            str(tmp_path / "reads"), "", "", *[sys.executable] * 2, "-c", textwrap.dedent(code),
-        ],
+        [sys.executable, "-I", "-S", str(SUPERVISOR), json.dumps(order)],
         cwd=tree, pass_fds=(control, status, int(os.environ["CELEDGER_FD"])),
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip

@@ -84,11 +84,9 @@ def test_a_training_gets_listed_variables_and_those_alone_count(tmp_path: Path) 
     project.run("run", "HEAD", env={"WIDTH": "2", "OMP_WAIT_POLICY": "active"})
     with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
         details = ledger.environment(ledger.trials()[-1].trial.environment).details
-    assert details["variables"] == {
-        "OMP_WAIT_POLICY": "active",
-        "WIDTH": details["variables"]["WIDTH"],
-    }
-    assert details["variables"]["WIDTH"] != "2"
+    assert details["variables"]["OMP_WAIT_POLICY"] == "active"
+    assert details["variables"]["WIDTH"] not in ("", "2")
+    assert not {"SECRET", "MY_SECRET", "HF_TOKEN", "TERM"} & details["variables"].keys()
 
 
 @linux
