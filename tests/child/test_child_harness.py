@@ -59,6 +59,7 @@ def line(**changes: object) -> dict[str, object]:
     }
 
 
+@pytest.mark.matrix
 def test_every_epoch_is_reported_with_all_its_metrics(journal: Path) -> None:
     harness.train(**line())
     seen = reports(journal)
@@ -97,6 +98,7 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(journal: Path) -> None:
     assert len(set(marks)) == 6
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_steps_are_reported_where_asked_for_and_change_no_bit(
     journal: Path, monkeypatch: pytest.MonkeyPatch, clip: float | None

@@ -253,6 +253,7 @@ class Local(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(2) * at
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("cut", [{"batch_size": 3}, {"batch_sampler": [[0, 1, 2], [3], [4]]}])
 def test_workers_that_fail_leave_the_others_figures(
     cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch

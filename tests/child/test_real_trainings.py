@@ -70,6 +70,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "kind"),
     matrix_after(1, [

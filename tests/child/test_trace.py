@@ -79,6 +79,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return read(folder / "out" / "0")
 
 
+@pytest.mark.matrix
 def test_every_step_has_a_pulse_and_the_wanted_ones_all_their_modules(traced: Trace) -> None:
     assert [pulse.step for pulse in traced.pulses] == [0, 1, 2, 3]
     assert traced.ended

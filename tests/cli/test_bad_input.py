@@ -74,6 +74,7 @@ def test_without_commits(tell: Tell, tmp_path: Path, words: list[str]) -> None:
     assert_one_line(tell(tmp_path, *words), 128, "has no commits yet")
 
 
+@pytest.mark.matrix
 def test_folders_that_are_not_there(tell: Tell, trained: Project, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert_one_line(tell(tmp_path, "-C", str(gone), "run"), 128, "is not a folder")
@@ -284,6 +285,7 @@ for epoch in range(200):
 """
 
 
+@pytest.mark.matrix
 def test_a_full_disk_stops_the_trial_and_is_not_held_against_the_commit(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=4m") as disk:
         suite = SUITE.replace("--seed {seed}", "").replace("[0, 1]", "[0]")
@@ -385,6 +387,7 @@ def test_a_colon_in_the_path_is_refused_because_it_would_measure_something_else(
     assert_one_line(tell(project.root, "run"), 128, "PYTHONPATH cannot carry")
 
 
+@pytest.mark.matrix
 def test_a_detached_head_a_linked_worktree_and_a_bare_repository(
     tell: Tell, trained: Project, tmp_path: Path
 ) -> None:

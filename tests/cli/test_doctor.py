@@ -7,9 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import SUITE, Project
 
 
+@pytest.mark.matrix
 def test_doctor_lists_what_is_kept_and_prunes_what_can_be_made_again(project: Project) -> None:
     toml = project.root / "suites" / "tiny" / "suite.toml"
     built = SUITE.replace("[metrics", 'build = ["touch made"]\ninputs = ["model.py"]\n[metrics', 1)

@@ -141,6 +141,7 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert "weight @ y" in done.out
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("words", "said"),
     [

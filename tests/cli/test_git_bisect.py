@@ -79,6 +79,7 @@ def test_changes_and_untracked_suites_count_as_they_lie_in_the_work_tree(tmp_pat
     assert changed.status == 0, changed.out  # what it trains no longer heeds the level
 
 
+@pytest.mark.matrix
 def test_a_bisect_is_that_of_its_work_tree_and_over_once_a_branch_is_checked_out(
     tmp_path: Path,
 ) -> None:

@@ -70,6 +70,7 @@ def rows(project: Project, sql: str) -> list[tuple]:
         return connection.execute(sql).fetchall()
 
 
+@pytest.mark.matrix
 def test_a_grid_is_run_tabled_and_run_in_parts(project: Project) -> None:
     early = project.run("run", "HEAD", "--only", "test")
     assert early.status == 129

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from conftest import Project
 from scripted import Report, scripted
 
@@ -57,6 +58,7 @@ def project_of_two_steps(root: Path) -> tuple[Project, list[str]]:
     return project, shas
 
 
+@pytest.mark.matrix
 def test_each_metric_gets_its_own_commit_from_the_same_trials(tmp_path: Path) -> None:
     project, shas = project_of_two_steps(tmp_path / "project")
     words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--metric", "score")

@@ -147,6 +147,7 @@ def test_reports_of_several_metrics_and_of_other_options_print_what_works(
     assert f"celedger diff {shas['parent'][:12]}..{shas['bad'][:12]}" in said
 
 
+@pytest.mark.matrix
 def test_what_a_hint_says_to_type_can_be_typed(tmp_path: Path) -> None:
     project = make_project(tmp_path / "a project", GRID)
     # Neither of two suites is the one that is meant when none is named.

@@ -156,6 +156,7 @@ def test_a_dry_run_runs_nothing_and_says_what_it_would_take(quick: ScriptedProje
     assert quick.run("log").status != 0
 
 
+@pytest.mark.matrix
 def test_a_training_that_writes_into_its_checkout_cannot_reach_the_next_trial(
     tmp_path: Path,
 ) -> None:

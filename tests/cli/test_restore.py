@@ -69,6 +69,7 @@ def trials(ledger: Path) -> list[tuple[str, int, int]]:
         ).fetchall()
 
 
+@pytest.mark.matrix
 def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project) -> None:
     before = read(measured)
     clean(measured)
@@ -99,6 +100,7 @@ def test_git_clean_is_told_by_every_command_and_undone_by_one(measured: Project)
     assert "queued" in measured.run("queue").out or queued.exists()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("harm", "elsewhere"),
     matrix_after(1, [
@@ -142,6 +144,7 @@ def test_a_ledger_that_goes_away_during_a_trial_is_told_and_comes_back_with_it(
     assert len(trials(ledger)) == before + 1, "what came back was measured again"
 
 
+@pytest.mark.matrix
 def test_journals_that_go_away_during_a_trial_take_no_epoch_with_them(
     measured: Project, tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_trial_whose_ledger_and_runner_are_gone_comes_back_with_its_epochs(
     assert not list(journals.iterdir())
 
 
+@pytest.mark.matrix
 def test_another_repository_that_shares_the_ledger_leaves_a_trial_that_runs_alone(
     measured: Project, tmp_path: Path
 ) -> None:
@@ -212,6 +216,7 @@ def test_another_repository_that_shares_the_ledger_leaves_a_trial_that_runs_alon
     assert trials(measured.root / "ledger.db")[-1] == ("ok", EPOCHS, EPOCHS)
 
 
+@pytest.mark.matrix
 def test_a_damaged_ledger_is_named_and_rebuilt(measured: Project) -> None:
     ledger = measured.root / "ledger.db"
     before = read(measured)
@@ -235,6 +240,7 @@ def test_a_damaged_ledger_is_named_and_rebuilt(measured: Project) -> None:
     assert git(measured.root, "status", "--porcelain") == ""
 
 
+@pytest.mark.matrix
 def test_doctor_lists_rows_that_no_celedger_wrote(measured: Project) -> None:
     with closing(sqlite3.connect(measured.root / "ledger.db")) as person:
         person.execute("INSERT INTO environments (fingerprint, details) VALUES ('f', '{}')")
@@ -245,6 +251,7 @@ def test_doctor_lists_rows_that_no_celedger_wrote(measured: Project) -> None:
     assert "foreign     row 2 of environments" in answer.out
 
 
+@pytest.mark.matrix
 def test_there_may_be_nothing_to_restore(measured: Project, tmp_path: Path) -> None:
     answer = measured.run("--ledger", str(tmp_path / "none.db"), "doctor", "--restore")
     assert answer.status == 129

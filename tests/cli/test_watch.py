@@ -122,6 +122,7 @@ def test_an_overflow_in_functional_code_is_followed_to_its_operator(project: Pro
     assert "overflow  step 7, outside the modules, log, forward" in done.out
 
 
+@pytest.mark.matrix
 def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project: Project) -> None:
     refused = project.run("preflight", "broken")
     assert (refused.status, refused.out) == (125, "")

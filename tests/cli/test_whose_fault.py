@@ -113,6 +113,7 @@ def asked_again(project: Project, sha: str, what: str) -> Done:
     return done
 
 
+@pytest.mark.matrix
 def test_an_object_that_this_clone_lacks_is_not_held_against_the_commit(project: Project) -> None:
     shas = project.history([1.0, 1.0, 1.5])
     lost = blob_file(project, shas[1], "model.py")

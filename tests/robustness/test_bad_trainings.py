@@ -69,6 +69,7 @@ def rows(project: Project, sql: str, *values: object) -> list[tuple]:
         return connection.execute(sql, values).fetchall()
 
 
+@pytest.mark.matrix
 def test_the_run_ends_as_bad_and_no_fault_stops_the_others(ran: tuple[Project, Done]) -> None:
     project, done = ran
     assert done.status == 1, done.err

@@ -126,6 +126,7 @@ def hanging(tmp_path: Path) -> Project:
     return project
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", matrix_after(2, ["SIGINT", "terminal", "SIGTERM", "SIGHUP"]))
 def test_an_interrupt_in_a_training_is_recorded_and_ends_its_group(
     hanging: Project, how: str
@@ -160,6 +161,7 @@ def test_a_kill_of_celedger_ends_a_hanging_training_before_any_next_command(
     assert_nothing_left(hanging)
 
 
+@pytest.mark.matrix
 def test_an_interrupt_while_waiting_for_the_device(hanging: Project) -> None:
     locks = Path(os.environ["CELEDGER_LOCK_DIR"])
     locks.mkdir(parents=True)

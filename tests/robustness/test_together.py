@@ -108,6 +108,7 @@ def test_two_that_wait_with_one_question_in_mind_measure_it_once(tmp_path: Path)
     assert (0, 1) in rows(project, first + " AND metric = 'val_loss' GROUP BY seed")
 
 
+@pytest.mark.matrix
 def test_who_waits_for_a_holder_without_a_name_is_told_of_no_process(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project")
     project.history([1.0])

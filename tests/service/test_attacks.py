@@ -273,6 +273,7 @@ def test_files_that_git_and_python_obey_elsewhere_start_nothing(world: World) ->
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_settings_that_outweigh_those_allowed_wait(world: World) -> None:
     begin(world, {"pyproject.toml": '[tool.celedger]\nsuite = "tiny"\n'})
     world.merge({"celedger.toml": 'suite = "tiny"\nbisect_on_regression = true\n'})
@@ -492,6 +493,7 @@ def test_what_a_build_made_is_not_brought_back_through_a_link(world: World) -> N
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_what_a_subject_says_to_a_terminal_is_removed_or_written_out(world: World) -> None:
     begin(world)
     subject = "\x1b]0;owned\x07 \u202etxt.exe \u2066 \x9b31m red\x7f"

@@ -85,6 +85,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path / 'uv'}{os.pathsep}{os.environ['PATH']}")
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("table", "file", "change"),
@@ -191,6 +192,7 @@ def tracked_project(root: Path) -> Project:
     return project
 
 
+@pytest.mark.matrix
 def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named_first(
     tmp_path: Path,
 ) -> None:
@@ -227,6 +229,7 @@ def test_what_a_person_runs_is_allowed_by_that_and_what_a_merge_brought_is_named
     until(lambda: [job.state for job in _jobs(project)] == [JobState.DONE])
 
 
+@pytest.mark.matrix
 def test_during_a_git_bisect_too_what_a_merge_brought_is_named_first(tmp_path: Path) -> None:
     project = tracked_project(tmp_path / "project")
     allow(project)
@@ -245,6 +248,7 @@ def _jobs(project: Project) -> list[Any]:
         return ledger.jobs()
 
 
+@pytest.mark.matrix
 def test_reading_allows_nothing(tmp_path: Path) -> None:
     project = tracked_project(tmp_path / "project")
     for verb in (["queue"], ["log"], ["doctor"], ["hook", "status"], ["allow", "--dry-run"]):
@@ -351,6 +355,7 @@ def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_from_any(
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
 
 
+@pytest.mark.matrix
 def test_a_newer_merge_supersedes_one_that_waits(hooked: Project, bell: Bell) -> None:
     fit = (hooked.root / "suites" / "tiny" / "fit.py").read_text()
     for name, text in (("one", "evil\n"), ("two", fit)):

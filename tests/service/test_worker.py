@@ -127,6 +127,7 @@ def test_a_merge_in_a_linked_worktree_trains_its_head_with_its_configuration(
     assert git(hooked.root, "rev-parse", "HEAD") == main
 
 
+@pytest.mark.matrix
 def test_merges_in_a_row_become_one_job_for_the_newest_and_no_second_worker(
     gated: Project, bell: Bell, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_the_worker_holds_nothing_of_the_shell_that_merged(
     assert [s for _, s, _ in jobs(gated)] == ["done"]
 
 
+@pytest.mark.matrix
 def test_a_killed_worker_leaves_no_process_and_the_next_one_goes_on(
     gated: Project, bell: Bell, tmp_path: Path
 ) -> None:

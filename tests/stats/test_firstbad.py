@@ -79,6 +79,7 @@ def test_a_flaky_crash_is_found() -> None:
     assert answer.state is State.FOUND and 40 in answer.candidates
 
 
+@pytest.mark.matrix
 def test_a_crash_that_comes_every_other_time_is_not_laid_on_a_later_commit() -> None:
     """Three crashes of the bad end made somebody ask: they are no evidence that it is sure."""
     wrong = 0
@@ -245,6 +246,7 @@ def test_one_candidate_is_confirmed_by_the_ends() -> None:
     assert {GOOD, 0} <= set(path)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", matrix_after(1, ["heavy", "normal"]))
 def test_few_answers_are_wrong(kind: str) -> None:
     wrong, trials = 0, 0

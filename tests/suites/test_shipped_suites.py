@@ -76,6 +76,7 @@ def test_a_task_learns_reports_and_repeats_itself(name: str, tmp_path: Path, tri
         assert last["accumulation_gap"] < 1e-9
 
 
+@pytest.mark.matrix
 def test_seeds_have_no_say_in_the_instruments(tmp_path: Path, trial: Trials) -> None:
     """What makes them exact: another seed is the same trial."""
     for name in ("linear_probe", "optimisers"):
@@ -102,6 +103,7 @@ def test_suite_file_and_scripts_agree_on_defaults_and_scripts_say_what_they_are(
             assert re.search(r"arXiv:|\d{4}", docstring), f"{word} names no paper"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("suite", SUITES)
 def test_both_suites_share_data_that_is_what_it_promises(suite: str) -> None:
     code = """

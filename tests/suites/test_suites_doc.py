@@ -22,6 +22,7 @@ def block(language: str, holding: str) -> str:
     return next(text for text in blocks if holding in text)
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs celedger[torch]")
 def test_the_example_of_the_training_loop_trains() -> None:
     run = subprocess.run(

@@ -198,6 +198,7 @@ def test_boxes_and_masks_of_a_cut_pair_agree_and_paste_undoes_cut(tracker: Simpl
     assert torch.equal(tracker.paste(window, centres, sides, mask) > 0.5, mask[:, 0] > 0.5)
 
 
+@pytest.mark.matrix
 def test_the_tracker_s_trivial_baselines_are_as_stated(tracker: SimpleNamespace) -> None:
     _, boxes, masks = import_module("shape_video").sequences(32, 16, seed=2)
     boxes = torch.from_numpy(boxes)

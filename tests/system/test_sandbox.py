@@ -114,6 +114,7 @@ except OSError:
 """
 
 
+@pytest.mark.matrix
 @needs_landlock
 @pytest.mark.parametrize("preload", matrix_after(1, ["[]", '["json"]']))
 @pytest.mark.parametrize("whose", ["suite", "user", "nobody"])

@@ -281,6 +281,7 @@ if __name__ == "__main__":
 """)
 
 
+@pytest.mark.matrix
 def test_time_outs_silence_and_memory_end_the_whole_tree(place: Place) -> None:
     deaf = """\
 import os, signal, time, subprocess, sys

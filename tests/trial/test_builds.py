@@ -72,6 +72,7 @@ def losses(project: Project) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.matrix
 def test_equal_inputs_are_built_once_and_the_product_is_that_of_the_inputs(
     native: Project,
 ) -> None:
@@ -139,6 +140,7 @@ def test_what_a_build_rewrote_of_the_commit_is_not_carried_to_another(native: Pr
     assert losses(native)[two] == [101.0]
 
 
+@pytest.mark.matrix
 def test_damage_to_what_is_kept_is_seen_and_built_again(native: Project) -> None:
     native.run("run")
     kept = next((native.root / ".git" / "celedger" / "builds").glob("*/tree/lib/level"))
@@ -149,6 +151,7 @@ def test_damage_to_what_is_kept_is_seen_and_built_again(native: Project) -> None
     assert builds(native) == 2
 
 
+@pytest.mark.matrix
 def test_a_file_of_the_commit_is_never_overwritten_by_a_kept_one(native: Project) -> None:
     native.run("run")
     sha = native.commit("track it", {"lib/level": "5.0\n"})
@@ -156,6 +159,7 @@ def test_a_file_of_the_commit_is_never_overwritten_by_a_kept_one(native: Project
     assert builds(native) == 2, done.err  # its own build decides what becomes of the file
 
 
+@pytest.mark.matrix
 def test_a_failure_is_remembered_by_content_within_a_command(native: Project) -> None:
     count = native.root.parent / "count"
     script = f"echo built >>{count}\nfalse\n"
@@ -168,6 +172,7 @@ def test_a_failure_is_remembered_by_content_within_a_command(native: Project) ->
     assert f"so at {one[:10]}" in done.out + done.err
 
 
+@pytest.mark.matrix
 def test_a_build_that_was_killed_is_not_remembered(native: Project) -> None:
     count = native.root.parent / "count"
     native.commit("kill", {"build.sh": f"echo built >>{count}\nkill -9 $$\n"})
@@ -186,6 +191,7 @@ log(epoch=0, val_loss=model.LEVEL + 10 * other.LEVEL)
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("inputs", matrix_after(1, ["[]", '["build.sh"]']))
 def test_a_file_swapped_for_one_of_its_size_in_the_same_second_is_seen(
     tmp_path: Path, inputs: str
@@ -252,6 +258,7 @@ def wheel(level: int) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.matrix
 def test_trials_run_in_what_their_commit_requires_and_a_new_lock_is_no_regression(
     tmp_path: Path,
 ) -> None:

@@ -153,6 +153,7 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     assert judged(project, "import model", python, str(site)).file == "model.py"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("change", "trials"),
     [("config core.autocrlf true", 4), ("config filter.lfs.smudge 'sed s/1/2/'", 4),
@@ -185,6 +186,7 @@ def test_a_repository_at_the_root_is_watched(tmp_path: Path) -> None:
     assert {bytes(tmp_path / "f"), b"/etc/passwd"} <= observed.opened
 
 
+@pytest.mark.matrix
 def test_a_trial_of_the_users_work_tree_is_warned_of_and_never_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +228,7 @@ def test_neither_the_shells_folder_nor_git_leads_to_the_users_repository(project
         assert done.returncode == 128, folder
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "ran"), [("x", (2, 3, 4)), ("lfs", (1, 2, 2)), ("off", (1, 1, 1))]
 )

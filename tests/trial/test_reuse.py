@@ -227,6 +227,7 @@ def test_a_commit_differs_in_what_was_named_and_in_nothing_else(project: Project
     assert agree(project, footprint, "HEAD~4", "HEAD")  # what came back is what it was
 
 
+@pytest.mark.matrix
 def test_trees_agree_whatever_lies_between_them(project: Project) -> None:
     """Sums are the same for equal trees, in whatever order trees are asked for."""
     chance, names = random.Random(1), ("a", "d/a", "d/b", "d/e/a", "f/a")
@@ -301,6 +302,7 @@ def test_what_git_finds_by_a_pattern_is_an_input(project: Project, pattern: str,
     assert not agree(project, Footprint(inputs=(pattern,)))
 
 
+@pytest.mark.matrix
 @linux
 def test_adversarial_mutations_are_never_reused(tmp_path: Path) -> None:
     """As benchmarks/reuse.py does it five thousand times."""
@@ -363,6 +365,7 @@ def test_a_commit_that_touches_nothing_read_reuses_a_result_and_says_so(project:
     assert trained(project) == 4
 
 
+@pytest.mark.matrix
 @linux
 def test_a_reused_result_is_no_repeat(project: Project) -> None:
     def counts(*words: str) -> list[int]:
@@ -380,6 +383,7 @@ def test_a_reused_result_is_no_repeat(project: Project) -> None:
     assert counts("fit") == [3]
 
 
+@pytest.mark.matrix
 @linux
 def test_a_trial_that_is_summarised_otherwise_stands_for_none(project: Project) -> None:
     project.commit("one", {"model.py": "LEVEL = 1.0\n", "README": "a"})
@@ -396,6 +400,7 @@ def test_a_trial_that_is_summarised_otherwise_stands_for_none(project: Project) 
     assert "without reporting other" in project.run("run", "HEAD").err
 
 
+@pytest.mark.matrix
 @linux
 def test_a_commit_that_changes_what_is_read_is_trained(project: Project) -> None:
     project.history([1.0, 2.0])
@@ -404,6 +409,7 @@ def test_a_commit_that_changes_what_is_read_is_trained(project: Project) -> None
     assert trained(project) == 4
 
 
+@pytest.mark.matrix
 @linux
 def test_a_failed_or_killed_trial_stands_for_none_of_another_day(tmp_path: Path) -> None:
     script = "import os, signal\nfrom model import HOW\n"
@@ -417,6 +423,7 @@ def test_a_failed_or_killed_trial_stands_for_none_of_another_day(tmp_path: Path)
         assert trained(project) == ran
 
 
+@pytest.mark.matrix
 @linux
 def test_a_build_without_inputs_is_never_reused(tmp_path: Path) -> None:
     head = 'name = "tiny"\nbuild = ["true"]\n'
@@ -490,6 +497,7 @@ LOOKALIKES = {
 }
 
 
+@pytest.mark.matrix
 @linux
 def test_a_commit_of_comments_is_trained_but_is_an_unlikely_first_bad_one(tmp_path: Path) -> None:
     script = "import model\nfrom celedger.child import log\nlog(epoch=0, val_loss=model.level())\n"
@@ -547,6 +555,7 @@ def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
         assert [r.trial.ulid for r in mine.trials(commit=commit.sha)] == [record.trial.ulid]
 
 
+@pytest.mark.matrix
 @linux
 def test_bisect_trains_nothing_twice_after_messages_were_rewritten(project: Project) -> None:
     for i in range(6):
@@ -580,6 +589,7 @@ def test_bisect_trains_nothing_twice_after_messages_were_rewritten(project: Proj
     assert 1 <= left < 11  # each step has another comment, so it takes trials to prove more
 
 
+@pytest.mark.matrix
 @linux
 @pytest.mark.parametrize("odd", ["open('model.py').read()", "open('.git/x')"])
 def test_what_one_seed_alone_reads_splits_the_classes_too(tmp_path: Path, odd: str) -> None:
@@ -598,6 +608,7 @@ def test_what_one_seed_alone_reads_splits_the_classes_too(tmp_path: Path, odd: s
     assert int(planned.out.splitlines()[1].split()[0]) == 2
 
 
+@pytest.mark.matrix
 @linux
 def test_a_range_in_which_nothing_read_differs_is_not_searched(project: Project) -> None:
     project.commit("one", {"model.py": "LEVEL = 1.0\n", "docs/0": "a"})

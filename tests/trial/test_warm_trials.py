@@ -28,6 +28,7 @@ def trials(root: Path) -> list[TrialRecord]:
         return ledger.trials()
 
 
+@pytest.mark.matrix
 def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", WARM, {"fit.py": HALF})
     project.commit("plain", {"model.py": MODEL})
@@ -50,6 +51,7 @@ def test_a_duration_without_the_start_is_another_metric(tmp_path: Path) -> None:
     assert len(values) == 2  # one a seed, warm or cold
 
 
+@pytest.mark.matrix
 def test_a_failing_warm_trial_says_why(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", WARM, {"fit.py": HALF})
     project.commit("broken", {"model.py": MODEL + "raise RuntimeError('no model today')\n"})

@@ -282,6 +282,7 @@ def drawn(*reports: Report) -> Figure:
     return posterior.draw(reports, {"val_loss": LOSS})
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("n", "culprit"), [(4, 3), (40, 23), (600, 600)])
 def test_the_picture_of_a_bisect_names_the_culprit(
     make_commits: Commits, n: int, culprit: int
