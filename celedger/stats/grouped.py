@@ -158,10 +158,6 @@ class Grouped:
         """Return the values of each group."""
         return _parts(self.values, self.sizes)
 
-    def split_seeds(self) -> list[Ints]:
-        """Return the seeds of each group; nothing where they are not known."""
-        return [] if self.seeds is None else _parts(self.seeds, self.sizes)
-
 
 def _joined(parts: Iterable[Iterable[float]], kind: type) -> NDArray[Any]:
     return np.fromiter(chain.from_iterable(parts), dtype=kind)

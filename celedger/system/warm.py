@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,11 @@ class _Launcher:
                 stdout=output, stderr=output, pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
-    def wait_for_imports(self, stop: Callable[[], bool] | None) -> None:
+    def wait_for_imports(self) -> None:
         answer = None
         deadline = time.monotonic() + _IMPORTING
         self._socket.settimeout(0.1)
-        while answer is None and time.monotonic() < deadline and not (stop and stop()):
+        while answer is None and time.monotonic() < deadline:
             with contextlib.suppress(TimeoutError):
                 answer = self._receive()
         self._socket.settimeout(_ANSWER)
@@ -141,17 +141,16 @@ class Launchers:
         preload: Sequence[str],
         env: Mapping[str, str],
         permit: Permit,
-        stop: Callable[[], bool] | None = None,
     ) -> Fork | str:
         """Return how to start a command warm, or why it must start cold. Waits for the imports, for
-        which the permit is, when it is the first of its kind, unless `stop()`. Raises SuiteError
-        where a preloaded module is the repository's own, NotAllowed."""
+        which the permit is, when it is the first of its kind. Raises SuiteError where a preloaded
+        module is the repository's own, NotAllowed."""
         if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
             return "only `python script.py …` and `python -m module …` can be forked"
         early = early_variables(env)
         key = python, tuple(preload), frozenset(early.items())
         try:
-            launcher = self._launcher(key, permit, stop)
+            launcher = self._launcher(key, permit)
         except OSError as error:
             return f"the launcher cannot be started: {error.strerror}"
         first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
@@ -182,7 +181,7 @@ class Launchers:
         """Return the top-level modules that any launcher has loaded."""
         return {name for launcher in self._launchers.values() for name in launcher.modules}
 
-    def _launcher(self, key: _Key, permit: Permit, stop: Callable[[], bool] | None) -> _Launcher:
+    def _launcher(self, key: _Key, permit: Permit) -> _Launcher:
         launcher = self._launchers.pop(key, None)
         if launcher is not None and not launcher.problem and not launcher.alive():
             launcher.close()
@@ -196,7 +195,7 @@ class Launchers:
                 line(python, preload), dict(variables), replace(permit, values=values)
             )
             try:
-                launcher.wait_for_imports(stop)
+                launcher.wait_for_imports()
                 launcher.problem = launcher.problem or self._own_module(preload, launcher)
             except BaseException:
                 launcher.close()

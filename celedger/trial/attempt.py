@@ -157,7 +157,6 @@ class Attempt:
         self, line: tuple[str, tuple[str, ...]], env: Mapping[str, str], left: float
     ) -> process.Exit:
         bench, python = self.bench, self.installation.python
-        by_hand = bench.stop or (lambda: False)
 
         def tick(running: process.Running) -> None:
             self.sampler.sample(running.usage)
@@ -175,12 +174,10 @@ class Attempt:
             ),
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
-            stop=lambda: bool(self.enough) or by_hand(),
+            stop=lambda: bool(self.enough),
             fork=bench.forker(self.task, python, line[1], env),
         )  # fmt: skip
         self.named.take_in(self.reads)
-        if end.end is process.End.STOPPED and not self.enough:
-            raise KeyboardInterrupt
         self._must_end()
         self._follow(end=True)
         # A peak between two samples is in the kernel's figure; that of several processes at

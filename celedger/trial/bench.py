@@ -67,7 +67,6 @@ class Workbench:
     listen: events.Listener = events.ignore
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
-    stop: Callable[[], bool] | None = None
     sandbox: bool = False  # for all tasks, whatever the suite says
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
@@ -160,7 +159,7 @@ class Workbench:
         def waits(holder: lock.Holder) -> None:
             self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
 
-        with self.device_lock.hold(waits, stop=self.stop):
+        with self.device_lock.hold(waits):
             self._measuring = True
             try:
                 yield
@@ -217,10 +216,7 @@ class Workbench:
             end = process.run(
                 line, cwd=self.tree, env=env, log=log, permit=permit,
                 writable=self.writable(task, log), timeout=task.timeout, silence=task.silence,
-                stop=self.stop,
             )  # fmt: skip
-            if end.end is process.End.STOPPED:
-                raise KeyboardInterrupt
             kind = classify(end, log)
             if kind is OutcomeKind.OK:
                 continue
@@ -294,7 +290,7 @@ class Workbench:
         if self.launchers is None or not task.preload:
             return None
         permit = self.starts.launcher(task, python)
-        fork = self.launchers.forker(argv, self.tree, python, task.preload, env, permit, self.stop)
+        fork = self.launchers.forker(argv, self.tree, python, task.preload, env, permit)
         if not isinstance(fork, str):
             return fork
         if fork not in self._cold:

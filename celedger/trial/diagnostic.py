@@ -57,7 +57,7 @@ def diagnose(
     `out`, one for each process that trained. `params` and `environment` change the task's
     parameters and variables; `on_tick` sees each command some twenty times a second. A
     training that fails is a result. Raises CannotJudge where the commit cannot be built, or the
-    probe itself failed, and KeyboardInterrupt when stopped.
+    probe itself failed.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
@@ -77,10 +77,8 @@ def diagnose(
         for line in bench.lines(task, installation, out):
             end = bench.run_command(
                 task, line, installation, seed, out, env=env, log=log, timeout=task.timeout,
-                stop=bench.stop, on_tick=on_tick,
+                on_tick=on_tick,
             )  # fmt: skip
-            if end.end is process.End.STOPPED:
-                raise KeyboardInterrupt
             fault = out / FAILED
             if fault.exists():
                 reason = fault.read_text().strip().splitlines()[-1]

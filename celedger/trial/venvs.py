@@ -91,7 +91,6 @@ class Venvs:
     base_env: Mapping[str, str]
     describe: Callable[[str, Task], Environment]  # of an interpreter, for a task
     starts: Starts
-    stop: Callable[[], bool] | None = None
     _requirements: dict[tuple[str, tuple[str, ...]], Requirements | Unmade] = field(
         default_factory=dict
     )
@@ -175,9 +174,8 @@ class Venvs:
                         "wait for that one, then type the command again",
                     )
             entry = self.cache.make(
-                key, lambda home: self._install(home, files, task, base, commit, checkout()),
-                stop=self.stop,
-            )  # fmt: skip
+                key, lambda home: self._install(home, files, task, base, commit, checkout())
+            )
             shrink(self.caches, self.limit)
         self._entries[key] = entry
         return entry
@@ -195,11 +193,7 @@ class Venvs:
         env = install_variables(self.base_env)
         for step, line in enumerate(install_lines(home, base.python, files.install, env), 1):
             permit = self.starts.environment(task, step, base.python, home, files.files)
-            end = process.run(
-                line, cwd=source, env=env, log=log, permit=permit, timeout=TIMEOUT, stop=self.stop
-            )
-            if end.end is process.End.STOPPED:
-                raise KeyboardInterrupt
+            end = process.run(line, cwd=source, env=env, log=log, permit=permit, timeout=TIMEOUT)
             kind, output = classify(end, log), tail(log)
             if NO_ROOM in output:
                 raise MachineError(

@@ -16,7 +16,7 @@ from celedger.ledger import Ledger
 from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
 from celedger.system.gate import Gate
-from celedger.trial import journal
+from celedger.trial import events, journal
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -102,7 +102,12 @@ def test_a_last_line_without_a_newline_is_a_report_and_spoils_none_of_the_next_c
 ) -> None:
     """Of the journal read once more, too, as after an interrupt."""
     with bench_of(tmp_path, TWO, torn=TORN) as bench:
-        bench.stop = lambda: [r.epochs for r in bench.ledger.trials()] == [2]
+
+        def interrupt(event: object) -> None:
+            if event == events.EpochReported(1):
+                raise KeyboardInterrupt
+
+        bench.listen = interrupt
         with pytest.raises(KeyboardInterrupt):
             run(bench)
         (record,) = bench.ledger.trials()

@@ -33,7 +33,7 @@ class SyntaxTrees:
         pairs = list(pairs)
         self._differences.between((one.tree, other.tree) for one, other in pairs)  # all at once
         for one, other in pairs:
-            changes = {c for found in agreements for c in found.touching(one.tree, other.tree)}
+            changes = {c for each in agreements for c in each.touching(one.tree, other.tree)}
             if changes and all(
                 change.path.endswith(b".py") and change.old.mode == change.new.mode
                 for change in changes

@@ -117,7 +117,7 @@ class Reuse:
     ) -> tuple[dict[str, list[ReusableTrial]], dict[int, Mapping[str, Key]]]:
         """Return `agreeing`, and for each footprint of these trials (by number) a key for each
         commit, equal where they agree."""
-        found: dict[str, list[ReusableTrial]] = {commit.sha: [] for commit in commits}
+        agreeing: dict[str, list[ReusableTrial]] = {commit.sha: [] for commit in commits}
         by_footprint: dict[int, list[ReusableTrial]] = {}
         trials = self._ledger.reusable_trials(
             recipe=task.recipe, environment=environment, seed=seed
@@ -141,10 +141,10 @@ class Reuse:
                 for trial in of_footprint:
                     by_key.setdefault((trial.surroundings, sums[trial.tree]), []).append(trial)
                 for sha, key in keys[number].items():
-                    found[sha] += by_key.get(key, ())
+                    agreeing[sha] += by_key.get(key, ())
         except RepositoryError:  # a clone that lacks objects: nothing is proven
             return {commit.sha: [] for commit in commits}, {}
-        return found, keys
+        return agreeing, keys
 
     def alike(
         self, pairs: Iterable[tuple[Commit, Commit]], keys: Mapping[int, Mapping[str, Key]]
@@ -166,11 +166,11 @@ class Reuse:
         return self._agreements[number]
 
     def evidence(
-        self, commit: Commit, task: Task, environment: str, seed: int, held: Sequence[TrialRecord]
+        self, commit: Commit, task: Task, environment: str, seed: int, stored: Sequence[TrialRecord]
     ) -> ReusableTrial | None:
-        """Return a trial whose result this commit may re-use, and for which none of those `held`
+        """Return a trial whose result this commit may re-use, and for which none of those `stored`
         stands already. What failed may end well today: data that was not there, a package."""
-        used = {record.derived or record.trial.ulid for record in held}
+        used = {record.derived or record.trial.ulid for record in stored}
         for trial in self.agreeing([commit], task, environment, seed)[commit.sha]:
             fit = trial.whole and not trial.failed and trial.ulid not in used
             if fit and self._answers(task, trial.ulid):
@@ -180,11 +180,11 @@ class Reuse:
     def _answers(self, task: Task, ulid: str) -> bool:
         """Return True if a trial's summaries are what the task asks for by now."""
         record = self._ledger.trial(ulid)
-        found = protocol.summaries(task.metrics, self._ledger.series(ulid))
+        summaries = protocol.summaries(task.metrics, self._ledger.series(ulid))
         return (
             record is not None
-            and not protocol.missing(task, found)
-            and all(repr(record.summaries.get(name)) == repr(v) for name, v in found.items())
+            and not protocol.missing(task, summaries)
+            and all(repr(record.summaries.get(name)) == repr(v) for name, v in summaries.items())
         )
 
 
