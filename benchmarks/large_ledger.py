@@ -44,6 +44,7 @@ from celedger.model import (
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 from celedger.repo.plumbing import tell
+from celedger.system.gate import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 
 BEGINNING = 1_700_000_000  # seconds since the epoch
@@ -140,7 +141,8 @@ def make(folder: Path, commits: int, tasks: int, seed: int, *, here: bool) -> No
         newer = Environment(_digest("newer")[:16], {"python": "3.11.9", "packages": {"torch": "2"}})
         if here:
             suite, settings = suites.load(home), config.load(folder, {})
-            bench = set_bench(repository, ledger, settings, suite, chosen)
+            gate = Gate.of(repository, attended=True)
+            bench = set_bench(repository, ledger, settings, suite, chosen, gate=gate)
             newer = next(iter(bench.environments.values()))
         history = repository.log("HEAD", limit=commits)[::-1]
         with ledger.transaction():

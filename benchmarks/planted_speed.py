@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celedger.diagnose import advice, memory, profile, slower
+from celedger.diagnose import memory, profile, slower
+from celedger.diagnose.stalls import Document
 from celedger.diagnose.trace import records
 from celedger.trial.surroundings import child_copy
 
@@ -206,7 +207,7 @@ class Bench:
         shutil.copytree(ROOT / "suites", folder / "suites")
         self.child = child_copy(folder / "child")
         (folder / "site").mkdir()
-        shutil.copy(self.child / "celedger" / "child" / "sitecustomize.py", folder / "site")
+        shutil.copy(self.child / "sitecustomize.py", folder / "site")
         self.runs = 0
 
     def plant(self, fault: Fault) -> tuple[Path, int]:
@@ -244,11 +245,11 @@ class Bench:
     def roots(self) -> dict[str, str]:
         return {str(self.folder / "suites"): ""}
 
-    def profile(self, script: Path, epochs: int) -> tuple[profile.Profile, str]:
+    def profile(self, script: Path, epochs: int) -> tuple[Document, str]:
         folder, said = self.run(script, epochs, kind="profile")
-        return profile.load(folder, *records(folder, "profile"), self.roots()), said
+        return profile.load(*records(folder, "profile"), self.roots()), said
 
-    def memory(self, script: Path, epochs: int) -> memory.Document:
+    def memory(self, script: Path, epochs: int) -> Document:
         folder, _ = self.run(script, epochs, kind="memory")
         found = memory.load(*records(folder, "memory"), self.roots())
         if memory.objects_pile_up(found):
@@ -256,8 +257,8 @@ class Bench:
             found = memory.load(*records(folder, "memory"), self.roots())
         return found
 
-    def pair(self, a: Path, b: Path, epochs: int) -> tuple[slower.SpeedComparison, str]:
-        sides: tuple[list[profile.Profile], list[profile.Profile]] = ([], [])
+    def pair(self, a: Path, b: Path, epochs: int) -> tuple[Document, str]:
+        sides: tuple[list[Document], list[Document]] = ([], [])
         said = ""
         for letter in slower.TURNS * 2:
             found, text = self.profile((a, b)["AB".index(letter)], epochs)
@@ -273,19 +274,19 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
     script, line = bench.plant(fault)
     if fault.kind == "stall":
         found, _ = bench.profile(script, epochs)
-        at = [s for s in found.stalls.caused if s.line and s.line.line == line]
-        if not found.stalls.caused:
-            return "unsure", f"nothing claimed; {len(found.stalls.unexplained)} slow steps"
-        best = found.stalls.caused[0]
-        right = best in at and best.every in (int(fault.expect), None)
-        return ("right" if right else "wrong"), f"every {best.every}, {best.line}"
+        stalls = found["stalls"]
+        if not stalls["found"]:
+            return "unsure", f"nothing claimed; {len(stalls['unexplained'])} slow steps"
+        best = stalls["found"][0]
+        right = best["line"] == line and best["every"] in (int(fault.expect), None)
+        return ("right" if right else "wrong"), f"every {best['every']}, {best['place']}"
     if fault.kind in ("loader", "synchronisation"):
         found, _ = bench.profile(script, epochs)
-        given = [a for a in advice.advise(found) if a.rule == fault.kind]
+        given = [a for a in found["advice"] if a["rule"] == fault.kind]
         if not given:
             return "unsure", "no advice"
-        right = any(f":{line} " in f"{a.figure} " for a in given)
-        return ("right" if right else "wrong"), given[0].figure
+        right = any(f":{line} " in f"{a['figure']} " for a in given)
+        return ("right" if right else "wrong"), given[0]["figure"]
     if fault.kind == "leak":
         kept = bench.memory(script, epochs)
         if not kept["leaks"]:
@@ -302,28 +303,27 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
     compared, said = bench.pair(clean, script, epochs)
     planted = re.search(r"PLANTED (.*)", said)
     module = planted.group(1) if planted else ""
-    if compared.verdict != "slower":
-        share = compared.whole.difference / compared.whole.before
+    if compared["verdict"] != "slower":
+        share = compared["whole"]["difference"] / compared["whole"]["before"]
         return "unsure", f"{share:+.0%} within noise"
     ranked = [
         r
-        for r in compared.tables["operators"][:-1]
-        if r.difference > 0 and "backward" not in r.where
+        for r in compared["operators"][:-1]
+        if r["difference"] > 0 and "backward" not in r["where"]
     ]
-    ranked.sort(key=lambda row: (not row.beyond_noise, -row.difference))
-    right = bool(ranked) and ranked[0].where == f"forward {module}"
-    return ("right" if right else "wrong"), f"{ranked[0].name} in {ranked[0].where}, {module}"
+    ranked.sort(key=lambda row: (not row["beyond_noise"], -row["difference"]))
+    right = bool(ranked) and ranked[0]["where"] == f"forward {module}"
+    first = ranked[0]
+    return ("right" if right else "wrong"), f"{first['name']} in {first['where']}, {module}"
 
 
 def equal(bench: Bench, task: str, *, keep: bool) -> tuple[str, ...]:
     """What is found between a training and itself, and in it alone."""
     script, epochs = bench.folder / "suites" / f"{task}.py", TASKS[task]
     compared, _ = bench.pair(script, script, epochs)
-    found = [f"{task}: {row.name} {row.where}" for row in (compared.whole,) if row.beyond_noise]
-    found += ["slower"] * (compared.verdict == "slower") + [
-        f"stall {s.line}" for s in compared.stalls
-    ]
-    found += [f"wait {w.line}" for w in compared.waits]
+    found = [f"{task}: {compared['verdict']}"] * (compared["verdict"] != "same")
+    found += [f"stall {stall['place']}" for stall in compared["new_stalls"]]
+    found += [f"wait {wait['place']}" for wait in compared["new_waits"]]
     if keep:
         sides = tuple(bench.memory(script, EPOCHS_REMEMBERED) for _ in "AB")
         difference = memory.compare(*sides)

@@ -37,12 +37,9 @@ from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
 from celedger.repo.differences import Differences
 from celedger.system import process
-from celedger.system.gate import Gate, Permit
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.surroundings import child_copy, variables
-
-PERMIT = Permit(Gate(Path(tempfile.mkdtemp()), attended=True), "a benchmark")
 
 
 @dataclass
@@ -125,8 +122,7 @@ def world(
         log, reads = place / "log", place / "reads"
         log.unlink(missing_ok=True)
         process.run(
-            argv, cwd=checkout.path, env=env, log=log, reads=process.Reads(checkout.path, reads),
-            permit=PERMIT, timeout=300,
+            argv, cwd=checkout.path, env=env, log=log, reads=process.Reads(checkout.path, reads), timeout=300,
         )  # fmt: skip
         observed = NamedPaths()
         observed.take_in(reads)
@@ -293,7 +289,7 @@ def overhead(repeats: int) -> None:
                 for on in (False, True):
                     done = process.run(
                         [sys.executable, "-c", words], cwd=place, env=dict(os.environ),
-                        log=place / "log", permit=PERMIT, timeout=300, reads=process.Reads(place, place / "reads") if on else None,
+                        log=place / "log", timeout=300, reads=process.Reads(place, place / "reads") if on else None,
                     )  # fmt: skip
                     walls[on].append(done.wall)
             off, on_ = (min(walls[side]) for side in (False, True))

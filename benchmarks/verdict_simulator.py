@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from celedger.drift.settle import RERUNS
 from celedger.model import VerdictKind
 from celedger.stats.noise import Noise, pool
 from celedger.stats.verdict import VerdictQuestion, judge, judge_many
@@ -32,8 +33,8 @@ LAWS: dict[str, Law] = {
         random.standard_normal(n) + (random.random(n) < 0.03) * random.choice([-12, 12], n)
     ),
     "discrete": lambda random, n: np.round(random.standard_normal(n) * 1.5) / 1.5,
+    "collapse": lambda random, n: random.standard_normal(n) + 8.0 * (random.random(n) < 0.1),
 }
-MOST_TRIALS = 12
 
 
 @dataclass
@@ -60,14 +61,14 @@ def check(
     noises = [pool(b) for b in baselines]
     values = [law(random, seeds).tolist() for _ in range(metrics)]
     tally.trials += seeds * metrics
-    look = 0
     while True:
-        look += 1
         asked = zip(values, baselines, noises, strict=True)
         answers = judge_many(
-            [VerdictQuestion(v, b, 1, noise=n, look=look) for v, b, n in asked], seed=commit
+            [VerdictQuestion(v, b, 1, noise=n, first=seeds) for v, b, n in asked], seed=commit
         )
-        suspects = [m for m, a in enumerate(answers) if a.suspect and len(values[m]) < MOST_TRIALS]
+        suspects = [
+            m for m, a in enumerate(answers) if a.suspect and len(values[m]) < seeds + RERUNS
+        ]
         if not suspects or not rerun:
             break
         tally.extra += len(suspects)  # as if every metric were a task of its own
@@ -110,13 +111,11 @@ def delay(
         for late in range(60):
             values = (LAWS[law](random, seeds) + shift).tolist()
             commits += 1
-            look = 0
             while True:
-                look += 1
-                question = VerdictQuestion(values, history, 1, noise=noise, look=look)
+                question = VerdictQuestion(values, history, 1, noise=noise, first=seeds)
                 # Among quiet metrics e-BH asks of the only changed one what alpha / M asks.
                 answer = judge_many([question], alpha=0.05 / metrics, seed=late)[0]
-                if not rerun or not answer.suspect or len(values) >= MOST_TRIALS:
+                if not rerun or not answer.suspect or len(values) >= seeds + RERUNS:
                     break
                 values += (LAWS[law](random, 1) + shift).tolist()
                 extra += 1
@@ -127,6 +126,29 @@ def delay(
         else:
             delays.append(60)
     return float(np.mean(delays)), float(np.mean(np.array(delays) == 0)), extra / commits
+
+
+def settled(
+    law: str, seeds: int, shift: float, commits: int, cases: int, metrics: int
+) -> tuple[float, float, float]:
+    """(share told by the first look, share told with re-runs, trials for each that was planned) of
+    HEAD moved by `shift` against so many commits, one of `metrics` metrics."""
+    first = last = trials = 0
+    for case in range(cases):
+        random = np.random.default_rng([8, case, commits, seeds])
+        history = [LAWS[law](random, seeds).tolist() for _ in range(commits)]
+        noise = pool(history)
+        values = (LAWS[law](random, seeds) + shift).tolist()
+        while True:
+            question = VerdictQuestion(values, history, 1, noise=noise, first=seeds)
+            answer = judge_many([question], alpha=0.05 / metrics, seed=case)[0]
+            first += len(values) == seeds and answer.kind in CHANGED
+            if not answer.suspect or len(values) >= seeds + RERUNS:
+                break
+            values += (LAWS[law](random, 1) + shift).tolist()
+        last += answer.kind in CHANGED
+        trials += len(values)
+    return first / cases, last / cases, trials / cases / seeds
 
 
 def calibration(cases: int, kept: Path | None) -> list[list[str]]:
@@ -209,8 +231,20 @@ def main() -> None:
                 told, unseen = sight(law, commits, cases)
                 rows.append([law, str(commits), f"{told:.3f}", f"{unseen:.3f}"])
         table(title, ["noise", "commits", "told at once", "passes unseen"], rows)
+    title = f"re-runs at baselines of 1 to 20 commits, {cases} cases"
+    if options.only in title:
+        rows = []
+        for law, seeds, shift, metrics in (
+            ("normal", 3, 2.0, 1), ("normal", 3, 2.0, 10), ("normal", 1, 3.0, 1),
+            ("normal", 1, 3.0, 10), *((law, k, 0.0, 10) for law in LAWS for k in (1, 3)),
+        ):  # fmt: skip
+            for commits in (1, 2, 3, 5, 7, 10, 15, 20):
+                figures = settled(law, seeds, shift, commits, cases, metrics)
+                row = [law, str(seeds), f"{shift:g}", str(metrics), str(commits)]
+                rows.append([*row, *(f"{figure:.3f}" for figure in figures)])
+        head = ["noise", "seeds", "shift", "metrics", "commits", "first look", "with re-runs"]
+        table(title, [*head, "trials"], rows)
     for title, metrics, commits, histories in (
-        ("nothing changes, 10 metrics, commits 2 to 20", 10, range(1, 20), max(4, cases // 10)),
         (
             "nothing changes, 300 metrics, commits 41 to 80",
             300,

@@ -17,11 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from celedger.errors import ConfigError, UsageError
-from celedger.model import Bytes, parse_size
+from celedger.model import Bytes
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
 SUITES = "suites"  # the folder of the suites, unless configured
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
+_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_SIZES)})")
 _WORDS = {"1": True, "true": True, "yes": True, "on": True,
           "0": False, "false": False, "no": False, "off": False}  # fmt: skip
 
@@ -85,6 +88,17 @@ def load(
     return Config(**{**settings, **own}, merged=merged, files=files)
 
 
+def parse_size(value: object) -> Bytes | None:
+    """`4000000000`, `"4GB"`, `"512MiB"`; None for what is no size from 1 byte to 1 EiB."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        total: float = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        total = float(match[1]) * _SIZES[match[2]]
+    else:
+        return None
+    return int(total) if 1 <= total <= 2**60 else None
+
+
 def closest(name: str, names: Collection[str]) -> str:
     """Return a hint for a name that is none of those."""
     close = difflib.get_close_matches(name, names, n=1)
@@ -107,13 +121,13 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
     special = table.pop("repository", {})
     if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
         raise ConfigError(f"{file}: repository is not a table of tables", _SPECIAL)
-    tables = [(f"{file}:", table)]
+    tables = {f"{file}:": table}
     for path, settings in special.items():
         if Path(path).expanduser() == repo_root:
-            tables.append((f'{file}: [repository."{path}"]', settings))
-    for where, settings in tables:
+            tables[f'{file}: [repository."{path}"]'] = settings
+    for where, settings in tables.items():
         _check_keys(where, settings, _OWN_RULES)
-    return [(f"{where} {key}", key, value) for where, own in tables for key, value in own.items()]
+    return [(f"{where} {key}", key, each[key]) for where, each in tables.items() for key in each]
 
 
 def source(*folders: Path) -> Path | None:
@@ -128,11 +142,11 @@ def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
     if leads_out(file):
         cause = f"{file} is a link that leads out of the repository"
         raise ConfigError(cause, "put a file celedger.toml there")
-    if file is shared and not (shared.is_file() and _mentioned(shared)):
-        return None
+    if not file.is_file() or (file is shared and b"celedger" not in file.read_bytes()):
+        return None  # a pyproject.toml that is not about us may be as broken as it likes
     table: object = read_toml(file)
     if isinstance(table, dict) and file is shared:
-        tool = table.get("tool", {})
+        tool = table.get("tool")
         if not isinstance(tool, dict) or "celedger" not in tool:
             return None
         table = tool["celedger"]
@@ -183,15 +197,6 @@ def leads_out(path: Path) -> bool:
 
 def _instead(env: Mapping[str, str]) -> str:
     return f"one outside belongs into your own configuration, {own_file(env) or 'none here'}"
-
-
-def _mentioned(file: Path) -> bool:
-    """Whether a pyproject.toml may be about us at all: one that is not may be as broken as it
-    likes."""
-    try:
-        return b"celedger" in file.read_bytes()
-    except OSError:
-        return True  # reading it properly says what is wrong
 
 
 def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, object]:

@@ -85,9 +85,3 @@ class CannotJudge(CeledgerError):
     """The question is sound, but what was measured does not answer it."""
 
     status = Status.CANNOT_JUDGE
-
-
-class Interrupted(CeledgerError):
-    """The person pressed Ctrl-C or the process was told to terminate."""
-
-    status = Status.INTERRUPTED

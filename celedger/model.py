@@ -1,8 +1,6 @@
 """The nouns: what rooms hand to each other. Frozen, typed, and without behaviour that needs
-a clock, a file or a process. Hashes are full 40-character strings; only views shorten them.
-
-Units are SI unless a name says otherwise: times in seconds, sizes in bytes, dates in
-seconds since the epoch (UTC).
+a clock, a file or a process. Hashes are full 40-character strings; only views shorten them. Units
+are SI: times in seconds, sizes in bytes, dates in seconds since the epoch (UTC).
 """
 
 from __future__ import annotations
@@ -17,21 +15,6 @@ from enum import StrEnum
 
 Seconds = float
 Bytes = int
-
-_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
-_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_SIZES)})")
-
-
-def parse_size(value: object) -> Bytes | None:
-    """`4000000000`, `"4GB"`, `"512MiB"`; None for what is no size from 1 byte to 1 EiB."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        total: float = value
-    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-        total = float(match[1]) * _SIZES[match[2]]
-    else:
-        return None
-    return int(total) if 1 <= total <= 2**60 else None
 
 
 class Direction(StrEnum):
@@ -49,8 +32,7 @@ class Direction(StrEnum):
     @property
     def opposite(self) -> Direction:
         """What `bisect --find improved` takes for worse."""
-        swapped = {Direction.LOWER: Direction.HIGHER, Direction.HIGHER: Direction.LOWER}
-        return swapped.get(self, self)
+        return Direction({"lower": "higher", "higher": "lower"}.get(self.value, self.value))
 
 
 class Kind(StrEnum):
@@ -70,10 +52,8 @@ class Floor:
     @classmethod
     def parse(cls, text: str | float) -> Floor:
         """`"0.5%"` is relative, `0.01` absolute. Raises ValueError for anything else."""
-        relative = isinstance(text, str) and text.strip().endswith("%")
-        amount = float(text.strip().rstrip("%")) if isinstance(text, str) else float(text)
-        if relative:
-            amount /= 100.0
+        relative = str(text).strip().endswith("%")
+        amount = float(str(text).strip().removesuffix("%")) / (100 if relative else 1)
         if not math.isfinite(amount) or amount < 0:
             raise ValueError(f"a floor is a number >= 0 or a percentage, not {text!r}")
         return cls(amount, relative)
@@ -103,9 +83,8 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not _SUMMARY.match(self.summary):
-            raise ValueError(
-                f"summary is last, best, max, mean-of-last-K, median-after-K; not {self.summary!r}"
-            )
+            rules = "last, best, max, mean-of-last-K, median-after-K"
+            raise ValueError(f"summary is {rules}; not {self.summary!r}")
 
 
 @dataclass(frozen=True)
@@ -216,16 +195,13 @@ class OutcomeKind(StrEnum):
 
     @property
     def final(self) -> bool:
-        """An answer about the commit. The others say something about the machine or a person,
-        and asking again is right."""
+        """True for an answer about the commit: the others are about the machine or a person."""
         return self not in (OutcomeKind.KILLED, OutcomeKind.INTERRUPTED)
 
     @property
     def crashed(self) -> bool:
         """The training itself broke: what `bisect` can bisect as a crash."""
-        return self in (
-            OutcomeKind.FAILED, OutcomeKind.TIMEOUT, OutcomeKind.OOM, OutcomeKind.MISSING
-        )  # fmt: skip
+        return self.value in ("failed", "timeout", "oom", "missing")
 
 
 class Mark(StrEnum):
@@ -265,8 +241,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StepValues:
-    """Successive values of a per-step series within one epoch, `first` being the number (from
-    0, within the epoch) of the step that the first of them belongs to."""
+    """Successive values of a per-step series within one epoch, from its step `first` (0, …) on."""
 
     first: int
     values: tuple[float, ...]
@@ -298,7 +273,6 @@ class TrialRecord:
     rules: Mapping[str, str] = field(default_factory=dict)  # metric name -> the summary's rule
     derived: str = ""  # the ulid of the trial whose result it re-uses, "" where it ran itself
     source: str = ""  # the commit of that trial
-    finer: bool = False  # re-used by an older celedger, by a rule that was finer than files
 
     @property
     def ok(self) -> bool:
@@ -307,30 +281,27 @@ class TrialRecord:
     @property
     def reused(self) -> str:
         """From where it has its result, and why, "" where it ran itself."""
-        why = REUSED if not self.finer else "an older celedger left out what no training notices"
-        return f"re-used from {self.source[:7]}: {why}" if self.derived else ""
+        return f"re-used from {self.source[:7]}: {REUSED}" if self.derived else ""
 
     @property
     def early_stopped(self) -> bool:
-        """It ran well as far as it was let, and answers nothing that its last epoch would."""
+        """True if it was ended before its last epoch, and answers nothing that this would."""
         return self.outcome is not None and Mark.EARLY_STOPPED in self.outcome.marks
 
 
 @dataclass(frozen=True)
 class Footprint:
     """What a trial named of its commit's tree: paths relative to it as git has them ("" is itself),
-    there or not. Of what it `opened` it can have read content or listing, of what it `looked` at it
-    learned what `stat` tells. `inputs` are the patterns of what its build depends on."""
+    there or not. `inputs` are the patterns of what its build depends on."""
 
-    opened: tuple[bytes, ...] = ()
-    looked: tuple[bytes, ...] = ()
+    opened: tuple[bytes, ...] = ()  # it can have read content or listing
+    looked: tuple[bytes, ...] = ()  # it learned what `stat` tells
     inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ReusableTrial:
-    """A trial whose result others may re-use. Of one that was stopped early (not `whole`) is known
-    only how another would begin; one that `failed` may have lacked what is no commit's."""
+    """A trial whose result others may re-use."""
 
     ulid: str
     commit: str
@@ -338,8 +309,8 @@ class ReusableTrial:
     seed: int
     footprint: int  # its number in the ledger
     surroundings: str  # what beside the tree decides what a training reads
-    whole: bool = True
-    failed: bool = False
+    whole: bool = True  # else it was stopped early: only how another would begin is known
+    failed: bool = False  # it may have lacked what is no commit's
 
 
 class VerdictKind(StrEnum):
@@ -357,15 +328,12 @@ class VerdictKind(StrEnum):
 
     @property
     def bad(self) -> bool:
-        return self in (
-            VerdictKind.REGRESSED, VerdictKind.FAILED, VerdictKind.NOT_FINITE, VerdictKind.MISSING
-        )  # fmt: skip
+        return self.value in ("regressed", "failed", "not-finite", "missing")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One metric of one task at one commit, judged. Effects are in the metric's own unit;
-    `low` and `high` bound the effect at the stated confidence."""
+    """One metric of one task at one commit, judged, in the metric's own unit."""
 
     commit: str
     suite: str
@@ -374,7 +342,7 @@ class Verdict:
     kind: VerdictKind
     level: float = math.nan  # the baseline's level
     value: float = math.nan  # this commit's mean
-    effect: float = math.nan  # value - level
+    effect: float = math.nan  # value - level; between low and high at the stated confidence
     low: float = math.nan
     high: float = math.nan
     p_value: float = math.nan
@@ -398,8 +366,7 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One trial's summary of one metric, with what is needed to compare it. `summary` is the
-    rule that made `value` (see Metric): values of different rules are not comparable."""
+    """One trial's summary of one metric, with what is needed to compare it."""
 
     commit: str
     ulid: str
@@ -410,7 +377,7 @@ class SummaryRow:
     started: float
     marks: tuple[Mark, ...]
     outcome: OutcomeKind
-    summary: str = "last"
+    summary: str = "last"  # the rule that made `value`: those of other rules do not compare
     derived: str = ""  # as in TrialRecord: no value of its own, so no repeat
 
 
@@ -429,6 +396,9 @@ class BisectRecord:
     status: str
     ended: float
     report: Mapping[str, object] = field(default_factory=dict)
+
+
+ENVIRONMENTS = "*environments"  # in place of a metric: those that a commit was measured in are one
 
 
 class BaselineAct(StrEnum):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from forked import PROGRAM
 from hypothesis import settings
-
-from celedger.system.gate import Gate, Permit, Request
 
 # The same examples in every run: a test that fails, fails again. `--hypothesis-profile=search`
 # looks further.
@@ -55,16 +56,6 @@ PEOPLE = {
 }
 
 
-class OpenGate(Gate):
-    """Lets everything start: for tests of what is started."""
-
-    def admit(self, request: Request) -> None:
-        pass
-
-
-PERMIT = Permit(OpenGate(Path("/nowhere"), attended=True), "a test's")
-
-
 @pytest.fixture(autouse=True)
 def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
@@ -75,6 +66,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("CELEDGER_LOCK_DIR", str(home / "locks"))
+
+
+def load_script(path: Path) -> ModuleType:
+    """Return a script that lies outside the packages, as a module."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
 
 
 def git(repo: Path, *words: str, env: Mapping[str, str] | None = None) -> str:

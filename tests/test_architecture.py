@@ -99,41 +99,38 @@ def test_each_library_has_a_single_owner() -> None:
     assert not broken, "\n".join(broken)
 
 
-def test_every_process_begins_in_one_place_behind_the_gate() -> None:
-    """No new kind of process can forget its permit: one function calls Popen, and those that call
-    that one have asked `Permit.grant` first. The supervisor and the child side run inside of what
-    was started; git is asked by repo/."""
+def test_every_process_begins_in_one_place() -> None:
+    """The supervisor and the child side run inside of what was started; git is asked by repo/."""
     starting = re.compile(
-        r"_?popen|spawn|posix_spawnp?|exec[lv]p?e?|fork|forkpty|check_(output|call)"
+        r"popen|spawn|posix_spawnp?|exec[lv]p?e?|fork|forkpty|check_(output|call)"
     )
     callers: dict[str, set[str]] = {}
-    bodies: dict[str, list[str]] = {}
     for path in modules():
         if room(path) == "child" or path.name == "supervisor.py":
             continue
         file = str(path.relative_to(PACKAGE))
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                bodies[f"{file}:{node.name}"] = list(map(ast.unparse, node.body))
-            elif isinstance(node, ast.Call):
+            if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 shell = ast.unparse(node.func) in ("os.system", "os.popen", "subprocess.run")
                 if shell or starting.fullmatch(name.lower()):
                     callers.setdefault(name, set()).add(file)
     assert callers == {
         "Popen": {"system/process.py"},
-        "_popen": {"system/process.py"},
         "spawn": {"system/process.py", "system/warm.py", "service/allow.py"},
         # What a launcher forks, which `Running.start` asks for.
         "fork": {"system/process.py", "system/warm.py"},
     }
-    where = {name for name, lines in bodies.items() if "Popen(" in "".join(lines)}
-    assert where == {"system/process.py:_popen"}
-    where = {name for name, lines in bodies.items() if "_popen(" in "".join(lines)}
-    assert where == {"system/process.py:_spawn", "system/process.py:spawn"}
-    for name in where:
-        granted = next(i for i, line in enumerate(bodies[name]) if "permit.grant(" in line)
-        assert not any(re.search("popen|fork", line) for line in bodies[name][:granted])
+
+
+def test_the_worker_asks_before_it_makes_a_bench() -> None:
+    """All trials run on a bench, and each is prepared there: both ask what a person allowed."""
+    for file, function in (("trial/workplace.py", "set_bench"), ("trial/bench.py", "prepare")):
+        nodes = ast.walk(ast.parse((PACKAGE / file).read_text()))
+        body = next(n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
+        lines = list(map(ast.unparse, body.body))
+        asked = next(i for i, line in enumerate(lines) if "gate.review(" in line)
+        assert not any(re.search("describe|checkout|copy|snapshot", x) for x in lines[1:asked])
 
 
 def test_torch_is_imported_by_the_harness_and_the_adapters_alone() -> None:

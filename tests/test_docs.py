@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
-from conftest import celedger
+from conftest import celedger, load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_command_line_reference_is_what_help_says() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "make_cli_reference", ROOT / "scripts" / "make_cli_reference.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(ROOT / "scripts" / "make_cli_reference.py")
     assert (ROOT / "docs" / "cli.md").read_text() == module.reference(), "run `make docs`"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
 from celedger.bisection.report import Report
+from celedger.bisection.rest import NO_STEP_PRIOR, part
 from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import (
     CHOOSING,
@@ -21,8 +22,8 @@ from celedger.bisection.track import Track
 from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
-from celedger.trial.runner import Bench
-from celedger.trial.seeds import next_seed
+from celedger.stats.lineage import GOOD
+from celedger.trial.runner import Bench, next_seed
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -65,11 +66,12 @@ def measure_ends(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a bisect: a report for every metric that is worse at BAD, and why the others
-    that were asked for have none."""
+    """What came of a bisect: a report for every metric that is worse at BAD, why the others that
+    were asked for have none, and the searches of what the reports left unexplained."""
 
     reports: tuple[Report, ...]
     refused: tuple[tuple[str, CannotJudge], ...] = ()
+    further: tuple[Report, ...] = ()
 
     @property
     def named(self) -> bool:
@@ -130,7 +132,39 @@ def bisect_many(
         bench, history, good, symptoms, limits,
         ran=ran, seconds=usual, expected=expected, on_step=on_step,
     )  # fmt: skip
-    return Answer(reports, tuple(refused))
+    if not limits.every_cause:
+        return Answer(reports, tuple(refused))
+    left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
+    further = _further(bench, history, symptoms, reports, left, on_step)
+    return Answer(reports, tuple(refused), tuple(further))
+
+
+def _further(
+    bench: Bench,
+    history: History,
+    symptoms: Sequence[Symptom],
+    reports: Sequence[Report],
+    limits: Limits,
+    on_step: Callable[[SearchStep], None],
+) -> list[Report]:
+    """Search what the reports leave unexplained, and what those searches leave, within one
+    budget."""
+    position = {commit.sha: i for i, commit in enumerate(history.commits)}
+    answers: list[Report] = []
+    left = [
+        (s, other) for s, report in zip(symptoms, reports, strict=True) for other in report.others
+    ]
+    while left and limits.budget > 0:
+        symptom, other = left.pop(0)
+        inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
+        (answer,) = search(
+            bench, inside, other.after, [symptom], limits,
+            none_prior=NO_STEP_PRIOR, on_step=on_step,
+        )  # fmt: skip
+        limits = replace(limits, budget=limits.budget - answer.trials)
+        answers.append(answer)
+        left += [(symptom, each) for each in answer.others]
+    return answers
 
 
 def _symptoms(

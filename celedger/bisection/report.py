@@ -9,21 +9,26 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from celedger.bisection.between import Between, worse_between
+from celedger.bisection.rest import rests
 from celedger.bisection.track import Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
 from celedger.repo import History
-from celedger.stats import changepoints, firstbad
+from celedger.stats import firstbad
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A change after `after` and not later than `by`, in the metric's own unit and direction."""
+    """A further step after `after` and not later than `by`. `effect`, `low` and `high` are in the
+    metric's own unit and direction; `share` is its part of the difference between the ends."""
 
     after: Commit
     by: Commit
     effect: float
     probability: float
+    share: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,8 @@ class Report:
     posterior: tuple[float, ...]
     readings: tuple[tuple[int, float], ...]  # (position, value), GOOD at -1, metric's own sign
     untestable: tuple[int, ...]
-    steps: tuple[tuple[int, tuple[float, ...]], ...]
-    others: tuple[Other, ...]  # what else changed in the range, as far as these trials show
+    steps: tuple[int, ...]  # positions of its trials, in order
+    others: tuple[Other, ...]  # further steps beside the named commit's
     compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
     between: Between | None  # a commit that is worse than both ends, where none is named
     ran: str  # the commit that ran for the named one
@@ -104,9 +109,6 @@ _STATUS = {
 
 # Probability that nothing changed from which a commit that is worse than both ends is the answer.
 _ALIKE = 0.5
-# A step much smaller than the one searched is more likely the jitter of commits between two
-# trials than something a person would bisect.
-_WORTH = 0.2
 
 
 def conclude(
@@ -180,7 +182,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         readings=tuple((r.position, sign * r.value) for r in evidence.readings),
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),
-        others=_others(track, effect, sign),
+        others=_others(track, sign) if status == "found" else (),
         compared=tuple(commit for commit, _ in speakers),
         between=between,
         ran=speakers[-1][1] if speakers else "",
@@ -205,33 +207,20 @@ def _effect(track: Track, sign: int) -> tuple[float, float, float, float]:
     return level, sign * posterior.effect, low, high
 
 
-def _others(track: Track, effect: float, sign: int) -> tuple[Other, ...]:
-    """Return the steps in either direction beside the leader's that the trials happen to show, on
-    a history without merges: hints for the next bisect, no answers."""
-    question, leader = track.question, track.posterior.leader
-    if not question.lineage.linear or question.binary or not math.isfinite(effect):
-        return ()
-    values: dict[int, list[float]] = {}
-    for reading in track.evidence.readings:
-        if math.isfinite(reading.value):
-            values.setdefault(reading.position, []).append(reading.value)
-    positions = sorted(values)
-    steps = []
-    for point in changepoints.detect([values[p] for p in positions]).points:
-        after, by = positions[point.index - 1], positions[point.index]
-        large = abs(point.effect) >= max(question.floor, _WORTH * abs(effect))
-        if large and not after < leader <= by:
-            ends = track.commit(after), track.commit(by)
-            steps.append(Other(*ends, sign * point.effect, point.probability))
-    return tuple(steps)
+def _others(track: Track, sign: int) -> tuple[Other, ...]:
+    """Return the further steps beside the leader's, in the metric's own direction."""
+    return tuple(
+        Other(
+            track.commit(rest.after), track.commit(rest.by), sign * rest.effect, rest.probability,
+            rest.share, *sorted((sign * rest.low, sign * rest.high)),
+        )
+        for rest in rests(track.question, track.evidence, track.posterior)
+    )  # fmt: skip
 
 
 def record(report: Report) -> BisectRecord:
     """The report as the ledger keeps it; commits by their hashes."""
-    document = asdict(replace(report, steps=(), posterior=()))
-    # The doubt after each trial is for the picture; over thousands of commits it would be most
-    # of the ledger.
-    document["steps"] = [position for position, _ in report.steps]
+    document = asdict(replace(report, posterior=()))
     document["posterior"] = [round(p, 6) for p in report.posterior]
     for other in document["others"]:
         other["after"], other["by"] = other["after"]["sha"], other["by"]["sha"]

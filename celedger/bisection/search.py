@@ -28,8 +28,7 @@ from celedger.repo import History
 from celedger.stats import choice, firstbad
 from celedger.stats.lineage import GOOD
 from celedger.trial import events
-from celedger.trial.runner import Bench
-from celedger.trial.seeds import next_seed
+from celedger.trial.runner import Bench, next_seed
 
 # A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
 # the shift is far below the noise, or is not there, and a person should decide to go on.
@@ -41,10 +40,12 @@ UNREACHABLE = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`budget` bounds the trials that are run; stored ones are free."""
+    """`budget` bounds the trials that are run; stored ones are free. With `every_cause` what an
+    answer leaves unexplained is searched as well."""
 
     confidence: float = 0.95
     budget: int = BUDGET
+    every_cause: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def search(
     *,
     ran: Sequence[TrialRecord] = (),
     seconds: float = 1.0,
+    none_prior: float = firstbad.NONE_PRIOR,
     expected: Callable[[float], None] = lambda _: None,
     on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> tuple[Report, ...]:
@@ -87,10 +89,11 @@ def search(
 
     `ran` are the trials that were just run to measure the ends: they are part of what this search
     took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
-    many trials it will take, before the first one is spent. Raises CannotJudge, LedgerError or
+    many trials it will take, before the first one is spent; `none_prior` is how likely it is that
+    nothing changed, before any trial is read. Raises CannotJudge, LedgerError or
     MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
     """
-    seeking = _Search(bench, history, good, symptoms, limits, ran)
+    seeking = _Search(bench, history, good, symptoms, limits, ran, none_prior)
     stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
     budget = limits.budget + len(seeking.spent)
     searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
@@ -120,11 +123,14 @@ class _Search:
         symptoms: Sequence[Symptom],
         limits: Limits,
         ran: Sequence[TrialRecord],
+        none_prior: float,
     ) -> None:
         self._bench, self._history, self._good = bench, history, good
         self._task = symptoms[0].task
         self._unreachable: set[int] = set()  # forgotten with this command
-        self.tracks = [Track(bench, history, good, s, limits.confidence) for s in symptoms]
+        self.tracks = [
+            Track(bench, history, good, s, limits.confidence, none_prior) for s in symptoms
+        ]
         self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
         self._classes = classify(bench, history, good, self._task)
         self.records = self._classes.stored(bench, self._task)
@@ -142,6 +148,8 @@ class _Search:
                 return _Request(pick.position, True, wanting)
         if picks:
             positions = sorted({pick.position for pick, _ in picks})
+            if len(positions) == 1:
+                return _Request(positions[0], False, wanting)
             bits = sum(
                 choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting
             )
@@ -189,7 +197,7 @@ class _Search:
         self._classes = classify(self._bench, self._history, self._good, self._task)
         self._hear()
         for track in self.tracks:
-            track.steps.append((at, tuple(np.asarray(track.posterior.probability).tolist())))
+            track.steps.append(at)
         name = first.symptom.name if len(self.tracks) > 1 else ""
         return SearchStep(at, commit, record, first.posterior, len(self.spent), name)
 

@@ -22,14 +22,18 @@ from celedger.model import (
     Task,
     TrialRecord,
     VerdictKind,
+    Why,
 )
 from celedger.stats import verdict as rules
-from celedger.trial.runner import Bench
-from celedger.trial.seeds import trials_of
+from celedger.trial.runner import Bench, trials_of
 
 # Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
 CHOOSING = 3
 _ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
+
+_PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)$")  # of `trial.ending.explain`
+# Crashes that must have come at one place, so that it is evidence that they come always.
+_REPEATS = 3
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -39,7 +43,8 @@ class Symptom:
     """The task, and the metric; None where it is the crash that is searched. `crash` is how a
     trial fails at BAD: only a trial that fails alike counts as bad, and `asked` of them had to
     for it to be searched. Where an improvement is searched, `metric` has its direction turned
-    round: all that follows takes better for worse.
+    round: all that follows takes better for worse. `seen` are the trials (ULIDs) of the ends that
+    made somebody ask; they are no fresh evidence that the ends differ.
     """
 
     task: Task
@@ -47,6 +52,7 @@ class Symptom:
     crash: str = ""
     improved: bool = False
     asked: int = 1
+    seen: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -75,6 +81,15 @@ class Symptom:
         """Whether equal bits prove an equal value: for what is computed, not for what is
         measured by clock or memory."""
         return self.metric is not None and self.metric.kind in (Kind.QUALITY, Kind.COUNT)
+
+
+def at_one_place(crashes: Sequence[TrialRecord]) -> bool:
+    """Return True if several trials crashed at the same step in the same frame, and none at
+    another."""
+    places = [_PLACE.search(record.outcome.message if record.outcome else "") for record in crashes]
+    return (
+        len(places) >= _REPEATS and len({p and p[0] for p in places}) == 1 and places[0] is not None
+    )
 
 
 class NotWorse(CannotJudge):
@@ -143,8 +158,10 @@ def find_symptom(
         if metric is not None and task.metric(metric) is None:
             continue
         here = bench.environments[task.name].fingerprint
+        whole = [final_trials(bench, end, task, here) for end in (good, bad)]
         # The first trials: the same ones however many the search itself has added since.
-        ends = [final_trials(bench, end, task, here)[:CHOOSING] for end in (good, bad)]
+        ends = [trials[:CHOOSING] for trials in whole]
+        seen = _seen(task, [*ends[0], *ends[1]] if metric is None else [], [*whole[0], *whole[1]])
         silent = silent and not all(ends)
         try:
             crash = _crash(task, good, bad, *ends)
@@ -160,7 +177,7 @@ def find_symptom(
                 each = replace(each, direction=each.direction.opposite)
             question = _question(bench.ledger, task, each, *ends)
             if question is not None:
-                symptoms.append(Symptom(task, each, improved=improved))
+                symptoms.append(Symptom(task, each, improved=improved, seen=seen))
                 questions.append(question)
     # One budget over all that is compared: of a dozen metrics one always looks worse.
     answers = rules.judge_many(questions)
@@ -187,6 +204,21 @@ def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> lis
         for record in trials_of(bench, end, task, environment)
         if record.outcome is not None and record.outcome.kind.final and not record.early_stopped
     ]
+
+
+def _seen(
+    task: Task, chosen: Sequence[TrialRecord], stored: Sequence[TrialRecord]
+) -> frozenset[str]:
+    """Return the trials that made somebody ask: those that chose the metric, and those that were
+    there before. Re-runs with fresh seeds confirmed what the first ones had shown, and a bisect
+    that goes on counts its own trials as evidence."""
+    before = [
+        record
+        for record in stored
+        if record.trial.why is Why.RUN
+        or (record.trial.why is not Why.BISECT and record.trial.seed in task.seeds)
+    ]
+    return frozenset(record.trial.ulid for record in (*chosen, *before))
 
 
 def _crash(

@@ -12,12 +12,12 @@ import numpy as np
 
 from celedger.bisection.bits import Traces
 from celedger.bisection.classes import Classes
-from celedger.bisection.symptom import Symptom
+from celedger.bisection.symptom import Symptom, at_one_place
 from celedger.drift import baseline
 from celedger.drift.values import SPOILT
 from celedger.model import Commit, OutcomeKind, TrialRecord
 from celedger.repo import History
-from celedger.stats import choice, draws, equal_bits, firstbad
+from celedger.stats import choice, draws, equal_bits, firstbad, shifts
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial import events
 from celedger.trial.runner import Bench
@@ -33,10 +33,16 @@ class Track:
     """
 
     def __init__(
-        self, bench: Bench, history: History, good: Commit, symptom: Symptom, confidence: float
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptom: Symptom,
+        confidence: float,
+        none_prior: float = firstbad.NONE_PRIOR,
     ) -> None:
         self.symptom = symptom
-        self.steps: list[tuple[int, tuple[float, ...]]] = []
+        self.steps: list[int] = []  # positions, in the order of their trials
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
@@ -44,7 +50,8 @@ class Track:
         self.classes: Classes
         self._ledger, self._history, self._good = bench.ledger, history, good
         self._environment = bench.environments[symptom.task.name].fingerprint
-        self._confidence, self._lineage = confidence, Lineage(history.parents)
+        self._confidence, self._none_prior = confidence, none_prior
+        self._lineage = Lineage(history.parents)
         self._traces = Traces(bench.ledger, symptom, self._lineage.bad)
         self._alike: tuple[frozenset[int], ...] = ()
 
@@ -74,6 +81,10 @@ class Track:
             noise=self._noise(),
             binary=metric is None,
             asked=self.symptom.asked,
+            selected=self._selected(placed),
+            repeats=metric is None
+            and at_one_place([r for _, r in placed if self.symptom.reads(r) == 1.0]),
+            none_prior=self._none_prior,
             floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
             prior=classes.weights,
             place=classes.place,
@@ -187,8 +198,20 @@ class Track:
         sides = draws.sides(readings, self._lineage.bad)
         return firstbad.Evidence(tuple(readings), untestable, sides)
 
+    def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
+        """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""
+        if self.symptom.metric is None:
+            return 0, 0
+        ends: dict[int, list[float]] = {GOOD: [], self._lineage.bad: []}
+        for position, record in placed:
+            value = self.symptom.reads(record) if position in ends else None
+            if value is not None and isfinite(value) and record.trial.ulid in self.symptom.seen:
+                ends[position].append(value)
+        return shifts.selected(np.array(ends[GOOD]), np.array(ends[self._lineage.bad]))
+
     def _noise(self) -> firstbad.NoisePrior | None:
-        """Return what the whole ledger knows of this metric's noise, not only this range."""
+        """Return what the ledger knows of this metric's noise. The trials of this range are
+        evidence already and count only where they show that the metric repeats exactly."""
         metric, task = self.symptom.metric, self.symptom.task
         if metric is None:
             return None
@@ -200,4 +223,7 @@ class Track:
         noise = baseline.noise(rows, self.classes.positions)
         # Not `between`: by how much commits of the ledger differ, those of this range among them,
         # is what is searched. Taken for jitter, no change would ever be beyond it.
+        if not noise.exact:
+            beside = [row for row in rows if row.commit not in self.classes.positions]
+            noise = baseline.noise(beside, {})
         return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None

@@ -2,8 +2,8 @@
 which modules it sought, and not that it may have read every name of a folder.
 
 It comes to every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and to a
-warm trial from `launcher.py`. A Python that starts without it lists folders as ever. Standard
-library only, Python 3.8 and later.
+warm trial from `launcher.py`. A Python that starts without it lists folders as ever. In a
+diagnostic run it also attaches the probe. Standard library only, Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def _as_sitecustomize() -> None:
     """What the environment itself has by that name comes next, as if this were not here. Where it
     has none this raises ImportError, as `site` expects."""
     install()
+    if "CELEDGER_PROBE" in os.environ:
+        _attach_probe()
     path = [os.path.abspath(entry) for entry in sys.path if entry]
     own = os.path.dirname(os.path.abspath(__file__))
     spec = _machinery.PathFinder.find_spec(__name__, path[path.index(own) + 1 :])
@@ -66,6 +68,16 @@ def _as_sitecustomize() -> None:
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
     sys.modules[__name__] = module
     spec.loader.exec_module(module)
+
+
+def _attach_probe() -> None:
+    if "celedger.child.probes.observe" in sys.modules:
+        return  # by another copy of this file
+    try:
+        from celedger.child.probes import observe
+    except ImportError:
+        return  # another program that this training starts, with a PYTHONPATH of its own
+    observe.install()
 
 
 if __name__ == "sitecustomize":

@@ -3,11 +3,8 @@ deterministic kernels, and reports every epoch through `celedger.child.log`. It 
 measured environment, so it knows torch and the standard library (Python 3.8 on) and nothing of
 celedger's parent side.
 
-A `Training` is plain data. `train` is its driver for the record: `prepare`, then `step` after
-`step`, without hooks. A diagnostic run may drive the same `Training` by the same two functions in
-its own way: CELEDGER_PROBE holds a JSON object with `drives` true, whose `kind` names the module of
-`celedger.child.probes` that drives instead, CELEDGER_PROBE_OUT the folder that it may write to.
-(Probes that only look are attached to any training, this one too, by `celedger.child.probes`.)
+A `Training` is plain data. `train` drives it: `prepare`, then `step` after `step`, without hooks.
+Probes of diagnostic runs are attached from outside, as to any training (`celedger.child.probes`).
 """
 
 from __future__ import annotations
@@ -15,8 +12,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
-import importlib
-import json
 import math
 import os
 import random
@@ -114,11 +109,6 @@ def train(**description: Any) -> nn.Module:
     Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
-    probe = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
-    if probe.get("drives"):
-        driver = importlib.import_module(f"celedger.child.probes.{probe['kind']}")
-        trained: nn.Module = driver.drive(training, Path(os.environ["CELEDGER_PROBE_OUT"]))
-        return trained
     where = device()
     model, optimiser, schedule = prepare(training, where)
     drawn = {name: weight.clone() for name, weight in _weights(model).items()}
@@ -127,11 +117,18 @@ def train(**description: Any) -> nn.Module:
             torch.cuda.reset_peak_memory_stats(where)
             torch.cuda.synchronize(where)
         model.train()
-        total, samples = torch.zeros((), dtype=torch.float64, device=where), []
+        total = torch.zeros((), dtype=torch.float64, device=where)
+        samples: list[int] = []
         series = StepSeries() if wants_steps() else None
         moments = [_moment(where)]  # the ends of steps
         for batch in training.data():
-            loss = step(training, model, optimiser, schedule, batch, series)
+            try:
+                loss = step(training, model, optimiser, schedule, batch, series)
+            except Exception as error:
+                # A bisect takes a crash that always comes at the same step for a sure one.
+                if hasattr(error, "add_note"):
+                    error.add_note(f"in step {len(samples)} of epoch {epoch}")
+                raise
             samples.append(_length(batch))
             total += loss.detach().double() * samples[-1]
             moments.append(_moment(where))

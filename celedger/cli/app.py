@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -23,13 +24,12 @@ from celedger.errors import CeledgerError, Status
 
 # The verbs in the order of `--help`, and the modules that have them.
 _MODULES = {
-    "init": "init", "allow": "allow", "run": "run", "log": "reading", "show": "reading",
+    "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
-    "noise": "noise", "table": "reading", "queue": "worker", "worker": "worker", "demo": "demo",
-    "doctor": "doctor", "baseline": "baseline", "plot": "plot", "hook": "hook",
+    "noise": "run", "table": "reading", "queue": "service", "worker": "service", "demo": "demo",
+    "doctor": "doctor", "baseline": "check", "plot": "plot", "hook": "service",
 }  # fmt: skip
-_GROUPS = ("baseline", "plot", "hook")  # of verbs
 
 
 def _version(value: bool) -> None:
@@ -71,11 +71,11 @@ def _program(verb: str) -> TyperGroup:
         callback=_options,
     )
     for name in [verb] if verb in _MODULES else _MODULES:
-        module = import_module(f"celedger.cli.{_MODULES[name]}")
-        if name in _GROUPS:
-            app.add_typer(module.app, name=name)
+        own = getattr(import_module(f"celedger.cli.{_MODULES[name]}"), name)
+        if isinstance(own, typer.Typer):
+            app.add_typer(own, name=name)
         else:
-            app.command()(getattr(module, name))
+            app.command()(own)
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     return command
@@ -110,7 +110,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return Status.INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and unix.stdout_failed():
+        if isinstance(error, OSError) and unix.finish(Status.GOOD):
             return Status.FAILED
         message = getattr(error, "format_message", None)
         if message is not None:  # what typer (or its click) says of a wrong command line
@@ -129,14 +129,14 @@ def _crashed(error: Exception) -> int:
     import traceback
 
     text = f"internal error: {type(error).__name__}: {error}"
-    try:
-        with tempfile.NamedTemporaryFile(
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(
             "w", prefix="celedger-crash-", suffix=".txt", delete=False, errors="backslashreplace"
-        ) as file:
-            file.write(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n\n")
-            file.write("".join(traceback.format_exception(error)))
+        ) as file,
+    ):  # where there is room for it
+        print(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n", file=file)
+        traceback.print_exception(error, file=file)
         text += f" (details in {file.name})"
-    except OSError:  # no room for them
-        pass
     complain(text)
     return Status.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -11,15 +12,18 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
-from celedger.cli.session import Options, note, set_bench, writing
+from celedger.cli.session import Options, Session, note, set_bench, writing
 from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from celedger.bisection import SearchStep, Symptom
+    from celedger.bisection import Answer, Limits, Plan, SearchStep, Symptom
     from celedger.cli.progress import Progress
-
+    from celedger.model import Commit, Metric, Task
+    from celedger.repo import History, Repository
+    from celedger.trial.runner import Bench
 
 _CONFIDENCE = 0.95
 
@@ -59,6 +63,9 @@ def bisect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take, and run nothing.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Go on with what the named commit leaves unexplained.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Then say what differs first from its parent.")
     ] = False,
@@ -74,50 +81,23 @@ def bisect(
     bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
     from celedger import bisection
-    from celedger.cli.progress import Progress, usual_seconds
     from celedger.model import Why
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
-    from celedger.views.posterior import posterior_figure
 
     if output is not None:
         check_suffix(output)  # before hours of training, not after
-    limits = bisection.Limits(confidence)
+    limits = bisection.Limits(confidence, every_cause=every)
     if budget is not None:
-        limits = bisection.Limits(confidence, budget)
-    old, dots, new = commits.partition("..")
-    if not dots or not old or new.startswith("."):
-        raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
+        limits = replace(limits, budget=budget)
     with writing(context.obj, suite=suite, device=device) as session:
-        repository, ledger = session.repository, session.ledger
-        good = repository.resolve(old)
-        history = repository.history(old, new or "HEAD", first_parent=first_parent)
-        improved = find is Find.IMPROVED
-        seconds = partial(usual_seconds, ledger)
+        ends = _ends(session.repository, commits, first_parent)
         with set_bench(session, "bisect", task, why=Why.BISECT) as (bench, tasks):
+            search = _Search(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)
             if dry_run:
-                plans = [
-                    bisection.plan(
-                        bench, history, good, tasks, name, limits, improved=improved,
-                        seconds=seconds,
-                    )
-                    for name in dict.fromkeys(metric or (None,))
-                ]  # fmt: skip
-                options.answer(BisectPlans(plans), json)
+                options.answer(BisectPlans(search.plans()), json)
                 return Status.GOOD
-            if bench.requirements_differ(good.sha, history.commits[-1].sha, tasks):
-                note(
-                    "celedger: the requirements change in this range; every commit runs with "
-                    "those of the bad end, so that it is the code that is compared"
-                )
-            with Progress(bench) as progress:
-                answer = bisection.bisect_many(
-                    bench, history, good, tasks, metric or (), limits, improved=improved,
-                    seconds=seconds,
-                    chosen=lambda symptoms: _introduce(symptoms, len(history.commits), progress),
-                    expected=lambda trials: _warn(trials, limits.budget, progress),
-                    on_step=lambda step: _tell(step, len(history.commits), progress),
-                )  # fmt: skip
+            answer = search.run()
         words = ["--suite", session.config.suite or bench.suite.folder.name]
         words += ["--first-parent"] if first_parent else []
         words += ["--confidence", str(confidence)] if confidence != _CONFIDENCE else []
@@ -125,18 +105,82 @@ def bisect(
         command: Options = context.obj
         typed = Typed(command.typed("celedger"), command.typed("git"), tuple(words))
         more = explained_json(session, bench.suite, answer.reports) if explain and json else {}
-        metrics = {m.name: m for m in ledger.metrics()}
+        metrics = {m.name: m for m in session.ledger.metrics()}
         options.answer(BisectAnswer(answer, metrics, typed, more), json)
         if explain and not json:
             for text in explained(session, bench.suite, answer.reports):
                 print(f"\n{text}", flush=True)
-        name = f"bisect-{answer.reports[0].id}.png"
-        picture = output or ledger.folder / ".celedger" / "plots" / name
-        try:
-            note(f"plot: {posterior_figure(answer.reports, metrics, picture)}")
-        except (OSError, CeledgerError) as error:
-            note(f"celedger: no plot: {error}")  # the answer stands without it
+        _draw(session, answer, metrics, output)
     return Status.GOOD if answer.named else Status.CANNOT_JUDGE
+
+
+def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[History, Commit]:
+    """Return the commits of GOOD..BAD and GOOD."""
+    old, dots, new = commits.partition("..")
+    if not dots or not old or new.startswith("."):
+        raise UsageError(f"{commits!r} is not a range", "write GOOD..BAD")
+    good = repository.resolve(old)
+    return repository.history(old, new or "HEAD", first_parent=first_parent), good
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is asked of a bench."""
+
+    bench: Bench
+    history: History
+    good: Commit
+    tasks: Sequence[Task]
+    metrics: Sequence[str]
+    limits: Limits
+    improved: bool
+
+    def plans(self) -> list[Plan]:
+        """Return what a bisect would take, for each metric."""
+        from celedger import bisection
+        from celedger.cli.progress import usual_seconds
+
+        return [
+            bisection.plan(
+                self.bench, self.history, self.good, self.tasks, name, self.limits,
+                improved=self.improved, seconds=partial(usual_seconds, self.bench.ledger),
+            )
+            for name in dict.fromkeys(self.metrics or (None,))
+        ]  # fmt: skip
+
+    def run(self) -> Answer:
+        """Search, and say on stderr how far it is."""
+        from celedger import bisection
+        from celedger.cli.progress import Progress, usual_seconds
+
+        number = len(self.history.commits)
+        if self.bench.requirements_differ(self.good.sha, self.history.commits[-1].sha, self.tasks):
+            note(
+                "celedger: the requirements change in this range; every commit runs with "
+                "those of the bad end, so that it is the code that is compared"
+            )
+        with Progress(self.bench) as progress:
+            return bisection.bisect_many(
+                self.bench, self.history, self.good, self.tasks, self.metrics, self.limits,
+                improved=self.improved, seconds=partial(usual_seconds, self.bench.ledger),
+                chosen=lambda symptoms: _introduce(symptoms, number, progress),
+                expected=lambda trials: _warn(trials, self.limits.budget, progress),
+                on_step=lambda step: _tell(step, number, progress),
+            )  # fmt: skip
+
+
+def _draw(
+    session: Session, answer: Answer, metrics: Mapping[str, Metric], output: Path | None
+) -> None:
+    """Draw the answer, which stands without a picture, too."""
+    from celedger.views.posterior import posterior_figure
+
+    name = f"bisect-{answer.reports[0].id}.png"
+    path = output or session.ledger.folder / ".celedger" / "plots" / name
+    try:
+        note(f"plot: {posterior_figure(answer.reports, metrics, path)}")
+    except (OSError, CeledgerError) as error:
+        note(f"celedger: no plot: {error}")
 
 
 def _introduce(symptoms: Sequence[Symptom], commits: int, progress: Progress) -> None:

@@ -1,4 +1,5 @@
-"""`celedger check`: is this commit worse than its baseline?"""
+"""`celedger check`: is this commit worse than its baseline? `celedger baseline`: a person's
+word on which level is right."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import set_bench, writing
+from celedger.cli.session import note, reading, set_bench, writing
+from celedger.errors import Status, UsageError, command
+
+baseline = typer.Typer(no_args_is_help=True, help="Pin a level, accept a change, show both.")
+
+Reason = Annotated[
+    str, typer.Option("--why", metavar="TEXT", help="The reason, kept in the ledger.")
+]
 
 
 def check(
@@ -57,3 +65,103 @@ def check(
         declared = bench.suite.judged
         options.answer(VerdictList(session.ledger, commit, judged, declared, explain), json)
     return status(judged.verdicts, declared, gate=True, lenient=lenient)
+
+
+@baseline.command()
+def pin(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to hold to.")],
+    why: Reason,
+    suite: options.Suite = None,
+    task: options.TaskName = None,
+    metric: options.Metric = None,
+) -> int:
+    """Judge every later commit against this one too, however slowly it drifts away."""
+    return _declare(context, "pin", revision, why, suite, task, metric)
+
+
+@baseline.command()
+def accept(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit that changed it.")],
+    why: Reason,
+    suite: options.Suite = None,
+    task: options.TaskName = None,
+    metric: options.Metric = None,
+    environments: Annotated[
+        bool,
+        typer.Option(
+            "--environments",
+            help="The environments that REV was measured in do not matter: compare across them.",
+        ),
+    ] = False,
+) -> int:
+    """Accept what this commit changed: later ones are held to its level.
+
+    With --environments, what was measured in one of the environments of REV counts in the others.
+    """
+    from celedger.model import ENVIRONMENTS
+
+    if not environments:
+        return _declare(context, "accept", revision, why, suite, task, metric)
+    if metric is not None:
+        raise UsageError("--environments is about all metrics", "leave out --metric")
+    return _declare(context, "accept", revision, why, suite, task, ENVIRONMENTS)
+
+
+@baseline.command()
+def show(context: typer.Context, json: options.Json = False) -> int:
+    """Show who pinned and accepted what, and why."""
+    from celedger.views.verdicts import BaselineList
+
+    with reading(context.obj) as session:
+        options.answer(BaselineList(session.ledger.baselines()), json)
+    return Status.GOOD
+
+
+def _declare(
+    context: typer.Context,
+    act: str,
+    revision: str,
+    why: str,
+    suite: str | None,
+    task: str | None,
+    metric: str | None,
+) -> int:
+    import time
+    from random import SystemRandom
+
+    from celedger import suite as suites
+    from celedger.ledger import ulid
+    from celedger.model import ENVIRONMENTS, BaselineAct, BaselineRecord
+    from celedger.trial.workplace import choose_tasks
+
+    if not why.strip():
+        raise UsageError("a baseline needs a reason", "--why 'what changed, and why it is right'")
+    with writing(context.obj, suite=suite) as session:
+        commit = session.repository.resolve(revision)
+        chosen = suites.load(suites.find(None, session.config, session.repository.root))
+        tasks = choose_tasks(chosen, (task,) if task else ())
+        names = dict.fromkeys(m.name for t in tasks for m in t.metrics)
+        measured = session.ledger.trials(commit=commit.sha, suite=chosen.name, task=task)
+        if metric == ENVIRONMENTS:
+            if len({record.trial.environment for record in measured}) < 2:
+                typed = command("run", revision, suite=suite)
+                raise UsageError(
+                    f"{revision} was not measured in two environments", f"type {typed}"
+                )
+        elif metric is not None and metric not in names:
+            raise UsageError(f"no task has a metric {metric!r}", f"there are {', '.join(names)}")
+        now = time.time()
+        record = BaselineRecord(
+            ulid.new(now, SystemRandom()), BaselineAct(act), commit.sha, chosen.name, task or "",
+            metric or "", session.repository.user(), why, now,
+        )  # fmt: skip
+        session.ledger.record_commits([commit])
+        session.ledger.record_baseline(record)
+        if act == "pin" and not measured:
+            typed = command("run", revision, suite=suite)
+            note(context.obj.retyped(f"celedger: {revision} is not measured yet: type {typed}"))
+    what = " ".join(filter(None, (chosen.name, task, (metric or "").lstrip("*"))))
+    print(f"{'pinned' if act == 'pin' else 'accepted'} {commit.sha} for {what}")
+    return Status.GOOD

@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli.session import Options, archive_of, note, reading, refuse_tracked, settled
+from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
 from celedger.errors import CeledgerError, Status
-from celedger.views.format import size
+from celedger.views.format import measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celedger.config import Config
     from celedger.ledger.archive import Archive
-    from celedger.model import Task
     from celedger.repo import Repository
     from celedger.service.keeping import Part
-    from celedger.system.gpu import Device
-    from celedger.trial.starts import Starts
 
-_LISTED = 20  # damaged facts, and rows that no celedger wrote
+_LISTED = 20  # damaged facts
 
 
 def doctor(
@@ -74,21 +71,12 @@ def doctor(
     worst = max(worst, status, _archived(archive))
     for hook in hooks.status(repository, sys.executable):
         print(f"hook        {hook.name}: {hook.state}")
+    # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
-    if older_than is not None and running is None:
-        note("celedger: without a ledger no log is known to be old: logs are kept")
     parts = keeping.survey(
         repository, settings.ledger.parent, now=time.time(), running=running or [], older_than=age
     )
-    for part in parts:
-        reasons = list(dict.fromkeys(item.keep for item in part.items if item.keep))
-        staying = len(part.items) - len(part.spare)
-        stays = f"; {staying} stay{'s' * (staying == 1)}: {', '.join(reasons)}" if staying else ""
-        print(f"kept        {len(part.items)} {part.name}, {size(part.size)}{stays}")
-    if prune:
-        _prune(parts)
-    elif spare := sum(item.size for part in parts for item in part.spare):
-        print(context.obj.retyped(f"to free     {size(spare)} by `celedger doctor --prune`"))
+    print(context.obj.retyped(_kept(parts, prune)))
     return worst
 
 
@@ -97,65 +85,37 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     from celedger import config
     from celedger import suite as suites
     from celedger.system import gpu, sandbox
-    from celedger.system.gate import Gate
-    from celedger.trial.workplace import interpreters_of, starts_of
+    from celedger.trial.workplace import interpreters_of
 
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
     try:
-        device = gpu.resolve(settings.device)
-        print(f"device      {device.key}")
+        print(f"device      {gpu.resolve(settings.device).key}")
         version = sandbox.version()
-        landlock = "not available: this kernel has no Landlock, or it is off"
-        if version:
-            landlock = f"not available: this kernel has Landlock of version {version}, too old"
-        if version >= sandbox.NEEDED:
-            landlock = f"available (Landlock, version {version})"
-        print(f"sandbox     {landlock}")
+        state = "available" if version >= sandbox.NEEDED else "not available"
+        print(f"sandbox     {state} (Landlock, version {version})")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
-        starts = starts_of(repository, suite, Gate.of(repository, attended=False))
-        interpreters = interpreters_of(repository, suite.tasks)
-        for path, task in {interpreters[task.name]: task for task in suite.tasks}.items():
-            print(f"python      {path}, {_environment(repository, starts, task, path, device)}")
+        for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):
+            print(f"python      {path}")
     except CeledgerError as error:
         print(f"problem     {error}")
         return error.status
     return Status.GOOD
 
 
-def _environment(
-    repository: Repository, starts: Starts, task: Task, python: str, device: Device
-) -> str:
-    """Return what an interpreter says of itself. One that lies in the repository is not asked, nor
-    one that nobody allowed: a merge may have named it."""
-    from celedger.system import environment
-    from celedger.system.gate import NotAllowed
-
-    if python != sys.executable and Path(python).is_relative_to(repository.root):
-        return "in the repository: not asked"
-    try:
-        described = environment.describe(
-            python, device=device, threads=1, repo_root=repository.root,
-            permit=starts.question(task, python),
-        )  # fmt: skip
-    except NotAllowed:
-        return "not allowed yet: not asked"
-    return f"environment {described.fingerprint[:12]}"
-
-
 def _restore(path: Path, archive: Archive) -> Status:
     from celedger.errors import UsageError
-    from celedger.ledger.restoring import restore
+    from celedger.ledger.archive import restore
 
-    if not path.exists() and not archive.holds():
+    if not path.exists() and not archive.size:
         raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
     done = restore(path, archive)
     print(f"restored    {done.trials} trials of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
     if done.lost:
-        print(f"lost        {done.lost} facts or stretches of {archive.folder}")
+        print(f"lost        {done.lost} facts of {archive.folder}")
     return Status.FAILED if done.lost else Status.GOOD
 
 
@@ -163,60 +123,63 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
     """Check every row of the ledger. Return the status and the ulids of the trials that run; None
     where the ledger cannot be read."""
     from celedger.errors import LedgerDamaged, LedgerGone
-    from celedger.ledger import checking
+    from celedger.ledger.archive import damage_of
 
     try:
         with reading(options) as session:
             trials = session.ledger.trials()
             running = [r.trial.ulid for r in trials if r.outcome is None]
             print(f"ledger      {path}: {len(trials)} trials, {len(running)} running")
-            return _rows(*session.ledger.examine()), running
+            return _damage(session.ledger.damage()), running
     except CeledgerError as error:
         print(options.retyped(f"ledger      {error}"))
-        if isinstance(error, LedgerDamaged):
-            _rows(*checking.examine_file(path))
         lost = isinstance(error, (LedgerDamaged, LedgerGone))
+        if isinstance(error, LedgerDamaged):
+            _damage(damage_of(path))
         return error.status if lost else Status.GOOD, None
 
 
-def _rows(damage: list[str], foreign: list[str]) -> Status:
-    """Print what is wrong with the ledger's rows."""
-    for title, lines in (("damaged", damage), ("foreign", foreign)):
-        for line in lines[:_LISTED]:
-            print(f"{title:11} {line}")
-        if len(lines) > _LISTED:
-            print(f"{title:11} and {len(lines) - _LISTED} more")
+def _damage(damage: list[str]) -> Status:
+    """Print what is wrong with the rows."""
+    for line in damage[:_LISTED]:
+        print(f"damaged     {line}")
+    if len(damage) > _LISTED:
+        print(f"damaged     and {len(damage) - _LISTED} more")
     if damage:
         print("to mend     `celedger doctor --restore`")
         return Status.FAILED
-    sentence = "no celedger wrote these rows" if foreign else "every row is as celedger wrote it"
-    print(f"            {sentence}")
-    return Status.BAD if foreign else Status.GOOD
+    print("            every row is as celedger wrote it")
+    return Status.GOOD
 
 
 def _archived(archive: Archive) -> Status:
-    """Print what the archive holds, and whether all of it can be read."""
+    """Print what the archive holds, and what of it is damaged."""
+    from celedger.ledger.archive import damage_of
+
     if not archive.size:
         return Status.GOOD
-    unreadable: list[None] = []
-    trials = sum("trials" in d for d in archive.documents(lambda: unreadable.append(None)))
-    print(f"archive     {archive.folder}: {trials} trials, {size(archive.size)}")
-    if unreadable:
-        print("damaged     the archive; `celedger doctor --restore` writes it anew")
-    return Status.FAILED if unreadable else Status.GOOD
+    print(f"archive     {archive.folder}: {archive.trials()} trials, {_size(archive.size)}")
+    damage = damage_of(archive.path)
+    return _damage(damage) if damage else Status.GOOD
 
 
-def _prune(parts: Sequence[Part]) -> None:
-    """Remove what can be made again and is not in use, and print what that freed."""
+def _kept(parts: Sequence[Part], prune: bool) -> str:
+    """Print what can be made again, remove what of it is not in use if asked, and sum it up."""
     from celedger.service import keeping
 
     freed = 0
     for part in parts:
-        number, bytes_freed = keeping.prune(part)
-        freed += bytes_freed
-        if number:
-            print(f"removed     {number} of {len(part.items)} {part.name}, {size(bytes_freed)}")
-        if number < len(part.spare):
-            left = len(part.spare) - number
-            print(f"not removed {left} {part.name}: read-only, or in use now")
-    print(f"freed       {size(freed)}")
+        print(f"kept        {len(part.items)} {part.name}, {_size(part.size)}")
+        if prune:
+            number, bytes_freed = keeping.prune(part)
+            freed += bytes_freed
+            if number:
+                print(f"removed     {number} of {len(part.items)} {part.name}")
+    if prune:
+        return f"freed       {_size(freed)}"
+    spare = sum(item.size for part in parts for item in part.spare)
+    return f"to free     {_size(spare)} by `celedger doctor --prune`"
+
+
+def _size(n: int) -> str:
+    return measure(n, unit="B", significant=3)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from celedger.cli.session import Options, find, keep_out_of_git, note, tell_if_gone
+from celedger.cli.session import Options, find, keep_out_of_git, note
 from celedger.errors import Status
 
 _CONFIGURATION = """\
@@ -38,7 +38,6 @@ def init(
 
     options: Options = context.obj
     repository, settings = find(options)
-    tell_if_gone(options, repository, settings)
     there = suites_in(settings.suites)
     if suite is None:
         suite = settings.suite or (there[0] if len(there) == 1 else "first")
@@ -65,7 +64,7 @@ def init(
     keep_out_of_git(repository, settings.ledger)
     _, settings = find(options)
     gate = Gate.of(repository, attended=True)
-    asked = allow.asked(repository, settings, gate, suite)
+    asked = allow.asked(repository, settings, suite)
     gate.review([asked.settings] if configured is None else [])
     gate.review(asked.starts if suite not in there else [], texts=asked.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from celedger.cli import options
 from celedger.cli.reading import measured
 from celedger.cli.session import Session, reading
-from celedger.errors import Status, UsageError
+from celedger.errors import Status
 
-if TYPE_CHECKING:
-    from celedger.model import TaskRecord
-
-app = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
+plot = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
 
 
-@app.command()
+@plot.command()
 def drift(
     context: typer.Context,
     revision: options.History = "HEAD",
@@ -28,23 +26,21 @@ def drift(
 ) -> int:
     """Draw a metric over commits.
 
-    With the spread over seeds, and what was found bad.
+    With every trial, and what was found bad.
     """
-    from celedger.views.drift import drift_figure
+    from celedger.views.drift_picture import drift_figure
 
-    with reading(context.obj) as session:
-        record = _task(session, task)
-        name = _metric(session, record, metric)
+    with _drawing(context, output, "drift", task, *filter(None, [metric])) as request:
+        session, (suite, name), path = request
         commits, lineage = measured(session, revision)
-        path = _path(session, output, f"drift-{record.name}-{name}.png")
         print(drift_figure(
-            session.ledger, record.name, path, metric=name, suite=record.suite, commits=commits,
+            session.ledger, name, path, metric=metric, suite=suite, commits=commits,
             lineage=lineage,
         ))  # fmt: skip
     return Status.GOOD
 
 
-@app.command()
+@plot.command()
 def curves(
     context: typer.Context,
     revisions: options.Revisions,
@@ -53,18 +49,15 @@ def curves(
     output: options.Output = None,
 ) -> int:
     """Draw the epoch curves of several commits side by side."""
-    from celedger.views.curves import epochs_chart, save
+    from celedger.views.curves import read_chart, save
 
-    with reading(context.obj) as session:
-        record = _task(session, task)
-        names = [_metric(session, record, name) for name in (metric or (None,))]
+    with _drawing(context, output, "curves", task, *(metric or ())) as (session, title, path):
         shas = [session.repository.resolve(revision).sha for revision in revisions]
-        path = _path(session, output, f"curves-{record.name}-{names[0]}.png")
-        print(save(epochs_chart(session.ledger, (record.suite, record.name), shas, names), path))
+        print(save(read_chart(session.ledger, title, shas, metric or ()), path))
     return Status.GOOD
 
 
-@app.command()
+@plot.command()
 def steps(
     context: typer.Context,
     revisions: options.Revisions,
@@ -76,47 +69,27 @@ def steps(
 
     Loss, gradient norm, learning rate and step time.
     """
-    from celedger.views.curves import save, steps_chart
+    from celedger.views.curves import read_chart, save
 
-    with reading(context.obj) as session:
-        record = _task(session, task)
+    with _drawing(context, output, "steps", task, *(metric or ())) as (session, title, path):
         shas = [session.repository.resolve(revision).sha for revision in revisions]
-        path = _path(session, output, f"steps-{record.name}.png")
-        print(
-            save(steps_chart(session.ledger, (record.suite, record.name), shas, metric or ()), path)
-        )
+        chart = read_chart(session.ledger, title, shas, metric or (), "step")
+        print(save(chart, path))
     return Status.GOOD
 
 
-def _task(session: Session, name: str | None) -> TaskRecord:
-    """Return the named task, or the only one; the newest definition of that name."""
-    tasks = {task.name: task for task in session.ledger.tasks()}
-    if name is None and len(tasks) == 1:
-        return next(iter(tasks.values()))
-    if name is None or name not in tasks:
-        what = "there are several tasks" if name is None else f"the ledger has no task {name!r}"
-        raise UsageError(what, f"choose with --task: {', '.join(tasks)}" if tasks else "")
-    return tasks[name]
-
-
-def _metric(session: Session, task: TaskRecord, name: str | None) -> str:
-    """Return the named metric, or the first that the task's suite judges."""
-    metrics = session.ledger.metrics(task.recipe)
-    judged = [m.name for m in metrics if m.direction != "info"]
-    if name is None and judged:
-        return "val_loss" if "val_loss" in judged else judged[0]
-    if name is None or name not in {m.name for m in metrics}:
-        names = ", ".join(m.name for m in metrics)
-        raise UsageError(f"{task.name} has no metric {name!r}", f"it has {names}")
-    return name
-
-
-def _path(session: Session, output: Path | None, name: str) -> Path:
-    """Return where to draw, before anything is computed."""
+@contextmanager
+def _drawing(
+    context: typer.Context, output: Path | None, kind: str, task: str | None, *metrics: str
+) -> Iterator[tuple[Session, tuple[str, str], Path]]:
+    """Yield a session, the (suite, task), and where to draw, before anything is computed."""
     from celedger.views.picture import check_suffix
+    from celedger.views.samples import find_task
 
-    if output is not None:
-        check_suffix(output)
-        return output
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-    return session.ledger.folder / ".celedger" / "plots" / safe
+    with reading(context.obj) as session:
+        title = find_task(session.ledger, task)
+        name = "-".join((kind, title[1], *metrics))
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        path = output or session.ledger.folder / ".celedger" / "plots" / f"{safe}.png"
+        check_suffix(path)
+        yield session, title, path

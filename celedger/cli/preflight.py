@@ -24,11 +24,10 @@ def preflight(
 ) -> int:
     """Check a training before trusting it.
 
-    The loss at the start, one batch by heart, inputs and labels, modes, gradients, the loader,
-    latency, memory.
+    The loss at the start, one batch by heart, inputs and labels, modes, gradients, repeatability.
 
-    For trainings that celedger.child.torch.train runs; nothing enters the record. Exits 1 when a
-    check failed, 125 when the training cannot be driven or did not end.
+    Observes the first 200 steps and an evaluation of any training with torch; nothing enters the
+    record. Exits 1 when a check failed, 125 when the training fails or cannot be observed.
     """
     from celedger.diagnose.preflight import preflight as run_checks
     from celedger.views import document
@@ -40,11 +39,10 @@ def preflight(
         (chosen,) = session.tasks
         commit = session.repository.resolve(revision)
         at = chosen.seeds[0] if seed is None else seed
-        checks, finished = run_checks(session.bench, commit, chosen, at, session.folder)
+        checks = run_checks(session.bench, commit, chosen, at, session.folder)
     if json:
         print(document.dumps(preflight_json(chosen, commit, at, checks)))
     else:
         print(preflight_text(chosen, commit, at, checks, width=options.width()))
-    if any(check["status"] == "fail" for check in checks):
-        return Status.BAD
-    return Status.GOOD if finished else Status.CANNOT_JUDGE
+    failed = any(check["status"] == "fail" for check in checks)
+    return Status.BAD if failed else Status.GOOD

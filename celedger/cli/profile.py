@@ -13,12 +13,7 @@ from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
-    from celedger.diagnose.profile import Profile
-    from celedger.views.document import Json
     from celedger.views.profile import ProfileTarget
-
-    # What was measured, its document, its text, and the exit status.
-    _Answer = tuple[Any, dict[str, Json], str, Status]
 
 
 def profile(
@@ -39,8 +34,7 @@ def profile(
         int, typer.Option(min=1, metavar="N", help="GOOD..BAD: N times good, bad, bad, good.")
     ] = 2,
     timeline: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json or .json.gz."),
+        Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto: .json.gz.")
     ] = None,
     output: options.Output = None,
     device: options.Device = None,
@@ -53,39 +47,25 @@ def profile(
     operators got slower: 0 no difference beyond noise, 1 slower, 125 cannot be judged.
     """
     two = ".." in revision
-    if output is not None:
-        from celedger.views.picture import check_suffix
-
-        check_suffix(output)
-    if memory and output is not None and two:
-        raise UsageError("memory is drawn of one commit", "name one revision instead of a range")
-    if timeline is not None:
-        if memory:
-            raise UsageError(
-                "a timeline is of time, not of memory", "leave out --memory or --timeline"
-            )
-        if not timeline.name.endswith((".json", ".json.gz")):
-            raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json or FILE.json.gz")
-        if two:
-            raise UsageError("a timeline is of one commit", "name one revision instead of a range")
+    _check_usage(two, memory, output, timeline)
     probe: dict[str, object] = {"kind": "memory" if memory else "profile"}
     if steps is not None:
         probe["steps"] = steps
     if timeline is not None:
         probe["timeline"] = True
-    measure = _memory if memory else _two if two else _one
     with diagnosing(context.obj, "profile", suite=suite, tasks=[task], device=device) as looking:
-        from celedger.views.document import dumps
+        from celedger.views.document import document, dumps
         from celedger.views.profile import ProfileTarget
 
         (chosen,) = looking.tasks
         repository = looking.repository
         commits = repository.ends(revision) if two else (repository.resolve(revision),)
         target = ProfileTarget(chosen.name, commits, chosen.seeds[0])
-        measured, document, text, status = measure(looking, target, probe, turns)
+        sides = _measure(looking, target, probe, turns if two and not memory else 0)
         if timeline is not None:
-            _save_timeline(measured.folder / "trace.json.gz", timeline)
-    print(dumps(document) if json else text)
+            _save_timeline(looking.folder, timeline)
+    kind, measured, text, status = _answer(target, sides, memory=memory)
+    print(dumps(document(kind=kind, **target.fields(), **measured)) if json else text)
     if output is not None:
         from celedger.views.profile_picture import draw
 
@@ -93,72 +73,83 @@ def profile(
     return status
 
 
-def _one(looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int) -> _Answer:
-    from celedger.diagnose.advice import advise
-    from celedger.diagnose.profile import profile as measure
-    from celedger.views.profile import profile_json, profile_text
+def _check_usage(two: bool, memory: bool, output: Path | None, timeline: Path | None) -> None:
+    if output is not None:
+        from celedger.views.picture import check_suffix
 
-    (task,), (commit,) = looking.tasks, target.commits
-    note(f"celedger: {task.name} at {commit.sha[:10]}, seed {target.seed}, outside the record")
-    measured = measure(looking.bench, commit, task, target.seed, looking.folder, probe)
-    advice = advise(measured)
-    text = profile_text(target, measured, advice, width=options.width())
-    return measured, profile_json(target, measured, advice), text, Status.GOOD
-
-
-def _two(looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int) -> _Answer:
-    from celedger.diagnose.profile import profile as measure
-    from celedger.diagnose.slower import TURNS, compare
-    from celedger.views.profile import slower_json, slower_text
-
-    (task,), order = looking.tasks, TURNS * turns
-    sides: tuple[list[Profile], list[Profile]] = ([], [])
-    for number, letter in enumerate(order):
-        side, folder = "AB".index(letter), looking.folder / str(number)
-        commit, left = target.commits[side], len(order) - number
-        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record ({left} to run)")
-        sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
-    compared = compare(*sides)
-    text = slower_text(target, compared, width=options.width())
-    status = Status.BAD if compared.verdict == "slower" else Status.GOOD
-    return compared, slower_json(target, compared), text, status
+        check_suffix(output)
+    if output is not None and two:
+        raise UsageError("a picture is of one commit", "name one revision instead of a range")
+    if timeline is None:
+        return
+    if memory:
+        raise UsageError("a timeline is not of memory", "leave out --memory or --timeline")
+    if not timeline.name.endswith(".json.gz"):
+        raise UsageError(f"{timeline.name!r} is no trace", "name it FILE.json.gz")
+    if two:
+        raise UsageError("a timeline is of one commit", "name one revision instead of a range")
 
 
-def _memory(
+def _measure(
     looking: Looking, target: ProfileTarget, probe: dict[str, object], turns: int
-) -> _Answer:
-    from celedger.diagnose.memory import compare
-    from celedger.diagnose.memory import memory as measure
-    from celedger.views.document import document
+) -> list[list[dict[str, Any]]]:
+    """Measure each commit once, or two of them so often in turns; return what was measured of
+    either."""
+    from celedger.diagnose.memory import memory
+    from celedger.diagnose.profile import profile as time
+    from celedger.diagnose.slower import TURNS
+
+    measure = memory if probe["kind"] == "memory" else time
+    (task,), count = looking.tasks, len(target.commits)
+    order = TURNS * turns if turns else TURNS[:count]
+    sides: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+    for number, letter in enumerate(order):
+        side = TURNS.index(letter)
+        commit, left = target.commits[side], len(order) - number
+        more = f" ({left} to run)" if left > 1 else ""
+        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record{more}")
+        folder = looking.folder / str(number)
+        sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
+    return sides
+
+
+def _answer(
+    target: ProfileTarget, sides: list[list[dict[str, Any]]], *, memory: bool
+) -> tuple[str, dict[str, Any], str, Status]:
+    """Return the kind of the document, the document, its text, and the exit status."""
+    from celedger.diagnose import memory as memories
+    from celedger.diagnose import slower
     from celedger.views.memory import difference_text, memory_text
+    from celedger.views.profile import profile_text, slower_text
 
-    (task,) = looking.tasks
-    sides: list[dict[str, Any]] = []
-    for commit in target.commits:
-        note(f"celedger: memory of {task.name} at {commit.sha[:10]}, outside the record")
-        folder = looking.folder / str(len(sides))
-        sides.append(measure(looking.bench, commit, task, target.seed, folder, probe))
+    width = options.width()
     if len(sides) == 1:
-        measured, kind, text, status = sides[0], "memory", memory_text, Status.GOOD
+        ((measured,),) = sides
+        text = memory_text if memory else profile_text
+        kind = "memory" if memory else "profile"
+        return kind, measured, text(target, measured, width=width), Status.GOOD
+    if memory:
+        (before,), (after,) = sides
+        measured = memories.compare(before, after)
+        kind, text = "memory-difference", difference_text
     else:
-        measured, kind, text = compare(*sides), "memory-difference", difference_text
-        status = Status.BAD if measured["verdict"] == "larger" else Status.GOOD
-    answer = document(kind=kind, **target.fields(), **measured)
-    return measured, answer, text(target, measured, width=options.width()), status
+        measured = slower.compare(*sides)
+        kind, text = "profile-difference", slower_text
+    worse = measured["verdict"] in ("slower", "larger")
+    status = Status.BAD if worse else Status.GOOD
+    return kind, measured, text(target, measured, width=width), status
 
 
-def _save_timeline(trace: Path, at: Path) -> None:
-    import gzip
-
+def _save_timeline(folder: Path, at: Path) -> None:
     from celedger.errors import CannotJudge, MachineError
     from celedger.system import umask
 
-    if not trace.exists():
+    traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
+    if not traces:
         raise CannotJudge("the training left no trace", "give the task more steps")
-    data = trace.read_bytes()
     try:
         with umask.users():
-            at.write_bytes(data if at.name.endswith(".gz") else gzip.decompress(data))
+            at.write_bytes(traces[-1].read_bytes())
     except OSError as error:
         raise MachineError(f"cannot write {at}: {error.strerror}") from error
     note(f"{at}: open it at https://ui.perfetto.dev")

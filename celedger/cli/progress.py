@@ -6,7 +6,6 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.cli.session import note
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from celedger.trial.workplace import Need
 
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
-
-
-def fancy() -> bool:
-    """Return True if stderr is a terminal that can redraw a line."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def usual_seconds(ledger: Ledger, task: Task) -> float | None:
@@ -41,9 +35,8 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
 def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
     """Describe a trial; one that was re-used took no seconds."""
     outcome = record.outcome
-    text = (
-        f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {outcome.kind if outcome else ''}"
-    )
+    kind = outcome.kind if outcome else ""
+    text = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
     if seconds is None or outcome is None:
         return f"{text}, {record.reused}"
     text += f", {record.epochs} epochs, {seconds:.1f} s"
@@ -57,42 +50,33 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
     return text
 
 
-def _advice(root: Path, file: str) -> str:
-    """Say what to do about a file that a trial took from the user's work tree."""
-    if root.resolve() == Path.home().resolve():
-        return "your home folder is this repository: run celedger with HOME set to another one"
-    if file.endswith((".py", ".so", ".pyx")):
-        return "is the package installed in editable form?"
-    return "name it by a path relative to the training's current folder, which has the commit's"
-
-
 class Progress:
     """A listener for the events of a bench, which runs the `needs`."""
 
     def __init__(self, bench: Bench | None = None, needs: Sequence[Need] = ()) -> None:
-        self._ahead = [usual_seconds(bench.ledger, n.task) if bench else None for n in needs]
-        self._spent: list[float] = []
+        self._total = len(needs)
         self._done = 0
         self._trial = ""
-        self._holders: set[int] = set()  # processes that were waited for
-        self._strayed: set[str] = set()  # tasks
+        self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
         self._bar: Any = None
         self._row: Any = None
         if bench is not None:
             bench.listen = self
 
     def __enter__(self) -> Progress:
-        if fancy():
+        if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+            from rich import progress
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-            columns = [TextColumn("{task.description}")]
-            if self._ahead:
-                columns += [BarColumn(bar_width=24), MofNCompleteColumn()]  # type: ignore[list-item]
-            columns += [TextColumn("{task.fields[left]}")]
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            columns: list[Any] = [progress.TextColumn("{task.description}")]
+            if self._total:
+                columns += [progress.BarColumn(bar_width=24), progress.MofNCompleteColumn()]
+                columns += [progress.TimeRemainingColumn(elapsed_when_finished=True)]
+            self._bar = progress.Progress(
+                *columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600
+            )
             self._bar.start()
-            self._row = self._bar.add_task("starting", total=len(self._ahead) or None, left="")
+            self._row = self._bar.add_task("starting", total=self._total or None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,10 +92,9 @@ class Progress:
 
     def __call__(self, event: events.Event) -> None:
         match event:
-            case events.Waiting(device, holder, pid):
-                if pid not in self._holders:  # two that take turns wait for each other each time
-                    self._holders.add(pid)
-                    self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
+            case events.Waiting(device, holder, _) if holder not in self._announced:
+                self._announced.add(holder)  # two that take turns wait for each other each time
+                self.say(" ".join(f"waiting for {device}: held by {holder}".split("\n")))
             case events.Building(commit, task):
                 self._show(f"building {commit.sha[:SHORT]} for {task.name}")
             case events.Installing(sha, task):
@@ -123,39 +106,27 @@ class Progress:
                 self.say(f"celedger: {task.name} starts cold: {reason}")
             case events.EpochReported(number):
                 self._show(f"{self._trial} epoch {number}")
-            case events.Strayed(commit, task, root, file) if task.name not in self._strayed:
-                self._strayed.add(task.name)
+            case events.Strayed(_, task, _, file) if task.name not in self._announced:
+                self._announced.add(task.name)
                 self.say(
-                    f"celedger: warning: {task.name} at {commit.sha[:SHORT]} read {file} of your "
-                    "work tree, not of the commit: what it measures depends on what you have "
-                    f"checked out ({_advice(root, file)})"
+                    f"celedger: warning: {task.name} read {file} of your work tree, not of the "
+                    "commit: what it measures depends on what you have checked out (is the "
+                    "package installed in editable form, or is a path absolute?)"
                 )
             case events.Unreachable(commit, problem):
                 self.say(f"celedger: {commit.sha[:SHORT]} is stepped around: {problem}")
             case events.Finished(commit, record, seconds):
-                self._spent.append(seconds)
                 self._end(commit.sha, record, seconds)
             case events.Reused(commit, record):
                 self._end(commit.sha, record, None)
 
     def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
         self._done += 1
-        count = f"[{self._done}/{len(self._ahead)}] " if self._ahead else ""
+        count = f"[{self._done}/{self._total}] " if self._total else ""
         if self._bar is None or not record.ok or seconds is None:
             self.say(count + _trial_line(sha, record, seconds))
         self._show(self._trial)
 
     def _show(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.update(self._row, description=text, completed=self._done, left=self._left())
-
-    def _left(self) -> str:
-        if not self._ahead:
-            return ""
-        ahead = self._ahead[self._done :]
-        usual = [s for s in ahead if s is not None] or self._spent
-        if not usual:
-            return ""
-        seconds = sum(s if s is not None else sum(usual) / len(usual) for s in ahead)
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes}:{rest:02d} left"
+            self._bar.update(self._row, description=text, completed=self._done)

@@ -12,7 +12,6 @@ from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, 
 
 if TYPE_CHECKING:
     from celedger.model import Commit
-    from celedger.views.document import Document
 
 
 def log(
@@ -46,30 +45,23 @@ def show(
     and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
     and the smallest change that one, three and ten trials can tell.
     """
+    from celedger.views.document import Document
+    from celedger.views.noise import NoiseList, TaskNoise
+    from celedger.views.samples import find_task
     from celedger.views.show import CommitRows
 
     with reading(context.obj) as session:
+        document: Document
         try:
-            sha = session.repository.resolve(revision).sha
+            document = CommitRows.of(session.ledger, session.repository.resolve(revision).sha)
         except UnknownRevision:
-            document = _task_noise(session, revision)
-            if document is None:
+            tasks = session.ledger.tasks()
+            if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
-        else:
-            document = CommitRows.of(session.ledger, sha)
+            title = find_task(session.ledger, revision)
+            document = NoiseList([TaskNoise.of(session.ledger, *title)])
         options.answer(document, json)
     return Status.GOOD
-
-
-def _task_noise(session: Session, name: str) -> Document | None:
-    """Return the noise of `task` or `suite/task`; None where no task is called so."""
-    from celedger.views.noise import NoiseList, TaskNoise
-    from celedger.views.samples import find_task
-
-    tasks = session.ledger.tasks()
-    if not any(name in (t.name, f"{t.suite}/{t.name}") for t in tasks):
-        return None
-    return NoiseList([TaskNoise.of(session.ledger, *find_task(session.ledger, name))])
 
 
 def diff(
@@ -106,7 +98,7 @@ def drift(
     """
     from celedger.drift.history import courses
     from celedger.drift.segment_cache import segment_cache
-    from celedger.views.history import CourseList
+    from celedger.views.drift import CourseList
 
     with reading(context.obj) as session:
         commits, lineage = measured(session, revision)

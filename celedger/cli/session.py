@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
 
-_LARGE = 20 << 20  # bytes of a ledger whose first archive takes longer than one waits for
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -116,29 +114,11 @@ def settled(
         yield settings, start
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def archive_of(repository: Repository, settings: Config) -> Archive:
     """Return the archive that the repository keeps of its ledger."""
     from celedger.ledger.archive import Archive
 
     return Archive(repository.state_dir, repository.root, settings.ledger)
-
-
-def tell_if_gone(options: Options, repository: Repository, settings: Config) -> None:
-    """Say that the ledger is gone, in a command that works without it."""
-    from celedger.errors import LedgerGone
-    from celedger.ledger.store import must_be_there
-
-    try:
-        must_be_there(settings.ledger, archive_of(repository, settings))
-    except LedgerGone as error:
-        note(options.retyped(f"celedger: {error}"))
 
 
 @contextmanager
@@ -157,7 +137,7 @@ def reading(options: Options) -> Iterator[Session]:
         archive = archive_of(repository, settings)
         _take_in_leftovers(settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
-            _report_lost_facts(ledger, options)
+            _report_lost_trials(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
@@ -180,13 +160,10 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
         refuse_tracked(repository, settings.ledger)
         if start:
             note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
-        _narrow(repository, settings.ledger)
         keep_out_of_git(repository, settings.ledger)
         archive = archive_of(repository, settings)
-        if not archive.size and _size(settings.ledger) > _LARGE:
-            note("celedger: archiving all of the ledger in .git/celedger: once, a few minutes")
         with Ledger.open(settings.ledger, create=True, archive=archive) as ledger:
-            _report_lost_facts(ledger, options)
+            _report_lost_trials(ledger, options)
             _report_leftovers(ledger)
             try:
                 yield Session(repository, settings, ledger, gate)
@@ -258,31 +235,17 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
     """Name the ledger and its folder in .git/info/exclude, where they lie inside the tree."""
     from celedger.errors import RepositoryError
 
-    root = repository.root.resolve()
-    home = ledger.parent.resolve()
-    if home == root or root in home.parents:
-        prefix = "/" + "".join(f"{part}/" for part in home.relative_to(root).parts)
-        prefix = re.sub(r"([*?\[\\])", r"\\\1", prefix)  # gitignore(5)
-        name = prefix + re.sub(r"([*?\[\\])", r"\\\1", ledger.name)
-        try:
-            aside = (f"{name}{suffix}" for suffix in ("-*", ".before-*", ".damaged-*"))
-            repository.exclude([name, *aside, f"{prefix}.celedger/"])
-        except OSError as error:
-            raise RepositoryError(
-                f"{repository.common_dir} cannot be written: {error.strerror}"
-            ) from error
-
-
-def _narrow(repository: Repository, ledger: Path) -> None:
-    """What an earlier celedger made is its owner's alone, too, but for what was opened to others
-    on purpose."""
-    files = (ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm"))
-    for path in (*files, ledger.parent / ".celedger", repository.state_dir):
-        with suppress(OSError):
-            status = path.stat()
-            mode = status.st_mode
-            if status.st_uid == os.geteuid() and mode & 0o077 and not mode & 0o022:
-                path.chmod(mode & 0o700)
+    root, path = repository.root.resolve(), ledger.parent.resolve() / ledger.name
+    if not path.is_relative_to(root):
+        return
+    # gitignore(5) has characters with a meaning.
+    name = re.sub(r"([*?\[\\])", r"\\\1", f"/{path.relative_to(root)}")
+    aside = [f"{name}{suffix}" for suffix in ("-*", ".before-*", ".damaged-*")]
+    try:
+        repository.exclude([name, *aside, f"{name.rpartition('/')[0]}/.celedger/"])
+    except OSError as error:
+        problem = f"{repository.common_dir} cannot be written: {error.strerror}"
+        raise RepositoryError(problem) from error
 
 
 def refuse_tracked(repository: Repository, ledger: Path) -> None:
@@ -304,20 +267,18 @@ def _take_in_leftovers(path: Path, archive: Archive) -> None:
     from celedger.errors import CeledgerError
     from celedger.ledger import Ledger
 
-    if not all(os.access(needed, os.W_OK) for needed in (path, path.parent)):
-        return
-    try:
-        if any(any(f.glob("*.*")) for f in (archive.journals, path.parent / ".celedger/journals")):
+    folders = (archive.journals, path.parent / ".celedger" / "journals")
+    # Reading goes on where this fails, and says what is wrong with the ledger if it must.
+    with suppress(CeledgerError, OSError):
+        if os.access(path, os.W_OK) and any(any(f.glob("*.*")) for f in folders):
             with Ledger.open(path, archive=archive) as ledger:
                 _report_leftovers(ledger)
-    except (CeledgerError, OSError):
-        return  # reading goes on, and says what is wrong with the ledger if it must
 
 
-def _report_lost_facts(ledger: Ledger, options: Options) -> None:
-    if ledger.lacks_facts():
+def _report_lost_trials(ledger: Ledger, options: Options) -> None:
+    if ledger.lacks_trials():
         note(options.retyped(
-            f"celedger: {ledger.path} lacks what celedger wrote to it before; "
+            f"celedger: {ledger.path} lacks trials that celedger wrote to it before; "
             "`celedger doctor --restore` brings it back"
         ))  # fmt: skip
 

@@ -5,6 +5,7 @@ happen to it. Must not know how a history is measured or bisected.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from celedger.errors import RepositoryError
-from celedger.repo import Repository
+from celedger.errors import UsageError
 from celedger.repo.fast_import import NewCommit, create
 
 KINDS = ("quality", "speed", "memory", "crash")
@@ -141,18 +141,22 @@ def build(seed: int) -> DemoHistory:
 
 def materialise(path: Path, seed: int) -> dict[str, str]:
     """Make the repository of a seed at `path`, or find it there again; return the hash of each
-    planted commit by kind. Raises RepositoryError where another repository is."""
+    planted commit by kind. Raises UsageError where something else is."""
+    marker = path / ".git" / "celedger-demo"
+    if marker.is_file():
+        made: dict[str, dict[str, str]] = json.loads(marker.read_text())
+        if str(seed) in made:
+            return made[str(seed)]
+    if path.exists() and any(path.iterdir()):
+        raise UsageError(
+            f"{path} is not empty and not the demo of seed {seed}",
+            "name another folder, or remove it",
+        )
     history = build(seed)
-    if not (path / ".git").exists():
-        shas = create(path, history.commits)
-    else:  # no two commits of a demo have the same time
-        logged = {c.commit_time: c.sha for c in Repository.open(path).log("HEAD", limit=10_000)}
-        shas = {c.key: logged[c.time] for c in history.commits if c.time in logged}
-        if len(shas) < len(history.commits):
-            raise RepositoryError(
-                f"{path} is not the demo of seed {seed}", "name another folder, or remove it"
-            )
-    return {kind: shas[key] for kind, key in history.planted.items()}
+    shas = create(path, history.commits)
+    planted = {kind: shas[key] for kind, key in history.planted.items()}
+    marker.write_text(json.dumps({seed: planted}))
+    return planted
 
 
 def _order(random: Random) -> list[Edit]:

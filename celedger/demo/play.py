@@ -16,7 +16,7 @@ from celedger.drift.judge import judge
 from celedger.errors import CeledgerError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Why
-from celedger.repo import Repository
+from celedger.repo import Repository, spread
 from celedger.system.gate import Gate
 from celedger.trial import events
 from celedger.trial.runner import Bench
@@ -31,7 +31,6 @@ SEEN_IN = {
 }
 SURVEYED = 6  # commits measured before anything is searched, for the picture of the history
 SEEDS = (0, 1)  # of each of them
-MARKER = ".git/celedger-demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +83,7 @@ def set_stage(folder: Path, seed: int) -> Stage:
     """
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torch", "pip install 'celedger[torch]'")
-    marker = folder / MARKER
-    resumed = marker.is_file() and marker.read_text() == str(seed)
-    if not resumed and folder.exists() and any(folder.iterdir()):
-        raise UsageError(
-            f"{folder} is not empty and not the demo of seed {seed}",
-            "name another folder, or remove it",
-        )
     planted = materialise(folder, seed)
-    marker.write_text(str(seed))
     repository = Repository.open(folder)
     return Stage(repository, config.load(repository.root, {}), planted)
 
@@ -111,7 +102,7 @@ def play(
         gate=Gate.of(repository, attended=True), why=Why.DEMO, label="celedger demo",
         listen=listen,
     ) as bench:  # fmt: skip
-        surveyed = repository.spread(history, SURVEYED)
+        surveyed = spread(history, SURVEYED)
         measured = choose_tasks(suite, ["mlp"])
         needs = lacking(bench, surveyed, measured, seeds=SEEDS)
         say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")

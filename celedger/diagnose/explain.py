@@ -147,7 +147,6 @@ class Desk:
         described = environment.describe(
             python, device=bench.device, threads=self.task.threads,
             repo_root=bench.checkouts.repository.root,
-            permit=bench.starts.question(self.task, python),
         )  # fmt: skip
         other = replace(
             bench, interpreters={**bench.interpreters, name: python},

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from celedger.diagnose.profile import roots, run, shown
-from celedger.diagnose.stalls import CodeLine
+from celedger.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.trial.runner import Bench
@@ -32,7 +32,6 @@ LINE_SHARE = 0.25  # of the line that takes most: tracing adds small growth of i
 NODES = 1.0  # of autograd's graph, a step
 PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
 
-Document = dict[str, Any]
 Marks = Sequence[Mapping[str, Any]]
 
 
@@ -41,12 +40,12 @@ def memory(
 ) -> Document:
     """Look at the memory of one run. Where objects pile up, a second run traces them to their
     lines: that takes ten times as long, and is not done where nothing grows."""
-    _, event = run(bench, commit, task, seed, out / "memory", probe)
+    event = run(bench, commit, task, seed, out / "memory", probe)
     document = load(event, roots(bench))
-    if not objects_pile_up(document):
-        return document
-    _, event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
-    return {**document, "leaks": load(event, roots(bench))["leaks"] or document["leaks"]}
+    if objects_pile_up(document):
+        event = run(bench, commit, task, seed, out / "objects", {**probe, "objects": True})
+        document["leaks"] = load(event, roots(bench))["leaks"] or document["leaks"]
+    return document
 
 
 def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
@@ -105,29 +104,24 @@ def _parts(*peaks: Document) -> list[Document]:
     parts: dict[object, Document] = {}
     for side, peak in zip(("before", "after"), peaks, strict=True):
         for row in peak["held"]:
-            maker = {name: row[name] for name in ("operator", "phase", "module")}
-            part = parts.setdefault((*maker.values(),), {**maker, "before": 0, "after": 0})
+            key = row["operator"], row["phase"], row["module"]
+            part = parts.setdefault(key, {**row, "before": 0, "after": 0})
             part[side] += row["bytes"]
             part["place"] = row["place"]
+    for part in parts.values():
+        del part["bytes"]
     differing = [part for part in parts.values() if part["before"] != part["after"]]
     return sorted(differing, key=lambda part: -abs(part["after"] - part["before"]))
 
 
-def _epochs(
-    marks: Marks, peaks: Sequence[int], evaluations: Sequence[Sequence[int]]
-) -> list[Document]:
+def _epochs(marks: Marks, peaks: list[int], evaluations: Sequence[Sequence[int]]) -> list[Document]:
     rows, start = [], 0
     for mark in marks:
         end = mark["step"]
-        inside = [size for step, size in evaluations if start < step <= end]
-        inside += peaks[start:end]
-        if inside:
-            rows.append(
-                {
-                    "epoch": mark["epoch"], "step": end, "peak": max(inside),
-                    "held": mark["held"], "rss": mark["rss"],
-                }
-            )  # fmt: skip
+        sizes = [size for step, size in evaluations if start < step <= end] + peaks[start:end]
+        if sizes:
+            row = {"epoch": mark["epoch"], "step": end, "peak": max(sizes)}
+            rows.append({**row, "held": mark["held"], "rss": mark["rss"]})
         start = end
     return rows
 
@@ -142,9 +136,9 @@ def _leak(
 ) -> Document:
     """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
     and `size` (bytes) a step; the size is 0 where it is not known."""
-    code_line = line._asdict() if line else dict.fromkeys(CodeLine._fields)
     return {
-        "kind": kind, "what": what, "module": module, "number": number, "bytes": size, **code_line
+        "kind": kind, "what": what, "module": module, "number": number, "bytes": size,
+        **line_fields(line),
     }  # fmt: skip
 
 

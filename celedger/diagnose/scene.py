@@ -56,13 +56,9 @@ class Scene:
             self.old = c.a.modules.get(self.owner)
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
-        # Without modules, step 0 is seen from its backward pass on; the calls of step 1 are alike.
-        borrowed = self.step == 0 and self.part in ("loss", "backward") and not any(self.calls)
-        if borrowed:
-            self.calls = _calls_of_step(c.a, 1), _calls_of_step(c.b, 1)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
         # The first call of either side with a result that the other side never has.
-        self.first_calls = (None, None) if borrowed else self._first_calls()
+        self.first_calls = self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
         self.call = y.call if y is not None else ""  # side b's, with its arguments

@@ -1,5 +1,6 @@
 """Stalls: steps far beyond their neighbours. How often, how regular, what share of the time, and
-what the process was doing then that it does not do otherwise. Pure: arrays in, dataclasses out.
+what the process was doing then that it does not do otherwise. Pure: arrays in, a plain structure
+out, which is the field `stalls` of what `celedger profile --json` prints.
 """
 
 from __future__ import annotations
@@ -7,10 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import binom
 
 # A stall lasts at least twice the median of its neighbours, and exceeds it by more than 8 of their
 # median deviations: 5.4 standard deviations of a normal distribution, 1 step in 30 million. Less
@@ -20,17 +20,17 @@ DEVIATIONS = 8.0
 LEAST = 2e-3  # s
 NEIGHBOURS = 15  # on each side: a level that drifts over the training is followed
 
-# What is told of stalls is told at this confidence, after correcting for all periods tried.
-CONFIDENCE = 0.999
 FEWEST = 3  # stalls of one cause; two may have any reason
 LEAST_SHARE = 0.01  # of the time of all steps; below it nobody gains by knowing
-FILLED = 0.8  # share of a period's moments at which a stall was seen
+REGULAR = 0.8  # share of the gaps between stalls that are of one length, three at least
 
 # A line explains a stall when at least half of what it lasted too long was spent there, and its
 # share of that is twice its share of the other steps: a step slowed as a whole by the machine
 # spends its time where every step does.
 EXPLAINED = 0.5
 LIFT = 2.0
+
+Document = dict[str, Any]  # as JSON has it
 
 
 class CodeLine(NamedTuple):
@@ -40,6 +40,12 @@ class CodeLine(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+def line_fields(line: CodeLine | None) -> Document:
+    """Return a line as documents have it, `place` being its text; all None for no line."""
+    fields = line._asdict() if line else dict.fromkeys(CodeLine._fields)
+    return {**fields, "place": str(line) if line else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,44 +88,17 @@ class StackSamples:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """Stalls of one cause. `seconds` is what they lasted beyond their neighbours in all; `share`
-    its part of the time of all steps; `every` a period in steps, with its `confidence`; `computing`
-    the share of the excess in which the process used the processor. `line` is None where none is
-    their own."""
-
-    steps: tuple[int, ...]
-    every: int | None
-    confidence: float
-    seconds: float
-    share: float
-    phase: str
-    collector: bool
-    computing: float
-    line: CodeLine | None
-
-    @property
-    def cause(self) -> object:
-        return self.collector, self.phase, self.line and self.line[:2]
-
-
-@dataclass(frozen=True, slots=True)
-class Stalls:
-    """`caused`: those with a cause or a period of their own. `unexplained`: steps slow for neither,
-    which nothing is concluded from. `machine`: steps slow only because others had the cores."""
-
-    caused: tuple[Stall, ...] = ()
-    unexplained: tuple[int, ...] = ()
-    machine: tuple[int, ...] = ()
-
-
-def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine]) -> Stalls:
+def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine]) -> Document:
     """Return the stalls among timed steps. `pauses`: where the garbage collector struck, by step.
-    Few steps have none."""
+
+    Returns:
+        `found`: stalls of one cause or period, the longest first (see `_stall`). `unexplained`:
+        steps slow for neither. `machine`: steps slow only because others had the cores. Few steps
+        have none.
+    """
     own = steps.own
     if len(own) < 2 * NEIGHBOURS:
-        return Stalls()
+        return {"found": [], "unexplained": [], "machine": []}
     level, slow = _beyond(own)
     excess = own - level
     usual = samples.spent(steps.number[~slow])
@@ -133,36 +112,23 @@ def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine
             groups[False, _line(samples, number, excess[at], usual)].append(at)
     stalls = [_stall(steps, np.asarray(at), excess, *cause) for cause, at in groups.items()]
     caused = [stall for stall in stalls if _caused(stall)]
-    unexplained = [step for stall in stalls if not _caused(stall) for step in stall.steps]
-    return Stalls(
-        tuple(sorted(caused, key=lambda stall: -stall.seconds)),
-        tuple(sorted(unexplained)),
-        tuple(steps.number[_beyond(steps.wall)[1] & ~slow].tolist()),
-    )
+    return {
+        "found": sorted(caused, key=lambda stall: -stall["seconds"]),
+        "unexplained": sorted(n for s in stalls if not _caused(s) for n in s["steps"]),
+        "machine": steps.number[_beyond(steps.wall)[1] & ~slow].tolist(),
+    }
 
 
-def period(stalled: Sequence[int], timed: Sequence[int]) -> tuple[int | None, float]:
-    """Return the period in steps of stalls among the steps that were timed, and its confidence.
+def period(stalled: Sequence[int]) -> int | None:
+    """Return the period in steps of stalls: the length of most of the gaps between them."""
+    gaps = np.diff(stalled).tolist()
+    length, count = Counter(gaps).most_common(1)[0] if gaps else (0, 0)
+    return length if count >= FEWEST and count >= REGULAR * len(gaps) and length > 1 else None
 
-    If stalls fell anywhere with equal chance, each would lie on one lattice of period k with
-    probability 1/k: the tail of a binomial, times the k lattices and the periods that were tried
-    (Bonferroni).
-    """
-    if len(stalled) < FEWEST:
-        return None, 0.0
-    at = np.asarray(stalled)
-    watched = np.asarray(timed)
-    watched = watched[(watched >= at.min()) & (watched <= at.max())]
-    best, chance = None, 1.0
-    longest = int(at.max() - at.min()) // 2
-    for k in range(2, longest + 1):
-        phase, hits = Counter((at % k).tolist()).most_common(1)[0]
-        if hits < FEWEST or hits < FILLED * np.count_nonzero(watched % k == phase):
-            continue
-        p = float(binom.sf(hits - 1, len(at), 1 / k)) * k * max(longest - 1, 1)
-        if p < chance:
-            best, chance = k, p
-    return (best, 1.0 - chance) if chance <= 1.0 - CONFIDENCE else (None, 0.0)
+
+def cause(stall: Document) -> object:
+    """Return what two stalls of one cause have in common."""
+    return stall["collector"], stall["phase"], stall["file"], stall["function"]
 
 
 def _beyond(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -187,26 +153,27 @@ def _line(samples: StackSamples, step: int, excess: float, usual: np.ndarray) ->
     return samples.lines[best] if spent[best] >= least else None
 
 
-def _caused(stall: Stall) -> bool:
-    explained = (stall.line is not None or stall.collector) and len(stall.steps) >= FEWEST
-    return stall.every is not None or (explained and stall.share >= LEAST_SHARE)
+def _caused(stall: Document) -> bool:
+    explained = (stall["line"] is not None or stall["collector"]) and len(stall["steps"]) >= FEWEST
+    return stall["every"] is not None or (explained and stall["share"] >= LEAST_SHARE)
 
 
 def _stall(
     steps: TimedSteps, at: np.ndarray, excess: np.ndarray, collector: bool, line: CodeLine | None
-) -> Stall:
+) -> Document:
+    """Return stalls of one cause. `seconds` is what they lasted beyond their neighbours in all;
+    `share` its part of the time of all steps; `every` a period in steps; `computing` the share of
+    the excess in which the process used the processor."""
     beyond = {name: float((t[at] - np.median(t)).sum()) for name, t in steps.times.items()}
     total = float(excess[at].sum())
-    every, confidence = period(steps.number[at].tolist(), steps.number.tolist())
     extra_cpu = float((steps.cpu[at] - np.median(steps.cpu)).sum())
-    return Stall(
-        steps=tuple(steps.number[at].tolist()),
-        every=every,
-        confidence=confidence,
-        seconds=total,
-        share=total / float(steps.own.sum()),
-        phase=max(beyond, key=lambda name: beyond[name]),
-        collector=collector,
-        computing=min(max(extra_cpu / total, 0.0), 1.0),
-        line=line,
-    )
+    return {
+        "steps": steps.number[at].tolist(),
+        "every": period(steps.number[at].tolist()),
+        "seconds": total,
+        "share": total / float(steps.own.sum()),
+        "phase": max(beyond, key=lambda name: beyond[name]),
+        "collector": collector,
+        "computing": min(max(extra_cpu / total, 0.0), 1.0),
+        **line_fields(line),
+    }

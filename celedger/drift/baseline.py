@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from celedger.drift.values import SPOILT
 from celedger.ledger import Ledger
 from celedger.model import (
+    ENVIRONMENTS,
     BaselineAct,
     BaselineRecord,
     Commit,
@@ -85,11 +86,14 @@ class Baselines:
     ) -> None:
         self.ledger, self.task, self.commit = ledger, task, commit
         self.environment, self._ancestors = environment, ancestors
-        self._kinds = ledger.verdict_kinds(
-            suite=task.suite, task=task.name, recipe=task.recipe, environment=environment
-        )
-        self._judged = {metric for sha, metric in self._kinds if sha != commit}
         self._acts = [r for r in ledger.baselines(suite=task.suite) if r.task in ("", task.name)]
+        self._equal = self._equal_environments()
+        self._kinds: dict[tuple[str, str], VerdictKind] = {}
+        for each in sorted(self._equal, key=lambda name: name == environment):  # its own count most
+            self._kinds |= ledger.verdict_kinds(
+                suite=task.suite, task=task.name, recipe=task.recipe, environment=each
+            )
+        self._judged = {metric for sha, metric in self._kinds if sha != commit}
 
     @property
     def was_bad(self) -> bool:
@@ -99,7 +103,7 @@ class Baselines:
     def rows(self, metric: Metric) -> tuple[list[SummaryRow], list[SummaryRow]]:
         """Return what was ever measured of a metric, and what of it may be compared here."""
         rows = self.ledger.summaries(self.task.name, metric.name, recipe=self.task.recipe)
-        here = [r for r in rows if r.environment == self.environment and usable(r, metric)]
+        here = [r for r in rows if r.environment in self._equal and usable(r, metric)]
         return rows, here
 
     def rolling(self, metric: Metric, rows: Rows) -> list[SummaryRow]:
@@ -132,6 +136,18 @@ class Baselines:
         """Say who accepted what this very commit changed; "" if nobody did."""
         acts = [r for r in self._of(BaselineAct.ACCEPT, metric) if r.commit == self.commit]
         return f"accepted by {acts[-1].who}: {acts[-1].why}" if acts else ""
+
+    def _equal_environments(self) -> set[str]:
+        """Return the environments whose values count as if they were measured in this one: a
+        person accepted that a commit measured in both tells no difference."""
+        equal = {self.environment}
+        for act in self._acts:
+            if act.metric == ENVIRONMENTS:
+                trials = self.ledger.trials(commit=act.commit, recipe=self.task.recipe)
+                measured = {record.trial.environment for record in trials if record.ok}
+                if equal & measured:
+                    equal |= measured
+        return equal
 
     def _of(self, act: BaselineAct, metric: Metric) -> list[BaselineRecord]:
         return [r for r in self._acts if r.act is act and r.metric in ("", metric.name)]

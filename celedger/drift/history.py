@@ -128,7 +128,6 @@ def courses(
                     measured[own.commits] = tuple(commits[order[sha]] for sha in own.commits)
                 here, coverage = measured[own.commits], values.coverage(own)
                 series.append(_Series(record, each, environment, here, own.grouped, coverage))
-        values.keep()
     changes = [changepoints.detect(each.values, cache) for each in series]
     pins = [r for r in ledger.baselines() if r.act is BaselineAct.PIN]
     return [_course(each, own, pins, gaps) for each, own in zip(series, changes, strict=True)]

@@ -200,13 +200,18 @@ def _of_metric(
         if all(recent):
             (base, head), turns = recent, True
     noise = noise_beside(here, subject.commit, order, len(head))
-    look = 1 + len(set(before) - {tuple(r.ulid for r in head)})
+    # The trials of the first look come first; later ones may have been asked for because of them.
+    ulids = {r.ulid for r in head}
+    first = min(
+        (set(trials) for trials in before if ulids.issuperset(trials)), key=len, default=ulids
+    )
+    values = sorted(head, key=lambda r: r.ulid not in first)
     accepted = subject.accepted(metric)
-    question = _question(metric, head, base, noise, look)
+    question = _question(metric, values, base, noise, len(first))
     cases = [_Case(subject, metric, head, base, question, accepted, turns)]
     pin, base = subject.pinned(metric, here)
     if base:
-        question = _question(metric, head, base, noise, look)
+        question = _question(metric, values, base, noise, len(first))
         cases.append(_Case(subject, metric, head, base, question, accepted, pinned=pin))
     return cases
 
@@ -268,7 +273,7 @@ def _turns(subject: Baselines) -> float | None:
 
 
 def _question(
-    metric: Metric, head: Rows, base: Rows, noise: Noise, look: int
+    metric: Metric, head: Rows, base: Rows, noise: Noise, first: int
 ) -> rules.VerdictQuestion:
     groups = by_commit(base).values()
     return rules.VerdictQuestion(
@@ -279,7 +284,7 @@ def _question(
         noise=noise if noise.known else None,
         seeds=[r.seed for r in head],
         baseline_seeds=[[r.seed for r in group] for group in groups],
-        look=look,
+        first=first,
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from itertools import chain, groupby, repeat, starmap
 from pathlib import Path
 from typing import Any
 
 from celedger.stats.long_history import ChangePoint, Settled
+from celedger.stats.segments import Loss
 from celedger.system import cache_file
 
 MOST = 1000
@@ -48,7 +50,7 @@ def segment_cache(path: Path) -> Iterator[SegmentCache]:
 def _packed(item: Settled) -> dict[str, Any]:
     return {
         "points": [[p.index, p.probability, p.members] for p in item.points],
-        "noise": [item.sd, item.nu, item.cap, item.rho],
+        "noise": [item.sd, item.rho, *astuple(item.loss)],
         "scale": [[value, len(list(run))] for value, run in groupby(item.scale)],
     }
 
@@ -65,6 +67,6 @@ def _settled(item: dict[str, Any]) -> Settled:
         ChangePoint(index, probability, tuple(members))
         for index, probability, members in item["points"]
     )
-    sd, nu, cap, rho = item["noise"]
+    sd, rho, *loss = item["noise"]
     scale = tuple(chain.from_iterable(starmap(repeat, item["scale"])))
-    return Settled(points, sd, nu, cap, rho, scale)
+    return Settled(points, sd, Loss(*loss), rho, scale)

@@ -10,8 +10,7 @@ from celedger.drift.baseline import HISTORY, Baselines
 from celedger.drift.judge import Judged, judge
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
-from celedger.trial.runner import Bench
-from celedger.trial.seeds import next_seed
+from celedger.trial.runner import Bench, next_seed
 
 RERUNS = 6  # extra trials a task may take to settle a suspicion
 

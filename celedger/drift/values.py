@@ -112,10 +112,6 @@ class TaskValues:
         ran = self._whole & ~trials.derived & np.isin(trials.environment, codes)
         return int(ran.sum()), np.unique(trials.commit[ran]).size, np.unique(trials.seed[ran]).size
 
-    def keep(self) -> None:
-        """Spare the next one who asks most of the reading."""
-        self._trials.keep()
-
     def _arrange(self, rows: Ints) -> dict[str, _Arranged]:
         trials, arranged = self._trials, {}
         environments = trials.environment[rows]

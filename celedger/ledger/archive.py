@@ -1,53 +1,32 @@
-"""The archive of a ledger: what `git clean` cannot reach and the ledger can be rebuilt from.
+"""The archive of a ledger: a second ledger that `git clean` cannot reach and that the first can be
+rebuilt from.
 
-Lives here: the folder below `.git/celedger/ledgers/` that one repository keeps for one ledger. It
-holds every fact as a document (one gzip member a batch, a line of JSON a document: `zcat` shows
-them), a watermark that says up to which fact, and the journals of trials that run. It must not know
-what a fact means, nor how a journal is read.
-
-Facts are added in the order of their checksums, after the transaction that completed them. A kill
-in between, or while a batch is written, loses nothing: the next writer finds the watermark behind
-the ledger and adds what lacks.
+Lives here: the folder below `.git/celedger/ledgers/` that one repository keeps for one ledger, the
+copy of facts into it, and `restore`. Facts follow in the order of their checksums, after the
+transaction that completed them; a trial follows when it starts, too. A kill in between loses
+nothing: the next writer adds what lacks. It must not know what a fact means, nor what a journal is:
+who restores a ledger takes in the journals afterwards.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
 import os
+import shutil
 import sqlite3
-import struct
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass
-from mmap import ACCESS_READ, mmap
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import LedgerError
-from celedger.ledger.facts import Carrier, Document, dumps, loads
+from celedger.errors import LedgerDamaged, LedgerError
+from celedger.ledger import facts, opening
+from celedger.ledger.facts import Union
+from celedger.text import plain
 
-LOG_TAIL = 8192  # bytes of a trial's log that are kept with it
-_BATCH = 256  # facts a gzip member at most
-_LARGEST = 1 << 22  # bytes of documents a member, about
-_MAGIC = b"\x1f\x8b\x08\x04"  # gzip, deflate, with an extra field
-_GZIP = 16 + zlib.MAX_WBITS
-_HEAD = struct.Struct("<4sIBBH2sHI")
 _LONGEST = 200  # bytes of a folder's name
-Checksum = tuple[int, str, int, int]  # a row of `checksums`: id, table, row, value
-
-
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    """Up to where the archive has the facts of the ledger. `checksum` is the row of the last one,
-    `size` the bytes of documents with it, `trials` how many of them are trials. `diverged`: the
-    archive has facts that the ledger lacks."""
-
-    checksum: Checksum | None = None
-    size: int = 0
-    trials: int = 0
-    diverged: bool = False
+# The last row of the ledger's checksums whose fact is archived.
+_WATERMARK = "CREATE TABLE IF NOT EXISTS archived (id INTEGER, fact TEXT, row INTEGER, value INT)"
 
 
 class Archive:
@@ -60,152 +39,184 @@ class Archive:
         self._git = state.parent
         self.folder = state / "ledgers" / name
         self.journals = self.folder / "journals"
-        self._documents = self.folder / "facts.jsonl.gz"
-        self._watermark = self.folder / "watermark"
+        self.path = self.folder / "archive.db"
+        self._connection: sqlite3.Connection | None = None
 
     @property
     def size(self) -> int:
-        """Return the bytes of its documents."""
-        try:
-            return self._documents.stat().st_size
-        except OSError:
-            return 0
+        """Return the bytes of it."""
+        return opening.size(self.path)
 
-    def holds(self) -> str:
-        """Return what can be rebuilt from it, in words; "" for nothing."""
-        contents = [f"{self.watermark().trials} trials"] if self.size else []
-        if journals := len(list(self.journals.glob("*.jsonl"))):
-            contents.append(f"{journals} journal{'s' * (journals != 1)}")
-        return " and ".join(contents)
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def watermark(self) -> Watermark:
-        try:
-            checksum, size, trials, diverged = json.loads(self._watermark.read_bytes())
-            return Watermark(tuple(checksum), size, trials, diverged)
-        except (OSError, ValueError, TypeError):
-            return Watermark()
+    def trials(self) -> int:
+        """Return how many trials it has; 0 where it cannot be read."""
+        if self.size:
+            with suppress(*facts.ERRORS), closing(opening.readonly(self.path)) as connection:
+                return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
+        return 0
 
-    def lacks(self, connection: sqlite3.Connection) -> bool:
-        """Return True if the ledger lacks what the archive has: an older copy is in its place, or
-        its -wal was lost."""
-        mark = self.watermark()
-        return mark.checksum is not None and (mark.diverged or not _has(connection, mark.checksum))
-
-    def catch_up(self, connection: sqlite3.Connection, home: Path) -> None:
-        """Add the facts that the ledger in the folder `home` has and the archive has not. Raises
-        LedgerError where they cannot be written: the next call will."""
-        newest = _newest(connection)
-        if newest is None or newest == self.watermark().checksum:
+    def catch_up(self, ledger: sqlite3.Connection, started: Iterable[int] = ()) -> None:
+        """Add the facts that the ledger completed since the last call, and trials (their ids) that
+        have just started. Raises LedgerError where they cannot be written: the next call will."""
+        started = list(started)
+        newest = ledger.execute("SELECT * FROM checksums ORDER BY id DESC LIMIT 1").fetchone()
+        if newest is None:
             return
         try:
-            with self._locked() as descriptor:
-                mark = self.watermark()
-                size = os.fstat(descriptor).st_size
-                if mark.checksum is None or not _has(connection, mark.checksum):
-                    # The facts of another ledger stay.
-                    mark = Watermark(None, size, mark.trials, diverged=mark.checksum is not None)
-                elif size > mark.size:
-                    os.ftruncate(descriptor, mark.size)  # what a kill left is in the ledger
-                elif size < mark.size:
-                    mark = Watermark(None, size, diverged=mark.diverged)
-                self._write_watermark(self._extend(descriptor, connection, mark, home))
+            copy = self._opened(ledger)
+            if newest == _watermark(copy) and not started:
+                return
+            with opening.writing(copy):
+                self._add(ledger, copy, started)
+                copy.execute("DELETE FROM archived")
+                copy.execute("INSERT INTO archived VALUES (?, ?, ?, ?)", newest)
         except OSError as error:
             raise LedgerError(
                 f"{self.folder} cannot be written ({error.strerror}), and the ledger could not be "
                 "rebuilt without it",
                 "free some room or correct its permissions; the next celedger adds what lacks",
             ) from error
-
-    def documents(self, damaged: Callable[[], None] = lambda: None) -> Iterator[Document]:
-        """Yield every document; `damaged` is called for each stretch that cannot be read."""
-        if self.size:
-            with (
-                self._documents.open("rb") as file,
-                mmap(file.fileno(), 0, access=ACCESS_READ) as data,
-            ):
-                yield from _documents(data, damaged)
-
-    def write_anew(self, connection: sqlite3.Connection, home: Path) -> None:
-        """Archive all facts of the ledger in the folder `home`, which has all that the archive
-        has, and nothing else. A kill leaves the former archive, or the new one."""
-        draft = self._documents.with_suffix(".new")
-        with self._locked():
-            self._watermark.unlink(missing_ok=True)  # else it would be one of another file
-            with open(draft, "wb", buffering=0, opener=private) as file:
-                mark = self._extend(file.fileno(), connection, Watermark(), home)
-            draft.replace(self._documents)
-            self._write_watermark(mark)
-
-    def _extend(
-        self, descriptor: int, connection: sqlite3.Connection, mark: Watermark, home: Path
-    ) -> Watermark:
-        """Append the facts that the ledger has beyond the watermark. Returns the new one."""
-        carrier = Carrier(connection)
-        while batch := _after(connection, mark.checksum):
-            mark = self._add(descriptor, carrier, batch, mark, home)
-        return mark
+        except facts.ERRORS as error:
+            raise opening.explain(error, self.path) from error
 
     def _add(
-        self, descriptor: int, carrier: Carrier, facts: list[Checksum],
-        mark: Watermark, home: Path,
-    ) -> Watermark:  # fmt: skip
-        """Append a batch of facts, as many as memory is meant for. Returns the new watermark."""
-        lines: list[str] = []
-        trials, length = mark.trials, 0
-        for fact in facts:
-            _, table, row, _ = fact
-            document = carrier.document(table, row)
-            if table == "trials":
-                trials += 1
-                if tail := _log_tail(home, document):
-                    document["log"] = [["tail"], [tail]]
-            lines.append(dumps(document) + "\n")
-            length += len(lines[-1])
-            if length > _LARGEST:
-                break
-        data = _member("".join(lines).encode())
-        written = 0
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
-        os.fdatasync(descriptor)
-        return Watermark(fact, mark.size + len(data), trials, mark.diverged)
+        self, ledger: sqlite3.Connection, copy: sqlite3.Connection, started: Iterable[int]
+    ) -> None:
+        last = _watermark(copy)
+        same = ledger.execute("SELECT * FROM checksums WHERE id = ?", last[:1]).fetchone() == last
+        union = Union(ledger, copy)
+        for table, row in ledger.execute(
+            "SELECT fact, row FROM checksums WHERE id > ? ORDER BY id", (last[0] if same else 0,)
+        ).fetchall():
+            union.add(table, row)
+        for key in started:
+            union.add("trials", key)
 
-    def _write_watermark(self, mark: Watermark) -> None:
-        draft = self._watermark.with_suffix(".new")
-        with open(draft, "w", opener=private) as file:
-            file.write(json.dumps(astuple(mark)))
-        draft.replace(self._watermark)
+    def _opened(self, ledger: sqlite3.Connection) -> sqlite3.Connection:
+        if self._connection is None:
+            if not self.size:
+                self.copy(ledger, anew=False)
+            self._connection = opening.open_for_writing(self.path, create=False, check=False)
+        return self._connection
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Yield the file of documents, made where it is not there, to one process at a time."""
+    def copy(self, ledger: sqlite3.Connection, *, anew: bool = True) -> None:
+        """Make it a copy of the whole ledger, `anew` where there is one. A kill leaves the former
+        archive, or the new one."""
+        self.close()
         if not self._git.is_dir():  # the repository was moved: nothing belongs where it was
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            raise LedgerError(f"{self._git} is gone, and the ledger's archive with it")
         private_folder(self.folder)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = private(self._documents, flags)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        draft = self.folder / "draft"
+        with opening.alone(self.path):
+            if self.size and not anew:
+                return  # another process was first
+            draft.unlink(missing_ok=True)
+            ledger.execute("VACUUM INTO ?", (draft.absolute().as_uri(),))
+            with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                connection.execute(_WATERMARK)
+                connection.execute(
+                    "INSERT INTO archived SELECT * FROM checksums ORDER BY id DESC LIMIT 1"
+                )
+            opening.install(draft, self.path)
 
 
-def _documents(data: mmap, damaged: Callable[[], None]) -> Iterator[Document]:
-    at = 0
-    while 0 <= at < len(data):
-        head = data[at : at + _HEAD.size]
-        end = at + (_HEAD.unpack(head)[-1] if len(head) == _HEAD.size else 0)
+def _watermark(copy: sqlite3.Connection) -> tuple[int, ...]:
+    """Return the last archived row of the ledger's checksums; (0,) where there is none."""
+    row: tuple[int, ...] = copy.execute("SELECT * FROM archived").fetchone() or (0,)
+    return row
+
+
+def damage_of(path: Path) -> list[str]:
+    """Return what is damaged in a ledger or an archive that may not open as one."""
+    try:
+        with closing(opening.readonly(path)) as connection:
+            return list(facts.damage(connection))
+    except facts.ERRORS as error:
+        return [plain(str(error))]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What `restore` did. `aside` is where a damaged ledger lies now; `lost` how many facts of the
+    archive are damaged."""
+
+    trials: int
+    aside: Path | None
+    lost: int
+
+
+def restore(path: Path, archive: Archive) -> Restored:
+    """Make the ledger hold what it holds and what its archive does. A damaged one is put aside,
+    and a new one in its place when it is complete: a kill leaves everything as it was, or the
+    ledger gone, and the same command goes on. Raises LedgerError for a ledger that is neither
+    sound nor damaged: read-only, or from a newer celedger."""
+    archive.close()
+    if opening.size(path):
+        with suppress(LedgerDamaged), closing(_writable(path)) as ledger:
+            before = _trials(ledger)
+            lost = _add_all(archive.path, ledger)
+            archive.copy(ledger)
+            return Restored(_trials(ledger) - before, None, lost)
+    draft = path.parent / ".celedger" / "restored" / path.name
+    with opening.alone(path):
+        shutil.rmtree(draft.parent, ignore_errors=True)
+        private_folder(draft.parent)
+        with closing(_writable(draft)) as ledger:
+            lost = _add_all(archive.path, ledger)
+            _add_all(path, ledger)
+            trials = _trials(ledger)
+            if not trials and (lost or (opening.size(path) and not archive.size)):
+                raise LedgerError(
+                    f"nothing can be restored: neither {path} nor {archive.folder} has a trial "
+                    "that is sound",
+                    f"keep a copy, then rescue what can be read: sqlite3 {path} .recover",
+                )
+        aside = _put_aside(path)
+        opening.install(draft, path)
+        shutil.rmtree(draft.parent, ignore_errors=True)
+    with closing(_writable(path)) as ledger:
+        archive.copy(ledger)
+    return Restored(trials, aside, lost)
+
+
+def _writable(path: Path) -> sqlite3.Connection:
+    try:
+        return opening.open_for_writing(path, create=True)
+    except facts.ERRORS as error:
+        raise opening.explain(error, path) from error
+
+
+def _trials(ledger: sqlite3.Connection) -> int:
+    return int(ledger.execute("SELECT count(*) FROM trials").fetchone()[0])
+
+
+def _add_all(source: Path, ledger: sqlite3.Connection) -> int:
+    """Add the facts of a file that are as they were written. Return how many are not."""
+    if not opening.size(source):
+        return 0
+    with opening.writing(ledger):
         try:
-            lines = zlib.decompress(data[at:end], _GZIP) if end > at else b""
-        except zlib.error:
-            lines = b""
-        if lines:
-            yield from map(loads, lines.splitlines())
-            at = end
-        else:
-            damaged()
-            at = data.find(_MAGIC, at + 1)
+            with closing(opening.readonly(source)) as connection:
+                return Union(connection, ledger).add_all()
+        except facts.ERRORS:
+            return 1
+
+
+def _put_aside(path: Path) -> Path | None:
+    """Rename a damaged ledger; None where there is none."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    is_there = path.exists()
+    for suffix in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
+    Path(f"{path}-shm").unlink(missing_ok=True)  # SQLite makes it anew
+    return aside if is_there else None
 
 
 def private_folder(path: Path) -> None:
@@ -213,48 +224,3 @@ def private_folder(path: Path) -> None:
     if not path.is_dir():
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
-
-
-def private(path: str | Path, flags: int) -> int:
-    """Open a file that, when it is made, is its owner's alone: an `opener` of `open`."""
-    return os.open(path, flags, 0o600)
-
-
-def _member(data: bytes) -> bytes:
-    """Return a gzip member (RFC 1952) that says in an extra field how long it is, so that what
-    follows one that is damaged can be read."""
-    deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-    body = deflate.compress(data) + deflate.flush()
-    tail = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
-    length = _HEAD.size + len(body) + len(tail)
-    return _HEAD.pack(_MAGIC, 0, 0, 255, 8, b"CE", 4, length) + body + tail
-
-
-def _newest(connection: sqlite3.Connection) -> Checksum | None:
-    return next(iter(_checksums(connection, "ORDER BY id DESC LIMIT 1")), None)
-
-
-def _has(connection: sqlite3.Connection, checksum: Checksum) -> bool:
-    return _checksums(connection, "WHERE id = ?", checksum[0]) == [checksum]
-
-
-def _after(connection: sqlite3.Connection, checksum: Checksum | None) -> list[Checksum]:
-    last = checksum[0] if checksum else 0
-    return _checksums(connection, f"WHERE id > ? ORDER BY id LIMIT {_BATCH}", last)
-
-
-def _checksums(connection: sqlite3.Connection, which: str, *values: int) -> list[Checksum]:
-    return connection.execute(
-        f"SELECT id, fact, row, value FROM checksums {which}", values
-    ).fetchall()
-
-
-def _log_tail(home: Path, trial: Document) -> str:
-    """Return the end of a trial's log."""
-    columns, row = trial["trials"]
-    try:
-        with Path(home, ".celedger", "logs", f"{row[columns.index('ulid')]}.log").open("rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -1,15 +1,12 @@
 """The trials of a task and their summaries as arrays: noise and drift look at thousands of trials,
 and an object for each value would cost more than all that is computed from it.
 
-Lives here: one query for the trials, one for the values, and a file beside the ledger that spares
-both the rows they read before: facts are only added, and the newest checksum at that time says
-which are new. It must not know which values may be compared. Only imported where noise or drift is
-asked for: numpy costs 0.1 s of a process.
+Lives here: one query for the trials and one for the values. It must not know which values may be
+compared. Only imported where noise or drift is asked for: numpy costs 0.1 s of a process.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable
 from itertools import chain
@@ -17,18 +14,14 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.ledger.checking import snapshot
 from celedger.ledger.store import Store, marks_of
 from celedger.model import Mark, Metric, OutcomeKind
-from celedger.system import cache_file
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _MARKS = {mark: 1 << number for number, mark in enumerate(Mark)}
-_FORMAT = f"2 {' '.join(_MARKS)}"  # of the file
-_FRESH = 0.05  # share of the trials that the file lacks from which it is written anew
 
 
 def first_trial(ledger: Store, commits: Iterable[str]) -> int:
@@ -49,18 +42,11 @@ class TaskColumns:
 
     def __init__(self, ledger: Store, recipe: str, first: int = 0) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
-        self._ledger, self._task, self._first = ledger, int(rows[0][0]) if rows else 0, first
-        self._path = ledger.folder / ".celedger" / "columns" / recipe[:32]
-        with snapshot(ledger._connection):
-            since, trials, summaries = self._cached()
-            fresh, fresh_summaries = self._read_trials(since), self._read_summaries(since)
-        self._stale = not first and fresh.shape[1] > _FRESH * (trials.shape[1] + fresh.shape[1])
-        # A trial that began before others may end after them.
-        self._trials = np.concatenate((trials, fresh), axis=1)
-        self._trials = self._trials[:, np.argsort(self._trials[0], kind="stable")]
-        self._summaries = np.concatenate((summaries, fresh_summaries), axis=1)
-        self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = self._trials
+        self._ledger, self._task = ledger, int(rows[0][0]) if rows else 0
+        trials = self._read_trials(first)
+        self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials
         self.ok, self.derived = ok == 1, self.evidence != 0
+        self._summaries = self._read_summaries(first)
         self.commit, self.commits = self._named(revisions, "commits", "sha")
         self.environment, self.environments = self._named(
             environments, "environments", "fingerprint"
@@ -89,42 +75,14 @@ class TaskColumns:
         order = np.argsort(rows, kind="stable")
         return rows[order], values[chosen[order]]
 
-    def keep(self) -> None:
-        """Write what was read, where the file lacks much of it."""
-        if not self._stale:
-            return
-        file = io.BytesIO()
-        np.savez(
-            file, format=_FORMAT, newest=json.dumps(self._newest), trials=self._trials,
-            summaries=self._summaries,
-        )  # fmt: skip
-        cache_file.write(self._path, file.getvalue())
-
-    def _cached(self) -> tuple[int, Ints, Floats]:
-        """Return what the file has: the id of the checksum up to which it goes, trials, summaries.
-        It has nothing unless it is of this ledger."""
-        nothing = 0, np.empty((7, 0), dtype=np.int64), np.empty((4, 0))
-        sql = "SELECT id, fact, row, value FROM checksums"
-        self._newest = self._ledger._rows(f"{sql} ORDER BY id DESC LIMIT 1")
-        content = b"" if self._first else cache_file.read(self._path)
-        if not content:
-            return nothing
-        with np.load(io.BytesIO(content)) as arrays:
-            newest = [tuple(row) for row in json.loads(str(arrays["newest"]))]
-            if str(arrays["format"]) != _FORMAT or not newest:
-                return nothing
-            if self._ledger._rows(f"{sql} WHERE id = ?", newest[0][:1]) != newest:
-                return nothing
-            return newest[0][0], arrays["trials"], arrays["summaries"]
-
-    def _read_trials(self, since: int) -> Ints:
+    def _read_trials(self, first: int) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
         trial that it is derived from or 0, marks."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
             "o.marks FROM trials r JOIN outcomes o ON o.trial = r.id "
-            f"LEFT JOIN derived d ON d.trial = r.id WHERE r.task = ? AND {_added('r.id', since)}",
-            (OutcomeKind.OK.value, self._task, self._first),
+            "LEFT JOIN derived d ON d.trial = r.id WHERE r.task = ? AND r.id >= ? ORDER BY r.id",
+            (OutcomeKind.OK.value, self._task, first),
         )
         if not rows:
             return np.empty((7, 0), dtype=np.int64)
@@ -132,16 +90,15 @@ class TaskColumns:
         marks = {text: sum(_MARKS[mark] for mark in marks_of(text)) for text in set(texts)}
         return np.array([*numbers, [marks[text] for text in texts]], dtype=np.int64)
 
-    def _read_summaries(self, since: int) -> Floats:
+    def _read_summaries(self, first: int) -> Floats:
         """Return a column a value: metric, trial, definition or 0, value; NULL is NaN."""
         rows = self._ledger._rows(
             "SELECT s.metric, s.trial, ifnull(s.definition, 0), s.value FROM metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id "
-            f"WHERE s.task = ? AND {_added('s.trial', since)}",
-            (self._task, self._first),
+            "CROSS JOIN summaries s ON s.metric = m.id WHERE s.task = ? AND s.trial >= ?",
+            (self._task, first),
         )
         flat = np.fromiter(chain.from_iterable(rows), np.float64, 4 * len(rows))
-        return flat.reshape(len(rows), 4).T.copy()
+        return flat.reshape(len(rows), 4).T
 
     def _named(self, keys: Ints, table: str, column: str) -> tuple[Ints, tuple[str, ...]]:
         """Return the index of each key among those that occur, and the names of these, in the order
@@ -153,11 +110,3 @@ class TaskColumns:
             np.fromiter(map(indices.__getitem__, each), np.int64, len(each)),
             tuple(names[key] for key in indices),
         )
-
-
-def _added(trial: str, since: int) -> str:
-    """Return the condition for trials from an id on, and completed since a checksum."""
-    if not since:
-        return f"{trial} >= ?"
-    completed = f"SELECT row FROM checksums WHERE fact = 'trials' AND id > {since}"
-    return f"{trial} >= ? AND {trial} IN ({completed})"

@@ -1,18 +1,21 @@
-"""Facts: a row of the ledger with the rows that belong to it, as a checksum and as a document.
+"""Facts: a row of the ledger with the rows that belong to it, its checksum, and how it is carried
+into another ledger.
 
-Lives here: which rows make a fact, the checksum that is written with it, and its portable form, in
-which names stand for the keys of one ledger. Both read the same rows, so what is checked and what
-another ledger receives cannot differ. It must not know what a fact means, nor where documents go.
+Lives here: which rows make a fact, the checksum that is written with it, the check of every row,
+and the union of two ledgers. All read the same rows, so what is checked and what another ledger
+receives cannot differ. It must not know what a fact means, nor which ledgers are united.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import marshal
 import sqlite3
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from celedger.text import plain
 
 # A fact's table, each after those that its rows refer to.
 TABLES = (
@@ -25,7 +28,7 @@ NAMES = {
     "footprints": "digest", "trial_sets": "digest", "trials": "ulid", "closures": "trial",
     "bisects": "ulid", "baselines": "ulid",
 }  # fmt: skip
-# The rows that belong to a fact, without the key that refers to it.
+# The rows that belong to a fact. The first part is there once the fact is complete.
 PARTS = {
     "commits": {"parents": "SELECT place, sha FROM parents WHERE revision = ? ORDER BY place"},
     "trials": {
@@ -42,10 +45,9 @@ PARTS = {
         "ON (s.metric, s.task, s.trial) = (m.id, r.task, r.id) WHERE r.id = ? ORDER BY m.id",
     },
 }
-
-# Table -> its columns and a row, or several: {"points": [["epoch", "metric", "value"], [0, …]]}.
-# The first table is the fact's own.
-Document = dict[str, list[list[Any]]]
+# What reading a damaged file can raise, besides what SQLite says: text that is no UTF-8, sizes
+# beyond all memory.
+ERRORS = (sqlite3.Error, ValueError, OverflowError, MemoryError)
 
 
 def checksum(connection: sqlite3.Connection, table: str, row: int) -> int:
@@ -66,184 +68,181 @@ def seal(connection: sqlite3.Connection, table: str, row: int) -> None:
     )
 
 
-def dumps(document: Document) -> str:
-    """Return a document as one line of JSON; bytes as {"base64": "…"}, infinity as Infinity."""
-    return json.dumps(document, separators=(",", ":"), default=_encode)
+def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
+    """Return the checksum that was written with each fact, by its table and row: the latest."""
+    rows = connection.execute("SELECT fact, row, value FROM checksums ORDER BY id")
+    return {(table, row): value for table, row, value in rows}
 
 
-def loads(line: str | bytes) -> Document:
-    document: Document = json.loads(line, object_hook=_decode)
-    return document
+# --- the check of every row
 
 
-def _encode(value: bytes) -> dict[str, str]:
-    return {"base64": base64.b64encode(value).decode()}
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read the ledger as it is now, whatever others add meanwhile."""
+    begun = not connection.in_transaction
+    if begun:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if begun and connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
-def _decode(value: dict[str, Any]) -> object:
-    return base64.b64decode(value["base64"]) if value.keys() == {"base64"} else value
+def damage(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield what is damaged, the facts first: they have names that a person knows."""
+    with snapshot(connection):
+        for check in (_changed_facts, _broken_structure):
+            try:
+                yield from map(plain, check(connection))
+            except ERRORS as error:
+                yield plain(str(error))
 
 
-class Carrier:
-    """Carries facts out of a ledger and into it. Remembers names and keys: for one use, of one
-    ledger whose rows nobody else deletes."""
+def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
+    number, last = connection.execute("SELECT count(*), max(id) FROM checksums").fetchone()
+    if number != (last or 0):
+        yield "rows of checksums are missing"
+    for (table, row), value in checksums(connection).items():
+        if table not in TABLES:
+            yield "rows of checksums are changed"
+            continue
+        try:
+            same = checksum(connection, table, row) == value
+        except ERRORS:
+            same = False
+        if not same:
+            yield _described(connection, table, row)
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+
+def _broken_structure(connection: sqlite3.Connection) -> Iterator[str]:
+    connection.execute("PRAGMA cell_size_check = ON")
+    for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
+        if line != "ok":
+            yield line
+    for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
+        yield f"row {row} of {table} refers to a row of {parent} that there is not"
+
+
+def _described(connection: sqlite3.Connection, table: str, row: int) -> str:
+    """Return a fact's name for a person, where it can be read."""
+    try:
+        if table in ("trials", "closures"):
+            sql = "SELECT ulid FROM trials WHERE id = ?"
+            return f"trial {connection.execute(sql, (row,)).fetchone()[0]}"
+        if table == "commits":
+            sql = "SELECT sha FROM commits WHERE id = ?"
+            return f"commit {connection.execute(sql, (row,)).fetchone()[0][:10]}"
+    except (TypeError, *ERRORS):
+        pass
+    return f"row {row} of {table}"
+
+
+# --- the union of two ledgers
+
+
+class Union:
+    """Carries facts of one ledger into another, with names for keys, and only what is as it was
+    written. The caller begins and commits the transaction."""
+
+    def __init__(self, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+        self._source = source
+        self._target = target
+        self._checksums: dict[tuple[str, int], int] | None = None  # where the source may be damaged
+        self._keys: dict[tuple[str, int], int] = {}  # of rows of the source, in the target
         self._references: dict[str, dict[str, str]] = {}
-        self._names: dict[tuple[str, int], Any] = {}
-        self._keys: dict[tuple[str, Any], int] = {}
 
-    def document(self, table: str, row: int) -> Document:
-        """Return a fact as a document. Raises LookupError where there is no such row."""
-        document: Document = {}
-        queries = {table: f"SELECT * FROM {table} WHERE rowid = ?", **PARTS.get(table, {})}
-        for part, sql in queries.items():
-            cursor = self._connection.execute(sql, (row,))
-            columns = [name for (name, *_) in cursor.description]
-            rows = cursor.fetchall()
-            if part == table and not rows:
-                raise LookupError(f"{table} has no row {row}")
-            if rows:
-                document[part] = self._named(part, columns, rows)
-        return document
+    def add_all(self) -> int:
+        """Add every fact, and the trials that have not ended. Return how many of the facts, or of
+        what they refer to, are damaged: those are left out."""
+        running = "SELECT 'trials', id FROM trials WHERE id NOT IN (SELECT trial FROM outcomes)"
+        try:
+            self._checksums = checksums(self._source)
+            rows = [*self._checksums, *self._source.execute(running).fetchall()]
+        except ERRORS:
+            return 1
+        left_out = 0
+        for table, row in rows:
+            try:
+                self._key(table, row)
+            except (LookupError, *ERRORS):
+                left_out += 1
+        return left_out
 
-    def trial(self, ulid: str) -> list[Document]:
-        """Return a trial with all it refers to: facts to be added in this order. One that has not
-        ended is without an outcome, and all that the task's definitions say is there to end it."""
-        rows = self._connection.execute(
-            "SELECT r.id, r.revision, r.task, r.environment, v.ulid, c.trial, c.footprint "
-            "FROM trials r LEFT JOIN derived d ON d.trial = r.id LEFT JOIN trials v "
-            "ON v.id = d.evidence LEFT JOIN closures c ON c.trial = r.id WHERE r.ulid = ?",
-            (ulid,),
-        ).fetchall()
-        if not rows:
-            raise LookupError(f"there is no trial {ulid}")
-        key, revision, task, environment, evidence, closure, footprint = rows[0]
-        definitions = self._connection.execute(
-            "SELECT id, metric FROM definitions WHERE task = ? ORDER BY id", (task,)
-        ).fetchall()
-        facts = [("commits", revision), ("tasks", task), ("environments", environment)]
-        for definition, metric in definitions:
-            facts += [("metrics", metric), ("definitions", definition)]
-        before = [] if evidence is None else self.trial(evidence)
-        after = [("footprints", footprint), ("closures", closure)]
-        facts += [("trials", key), *((table, row) for table, row in after if row is not None)]
-        return before + [self.document(table, row) for table, row in facts]
-
-    def add(self, document: Document) -> bool:
-        """Add a fact and its checksum, within the caller's transaction, unless the ledger has it.
-        Raises LookupError where it refers to what the ledger lacks."""
-        table = next(iter(document))
-        columns, values = document[table][0], self._keyed(table, document[table])[0]
+    def add(self, table: str, row: int) -> int:
+        """Add a fact that the target lacks, or has without all its parts, after what it refers to.
+        Return its key in the target. Raises LookupError where one of them is damaged."""
+        if self._checksums is not None:
+            self._verify(table, row, self._checksums.get((table, row)))
+        columns, (values,) = self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", row)
+        if "id" in columns:
+            columns, values = columns[1:], values[1:]
         key = self._find(table, columns, values)
-        parts = {p: self._keyed(p, document[p]) for p in PARTS.get(table, {}) if p in document}
+        parts = {} if key and self._is_complete(table, key) else PARTS.get(table, {})
+        contents = {part: self._rows(part, sql, row) for part, sql in parts.items()}
+        changes = self._target.total_changes
         if key is None:
-            key = self._connection.execute(
-                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({_marks(columns)})", values
-            ).lastrowid
-            assert key is not None
-        elif not parts or self._is_complete(table, key):
-            return False
-        for part, rows in parts.items():
-            names = [_key_of(part), *document[part][0]]
-            self._connection.executemany(
-                f"INSERT INTO {part} ({', '.join(names)}) VALUES ({_marks(names)}) "
-                "ON CONFLICT DO NOTHING",
-                [(key, *row) for row in rows],
-            )
-        if table != "trials" or "outcomes" in document:
-            seal(self._connection, table, key)
-        return True
+            key = self._insert(table, columns, [values])
+        for part, (names, rows) in contents.items():
+            owner = "revision" if part == "parents" else "trial"
+            self._insert(part, [owner, *names], [[key, *each] for each in rows])
+        if self._target.total_changes > changes and (
+            table != "trials" or self._is_complete(table, key)
+        ):
+            seal(self._target, table, key)
+        self._keys[table, row] = key
+        return key
 
     def _is_complete(self, table: str, key: int) -> bool:
-        """A trial is with its outcome, a commit with its parents."""
-        first = next(iter(PARTS[table].values()))
-        return self._connection.execute(first, (key,)).fetchone() is not None
+        """Return True for a trial with its outcome, and for a commit with its parents."""
+        sql = next(iter(PARTS[table].values())) if table in PARTS else "SELECT ?"
+        return self._target.execute(sql, (key,)).fetchone() is not None
 
-    def _named(self, table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> list[Any]:
-        """Columns and rows as a document has them: without an id, and with names for keys."""
-        references = self._referred(table)
-        carried = [(i, references.get(c)) for i, c in enumerate(columns) if c != "id"]
-        return [
-            [columns[i] for i, _ in carried],
-            *([self._name(to, row[i]) if to else row[i] for i, to in carried] for row in rows),
-        ]
+    def _verify(self, table: str, row: int, written: int | None) -> None:
+        """Raise LookupError for a fact that is not as it was written, or not there."""
+        is_running = table == "trials" and written is None
+        if not is_running and written != checksum(self._source, table, row):
+            raise LookupError(f"row {row} of {table} is damaged")
 
-    def _keyed(self, table: str, rows: list[list[Any]]) -> list[list[Any]]:
-        """The rows of a document as this ledger has them: with its keys for names."""
-        references = self._referred(table)
-        columns = rows[0]
-        return [
-            [
-                self._key(references[column], value) if column in references else value
-                for column, value in zip(columns, row, strict=True)
-            ]
-            for row in rows[1:]
-        ]
-
-    def _referred(self, table: str) -> dict[str, str]:
-        """Column -> the table whose rows it refers to."""
+    def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
+        """Return the columns and rows of a fact's part, with the target's keys."""
         if table not in self._references:
-            listed = self._connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
-            self._references[table] = {row[3]: row[2] for row in listed}
+            listed = self._source.execute(f"PRAGMA foreign_key_list({table})").fetchall()
+            self._references[table] = {name: to for _, _, to, name, *_ in listed}
             if table == "points":  # without REFERENCES, which would cost most of recording
                 self._references[table] = {"metric": "metrics"}
-        return self._references[table]
+        cursor = self._source.execute(sql, (row,))
+        columns = [name for name, *_ in cursor.description]
+        tables = [self._references[table].get(name) for name in columns]
+        return columns, [
+            [
+                self._key(to, value) if to and value is not None else value
+                for to, value in zip(tables, values, strict=True)
+            ]
+            for values in cursor.fetchall()
+        ]
 
-    def _name(self, table: str, key: int | None) -> Any:
-        if key is None:
-            return None
-        if (table, key) not in self._names:
-            column = NAMES.get(table)
-            if column is None:
-                named = self.document(table, key)[table][1]
-            else:
-                sql = f"SELECT {column} FROM {table} WHERE rowid = ?"
-                rows = self._connection.execute(sql, (key,)).fetchall()
-                if not rows:
-                    raise LookupError(f"{table} has no row {key}")
-                named = rows[0][0]
-            self._names[table, key] = named
-        return self._names[table, key]
-
-    def _key(self, table: str, name: Any) -> int | None:
-        if name is None:
-            return None
-        cache_key = (table, dumps({"": name}) if isinstance(name, list) else name)
-        if cache_key not in self._keys:
-            key = None
-            if isinstance(name, list):  # a row without a name
-                listed = self._connection.execute(f"SELECT * FROM {table} LIMIT 0").description
-                columns = [column for (column, *_) in listed if column != "id"]
-                key = self._find(table, columns, self._keyed(table, [columns, name])[0])
-            else:
-                key = self._find(table, [NAMES[table]], [name])
-            if key is None and table == "metrics":  # one that nobody declared
-                key = self._connection.execute(
-                    "INSERT INTO metrics (name) VALUES (?)", (name,)
-                ).lastrowid
-                assert key is not None
-                seal(self._connection, table, key)
-            if key is None:
-                raise LookupError(f"the ledger has no {name} among its {table}")
-            self._keys[cache_key] = key
-        return self._keys[cache_key]
+    def _key(self, table: str, row: int) -> int:
+        return self._keys.get((table, row)) or self.add(table, row)
 
     def _find(self, table: str, columns: list[str], values: list[Any]) -> int | None:
-        """The key of the row of this name, or of an equal row where rows have no name."""
-        if table in NAMES:
-            at = columns.index(NAMES[table])
-            columns, values = [columns[at]], [values[at]]
-        same = " AND ".join(f"{column} IS ?" for column in columns)
-        row = self._connection.execute(f"SELECT rowid FROM {table} WHERE {same}", values).fetchone()
+        """Return the key of the row of this name, or of an equal row where rows have no name."""
+        named = {
+            name: value
+            for name, value in zip(columns, values, strict=True)
+            if NAMES.get(table, name) == name
+        }
+        same = " AND ".join(f"{name} IS ?" for name in named)
+        row = self._target.execute(
+            f"SELECT rowid FROM {table} WHERE {same}", tuple(named.values())
+        ).fetchone()
         return None if row is None else int(row[0])
 
-
-def _key_of(part: str) -> str:
-    """The column by which a part refers to its fact."""
-    return "revision" if part == "parents" else "trial"
-
-
-def _marks(columns: list[str]) -> str:
-    return ", ".join("?" * len(columns))
+    def _insert(self, table: str, columns: list[str], rows: list[list[Any]]) -> int:
+        marks = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        key = 0
+        for values in rows:
+            key = self._target.execute(sql, values).lastrowid or 0
+        return key

@@ -14,19 +14,19 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from celedger.errors import LedgerDamaged, LedgerError
-from celedger.ledger import checking
-from celedger.ledger.identity import APPLICATION_ID, VERSION
-from celedger.ledger.stamp import Stamp
+from celedger.ledger import facts, schema
 from celedger.text import plain
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
+CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch
 _SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
+_ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 _NETWORK = {
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs",
@@ -34,90 +34,86 @@ _NETWORK = {
 }  # fmt: skip
 
 
-def open_for_writing(path: Path, *, create: bool) -> tuple[sqlite3.Connection, Stamp]:
-    """Return a connection to today's schema, made or migrated when it must be."""
-    if create and not _size(path):
-        if path.exists() and not path.is_file():
-            raise _no_file(path)  # making one would put it in the place of a device
+def open_for_writing(path: Path, *, create: bool, check: bool = True) -> sqlite3.Connection:
+    """Return a connection to today's schema, made or migrated when it must be. The rows of a file
+    that another program wrote to are checked, unless `check` is False."""
+    if create and not size(path):
         _make(path)
     _must_be_a_file(path)
-    for needed in (path, path.parent):  # SQLite keeps its -wal beside the ledger
-        if not os.access(needed, os.W_OK):
-            raise LedgerError(f"{needed} is read-only, and the ledger must be written to")
-    return _opened(path, "mode=rw", write=True)
+    if not _writable(path):
+        raise LedgerError(f"{path} is read-only, and the ledger must be written to")
+    connection = _opened(path, "mode=rw", check=check)
+    _set_journal(connection, path)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    return connection
 
 
-def open_for_reading(path: Path) -> tuple[sqlite3.Connection, Stamp]:
+def open_for_reading(path: Path) -> sqlite3.Connection:
     """Return a connection that cannot write; works on a read-only file or folder too."""
     _must_be_a_file(path)
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        # Not "ro": so that the last to close tidies up.
-        connection, stamp = _opened(path, "mode=rw")
+    if _writable(path):  # not "mode=ro": so that the last to close tidies up
+        connection = _opened(path, "mode=rw")
         connection.execute("PRAGMA query_only = ON")
-        return connection, stamp
-    try:
-        return _opened(path, "mode=ro")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorname.split("_")[1] not in ("CANTOPEN", "READONLY"):
-            raise
-        # A ledger in WAL mode where no -shm can be made. Without a -wal nothing is missing from
-        # the file itself; with one, its newest rows are there, and leaving them out would lie.
-        if _size(_beside(path, "-wal")):
-            raise LedgerError(
-                f"{path} was not closed properly and its folder is read-only",
-                "copy it with its -wal to a folder that can be written to",
-            ) from error
-        return _opened(path, "mode=ro&immutable=1")
+        return connection
+    if size(Path(f"{path}-wal")):  # its newest rows are there, and leaving them out would lie
+        raise LedgerError(
+            f"{path} is read-only and was not closed properly, or is in use",
+            "copy it with its -wal to a folder that can be written to",
+        )
+    return _opened(path, "mode=ro&immutable=1")
 
 
-def _opened(path: Path, query: str, *, write: bool = False) -> tuple[sqlite3.Connection, Stamp]:
+def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection:
     """Return a connection to a ledger of today's schema that is as celedger wrote it."""
-    stamp = Stamp(path)
     connection = _connect(path, query)
     try:
         version = _version(connection, path)  # first: a foreign file is not touched
-        if version == VERSION:
-            _check(connection, path, stamp)
-        elif query.startswith("mode=ro"):
-            raise LedgerError(
-                f"{path} has an older schema ({version}; this celedger reads {VERSION}) and is "
-                "read-only, so it cannot be brought to today's",
-                "copy it to a folder that can be written to",
-            )
-        if write:
-            _configure(connection, path, stamp)
-        if version < VERSION:
-            _migrate(connection, path, stamp)
+        if version < schema.version():
+            if query != "mode=rw":
+                raise LedgerError(
+                    f"{path} has an older schema ({version}; this celedger reads "
+                    f"{schema.version()}) and is read-only, so it cannot be brought to today's",
+                    "copy it to a folder that can be written to",
+                )
+            _migrate(connection, path)
+        elif check and not is_stamped(path):
+            before = _state(path)
+            wrong = list(islice(facts.damage(connection), 2))
+            if wrong:
+                raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
+            stamp(path, before)
     except BaseException:
-        with stamp.checkpoint():
-            connection.close()
+        connection.close()
         raise
-    return connection, stamp
+    return connection
 
 
-def _check(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
-    """Raise LedgerDamaged for a file that is not as celedgers wrote it. Its rows are looked at
-    only where another program may have written to it."""
-    current = stamp.current()
-    if not stamp.matches():
-        wrong = list(islice(checking.damage(connection), 2))
-        if wrong:
-            raise damaged(path, wrong)
-        stamp.renew(current)
+@contextlib.contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write all or nothing of what is written inside. A second writer waits at the beginning:
+    SQLite refuses one that read before it asked for the lock."""
+    from sqlite_utils import Database  # 0.3 s of a process: not where it only reads
+
+    with Database(connection, recursive_triggers=False, execute_plugins=False).atomic():
+        connection.execute("UPDATE jobs SET id = id WHERE 0")  # takes the lock, changes nothing
+        yield
 
 
-def damaged(path: Path, wrong: Iterable[str]) -> LedgerDamaged:
-    """Return the error for what `checking` yielded."""
-    first, *others = wrong
-    return LedgerDamaged(
-        f"{path} is damaged: {first}{' and more' if others else ''}", "see `celedger doctor`"
-    )
+def readonly(path: Path) -> sqlite3.Connection:
+    """Return a connection to a file that may be damaged."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, isolation_level=None)
+
+
+def damaged(path: Path, what: str) -> LedgerDamaged:
+    return LedgerDamaged(f"{path} is damaged: {plain(what)}", "see `celedger doctor`")
 
 
 def explain(error: Exception, path: Path) -> LedgerError:
     """The one sentence for what SQLite said, or for what it made of a damaged file."""
     if not isinstance(error, sqlite3.Error):
-        return damaged(path, [plain(str(error))])
+        return damaged(path, str(error))
     name = getattr(error, "sqlite_errorname", None) or ""
     kind = name.split("_")[1] if name.startswith("SQLITE_") else ""
     if kind == "FULL" or (kind == "IOERR" and _disk_is_full(path)):
@@ -136,7 +132,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
     if kind == "NOTADB":
         return _not_sqlite(path)
     if kind == "CORRUPT":
-        return damaged(path, [plain(str(error))])
+        return damaged(path, str(error))
     if kind == "CANTOPEN":
         return LedgerError(f"{path} cannot be opened", "check its permissions and its folder's")
     if kind == "IOERR":
@@ -158,35 +154,64 @@ def on_network(path: Path, mounts: str) -> bool:
     return kind in _NETWORK
 
 
-_ELSEWHERE = "name another ledger in the configuration, or move this file away"
+# --- the stamp: size and times of the file as celedger last left it. A file that differs is damaged
+# or was written by another program, and all its rows are checked.
+
+
+def is_stamped(path: Path) -> bool:
+    """Return True if celedger was the last to write to the file."""
+    try:
+        return _stamp(path).read_text() == _state(path)
+    except (OSError, ValueError):
+        return False
+
+
+def stamp(path: Path, state: str | None = None) -> None:
+    """Note the state of the file, by default as it is now. Where that cannot be written, the next
+    one to open the ledger checks it."""
+    with contextlib.suppress(OSError):
+        _stamp(path).write_text(state or _state(path))
+
+
+def _stamp(path: Path) -> Path:
+    return path.parent / ".celedger" / f"{path.name}.stamp"
+
+
+def _state(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+
+
+# --- the file
 
 
 def _not_sqlite(path: Path) -> LedgerDamaged:
     return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
 
 
-def _no_file(path: Path) -> LedgerError:
-    kind = "a folder" if path.is_dir() else "no ordinary file"
-    return LedgerError(f"{path} is {kind}, not a ledger", _ELSEWHERE)
-
-
 def _must_be_a_file(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
-            raise _no_file(path)
-        size = path.stat().st_size
+            kind = "a folder" if path.is_dir() else "no ordinary file"
+            raise LedgerError(f"{path} is {kind}, not a ledger", _ELSEWHERE)
+        length = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise LedgerError(f"there is no ledger at {path}", "make one: `celedger run`") from None
     except OSError as error:
         raise LedgerError(f"{path} cannot be read: {error.strerror}") from error
-    if not size:
+    if not length:
         raise LedgerError(
             f"{path} is empty, not a ledger", "delete it; `celedger run HEAD` makes a new one"
         )
-    if size < _SMALLEST_SQLITE:
+    if length < _SMALLEST_SQLITE:
         raise _not_sqlite(path)
     if not os.access(path, os.R_OK):
         raise LedgerError(f"{path} cannot be read: permission denied")
+
+
+def _writable(path: Path) -> bool:
+    """Return True if the file can be written, and its -wal be made beside it."""
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def _connect(path: Path, query: str) -> sqlite3.Connection:
@@ -199,88 +224,85 @@ def _connect(path: Path, query: str) -> sqlite3.Connection:
     return connection
 
 
-def _configure(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
-    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    wanted = "delete" if on_network(path.resolve(), _mounts()) else "wal"
-    if mode != wanted:
-        with alone(path):
-            try:
-                connection.execute(f"PRAGMA journal_mode = {wanted}")
-            except sqlite3.OperationalError:
-                if wanted == "delete":
-                    raise
-                # Somebody else has a ledger open that was copied here in the other mode: it works
-                # as it is, and the next one to open it alone switches it.
-        stamp.renew()
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `Store` makes each, see stamp.py
-    connection.execute("PRAGMA journal_size_limit = 0")
+def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Switch a ledger that was copied here in another mode."""
+    if connection.execute("PRAGMA journal_mode").fetchone() != (_journal(path),):
+        # Others may have it open: it works as it is.
+        with alone(path), contextlib.suppress(sqlite3.OperationalError):
+            connection.execute(f"PRAGMA journal_mode = {_journal(path)}")
+
+
+def _journal(path: Path) -> str:
+    return "delete" if on_network(path.resolve(), _mounts()) else "wal"
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version. Raises LedgerError for a foreign file and for a newer schema."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION_ID:
+    if application != schema.APPLICATION_ID:
         raise LedgerDamaged(f"{path} is an SQLite file, but not a ledger of celedger", _ELSEWHERE)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
+    if version > schema.version():
         raise LedgerError(
-            f"{path} was written by a newer celedger (schema {version}; this one knows {VERSION})",
+            f"{path} was written by a newer celedger (schema {version}; this one knows "
+            f"{schema.version()})",
             "upgrade: pip install --upgrade celedger",
-        )
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (page,) = connection.execute("PRAGMA page_size").fetchone()
-    if not _size(_beside(path, "-wal")) and _size(path) < pages * page:
-        raise LedgerDamaged(
-            f"{path} is damaged: it was cut short ({_size(path):,} of {pages * page:,} bytes)",
-            "see `celedger doctor`",
         )
     return int(version)
 
 
 def _make(path: Path) -> None:
-    """A new ledger, made aside and renamed into place: nobody ever sees half of one, and nobody
-    races for the switch to WAL."""
+    """Make a ledger aside and rename it into place: nobody ever sees half of one, and nobody races
+    for the switch to WAL."""
+    if path.exists() and not path.is_file():
+        return  # not in the place of a device
     if not path.parent.is_dir():
         raise LedgerError(f"{path.parent} is not a folder, so no ledger can be made in it")
     with alone(path):
-        if _size(path):
+        if size(path):
             return  # another process was first
-        from celedger.ledger import schema
-
-        draft = _draft(path)
+        draft = path.parent / ".celedger" / f"{path.name}.draft"
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(f"{draft}{suffix}").unlink(missing_ok=True)
         with contextlib.closing(_connect(draft, "mode=rwc")) as connection:
             schema.migrate(connection)
-            if not on_network(path.resolve(), _mounts()):
-                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA journal_mode = {_journal(path)}")
         install(draft, path)
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, stamp: Stamp) -> None:
+def install(draft: Path, path: Path) -> None:
+    """Rename a ledger into place, so that it is there after a power cut too. A -wal whose ledger
+    was deleted would be replayed onto it."""
+    for suffix in ("-wal", "-shm", "-journal"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    stamp(path)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring an older ledger to today's schema, keeping a copy of it as it was. A second attempt
     may replace the copy: rows are only ever added, so the newer one holds all of the older."""
     with alone(path):
-        if _version(connection, path) >= VERSION:
+        if _version(connection, path) == schema.version():
             return  # another process was first
-        from celedger.ledger import schema
-
-        # What is damaged must not get a checksum; nor does a version change by itself.
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        (applied,) = connection.execute("SELECT count(*) FROM _sqlite_migrations").fetchone()
-        if sound != "ok" or applied >= VERSION:
-            raise damaged(path, [sound if sound != "ok" else "the version in its header"])
-        draft = _draft(path)
-        with contextlib.closing(_connect(draft, "mode=rwc")) as copy:
-            connection.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
-        _put(draft, _beside(path, f".before-{VERSION}"))
+        if sound != "ok":  # what is damaged must not get a checksum
+            raise damaged(path, sound)
+        copy = Path(f"{path}.before-{schema.version()}")
+        copy.unlink(missing_ok=True)
+        connection.execute("VACUUM INTO ?", (str(copy),))
         schema.migrate(connection)
-        stamp.renew()
+        stamp(path)
 
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold the lock under which a ledger is made, migrated or switched to another mode."""
+    """Hold the lock under which a ledger is made, migrated or restored."""
     hidden = path.parent / ".celedger"
     try:
         hidden.mkdir(exist_ok=True)
@@ -296,40 +318,8 @@ def alone(path: Path) -> Iterator[None]:
         os.close(descriptor)  # releases the lock; the file stays, or two could hold it at once
 
 
-def _draft(path: Path) -> Path:
-    """Where a file is made before it is renamed into place; without what a kill left there."""
-    draft = path.parent / ".celedger" / f"{path.name}.draft"
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        _beside(draft, suffix).unlink(missing_ok=True)
-    return draft
-
-
-def install(draft: Path, path: Path) -> None:
-    """Rename a ledger into place. A -wal whose ledger was deleted would be replayed onto it, so
-    that is renamed, too."""
-    for suffix in ("-wal", "-shm", "-journal"):
-        stale = _beside(path, suffix)
-        if stale.exists():
-            stale.replace(_beside(stale, ".orphan"))
-    _put(draft, path)
-    Stamp(path).renew()
-
-
-def _put(draft: Path, path: Path) -> None:
-    """Rename into place, so that it is there after a power cut too (SQLite synced the draft)."""
-    draft.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """Return the bytes of a file, 0 where there is none."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:

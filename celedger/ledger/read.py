@@ -7,15 +7,12 @@ not know which commit came first; `repo/` does), or print.
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from celedger.errors import LedgerError
-from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.step_blobs import unpack
-from celedger.ledger.store import Store, decoded, from_null, marks_of
+from celedger.ledger.store import Store, decoded, from_null
 from celedger.model import (
     BaselineRecord,
     BisectRecord,
@@ -27,7 +24,6 @@ from celedger.model import (
     Kind,
     Metric,
     Outcome,
-    OutcomeKind,
     ReusableTrial,
     SummaryRow,
     TaskRecord,
@@ -87,30 +83,11 @@ class Reader(Store):
         )
         return self._trial_records(where, values)
 
-    def started(self, *, suite: str, task: str) -> list[Trial]:
-        """Return all trials of a task, in the order in which they started."""
-        return self._nouns(
-            Trial,
-            f"SELECT {_TRIAL} FROM tasks t JOIN trials r ON r.task = t.id "
-            "JOIN commits c ON c.id = r.revision JOIN environments e ON e.id = r.environment "
-            "WHERE t.suite = ? AND t.name = ? ORDER BY r.id",
-            (suite, task),
-        )
-
     def trial(self, ulid: str) -> TrialRecord | None:
         """Return a trial by its ULID or the start of it; None when there is none, or several."""
         start = ulid.upper()
         records = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
         return records[0] if start and len(records) == 1 else None
-
-    def trial_documents(self, ulid: str) -> list[Document]:
-        """Return a trial and all it refers to in portable form, for `Writer.add_documents`."""
-        try:
-            return Carrier(self._connection).trial(ulid)
-        except LookupError as error:
-            raise LedgerError(f"{self.path} cannot give trial {ulid}: {error}") from error
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
 
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;
@@ -161,37 +138,27 @@ class Reader(Store):
         recipe: str | None = None,
         environment: str | None = None,
     ) -> list[SummaryRow]:
-        """Return one metric of one task over all that ever ended, in the order in which it started.
-        One index range; what repeats in every row is looked up aside, once."""
-        tasks, of_task = _where({"name = ?": task, "suite = ?": suite, "recipe = ?": recipe})
-        recipes = dict(self._rows(f"SELECT id, recipe FROM tasks {tasks}", of_task))
-        environments = dict(self._rows("SELECT id, fingerprint FROM environments"))
-        rules = dict(self._rows("SELECT id, summary FROM definitions"))
-        sources = dict(
-            self._rows("SELECT d.trial, r.ulid FROM derived d JOIN trials r ON r.id = d.evidence")
-        )
+        """Return one metric of one task over all that ever ended, in the order in which it started:
+        one index range."""
         where, values = _where(
             {
-                f"s.task IN ({', '.join(map(str, recipes))}) AND m.name = ?": metric,
-                "r.environment = (SELECT id FROM environments WHERE fingerprint = ?)": environment,
+                "m.name = ?": metric, "t.name = ?": task, "t.suite = ?": suite,
+                "t.recipe = ?": recipe, "e.fingerprint = ?": environment,
             }
-        )
-        rows = self._rows(
-            "SELECT c.sha, r.ulid, r.seed, r.environment, s.task, s.value, r.started, o.marks, "
-            "o.kind, s.definition, s.trial "
-            "FROM metrics m CROSS JOIN summaries s ON s.metric = m.id "
+        )  # fmt: skip
+        return self._nouns(
+            SummaryRow,
+            "SELECT c.sha, r.ulid, r.seed, e.fingerprint, t.recipe, s.value, r.started, o.marks, "
+            "o.kind, coalesce(n.summary, 'last'), coalesce(v.ulid, '') "
+            "FROM tasks t CROSS JOIN metrics m "
+            "CROSS JOIN summaries s ON s.metric = m.id AND s.task = t.id "
             "JOIN trials r ON r.id = s.trial JOIN outcomes o ON o.trial = s.trial "
-            f"JOIN commits c ON c.id = r.revision {where} ORDER BY s.trial",
+            "JOIN commits c ON c.id = r.revision JOIN environments e ON e.id = r.environment "
+            "LEFT JOIN definitions n ON n.id = s.definition "
+            "LEFT JOIN derived d ON d.trial = s.trial LEFT JOIN trials v ON v.id = d.evidence "
+            f"{where} ORDER BY s.trial",
             values,
         )
-        return [
-            SummaryRow(
-                sha, ulid, seed, environments[env], recipes[key], from_null(value), started,
-                marks_of(marks) if marks else (), _OUTCOMES[kind], rules.get(rule, "last"),
-                sources.get(trial, ""),
-            )
-            for sha, ulid, seed, env, key, value, started, marks, kind, rule, trial in rows
-        ]  # fmt: skip
 
     def commits(self) -> list[Commit]:
         """Return the commits by commit time, which is not always the order of history."""
@@ -235,18 +202,6 @@ class Reader(Store):
             if summary else Metric(name)
             for name, unit, way, kind, summary, floor, relative in rows
         ]  # fmt: skip
-
-    def measured(self, recipe: str, environment: str) -> set[str]:
-        """Return the names of the metrics of which a trial of this recipe had a value in this
-        environment."""
-        rows = self._rows(
-            "SELECT m.name FROM metrics m, tasks t WHERE t.recipe = ? AND EXISTS (SELECT 1 "
-            "FROM summaries s JOIN trials r ON r.id = s.trial WHERE s.metric = m.id "
-            "AND s.task = t.id AND r.environment = "
-            "(SELECT id FROM environments WHERE fingerprint = ?))",
-            (recipe, environment),
-        )
-        return {name for (name,) in rows}
 
     def environment(self, fingerprint: str) -> Environment | None:
         return next((e for e in self.environments() if e.fingerprint == fingerprint), None)
@@ -354,8 +309,6 @@ class Reader(Store):
         rows = self._rows(
             f"SELECT r.id, {_TRIAL}, o.kind, o.ended, o.message, o.returncode, o.log, o.marks, "
             "t.suite, t.name, coalesce(v.ulid, ''), coalesce(w.sha, ''), "
-            "EXISTS (SELECT 1 FROM closures x JOIN closures y ON y.trial = d.evidence "
-            "WHERE x.trial = r.id AND x.content != y.content), "
             "coalesce(o.epochs, (SELECT count(DISTINCT epoch) FROM points WHERE trial = r.id)) "
             f"{_TRIALS} {where} ORDER BY r.id",
             values,
@@ -387,19 +340,16 @@ class Reader(Store):
 
 
 _VERDICTS = "FROM verdicts v JOIN commits c ON c.id = v.revision"
-_OUTCOMES = {kind.value: kind for kind in OutcomeKind}
 
 
 def _trial_record(
     row: tuple[Any, ...], summaries: Mapping[str, float], rules: Mapping[str, str]
 ) -> TrialRecord:
     """Return a trial from its row: key, `_TRIAL`, outcome, and the rest."""
-    suite, task, derived, source, finer, epochs = row[16:]
+    suite, task, derived, source, epochs = row[16:]
     outcome = None if row[10] is None else decoded(Outcome, row[10:16])
-    return TrialRecord(
-        decoded(Trial, row[1:10]), suite, task, outcome, summaries, epochs, rules, derived, source,
-        bool(finer),
-    )  # fmt: skip
+    trial = decoded(Trial, row[1:10])
+    return TrialRecord(trial, suite, task, outcome, summaries, epochs, rules, derived, source)
 
 
 def _where(conditions: Mapping[str, object]) -> tuple[str, tuple[object, ...]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -21,13 +20,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 from celedger.errors import LedgerError, LedgerGone
-from celedger.ledger import checking, facts, opening
+from celedger.ledger import facts, opening
 from celedger.ledger.archive import Archive
-from celedger.ledger.stamp import Stamp
 from celedger.model import Mark
 from celedger.text import escaped, without_sequences
 
-CHECKPOINT = 40 << 20  # bytes of -wal; SQLite's default of 4 MiB doubles the mean cost of an epoch
 # Facts that are nothing without another one, and are archived with it.
 _PRELIMINARY = frozenset({"commits", "metrics", "tasks", "definitions", "environments"})
 Noun = TypeVar("Noun")
@@ -36,19 +33,16 @@ Noun = TypeVar("Noun")
 class Store:
     """An open ledger file. For one thread of one process."""
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, stamp: Stamp, archive: Archive | None
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, archive: Archive | None) -> None:
         self.path = path
         self.folder = path.parent
         self.archive = archive
         self._connection = connection
-        self._stamp = stamp
+        self._inode = _inode(path)
         self._metric_ids: dict[str, int] = {}
         self._trial_ids: dict[str, int] = {}
-        self._failed_parts = 0
         self._completed = False  # facts that the archive must have now
-        self._checkpoint_at = CHECKPOINT
+        self._started: list[int] = []  # trials that it must have, too
 
     @classmethod
     def open(
@@ -68,9 +62,9 @@ class Store:
             must_be_there(path, archive)
         try:
             if readonly:
-                return cls(path, *opening.open_for_reading(path), archive)
-            store = cls(path, *opening.open_for_writing(path, create=create), archive)
-        except checking.ERRORS as error:
+                return cls(path, opening.open_for_reading(path), archive)
+            store = cls(path, opening.open_for_writing(path, create=create), archive)
+        except facts.ERRORS as error:
             raise opening.explain(error, path) from error
         try:
             store._archive()
@@ -81,32 +75,23 @@ class Store:
 
     def close(self) -> None:
         """Close the connection. The last one to close folds the -wal into the file."""
-        if self._stamp.vanished():
-            import ctypes
-
-            # SQLite would remove the -wal of what is at this path now: leave it open for ever.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-            return
-        wrote = in_wal_mode = False  # it is not on a network file system
-        with contextlib.suppress(sqlite3.Error):
-            wrote = self._connection.total_changes > 0
-            in_wal_mode = self._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        # A full disk: the -wal stays and is read later.
-        with contextlib.suppress(sqlite3.Error), self._stamp.checkpoint():
+        ours = opening.is_stamped(self.path)
+        with contextlib.suppress(sqlite3.Error):  # a full disk: the -wal stays and is read later
+            ours |= self._connection.total_changes > 0
             self._connection.close()
-        if wrote and not in_wal_mode:
-            self._stamp.renew()
+        if ours and not self._vanished():
+            opening.stamp(self.path)
+        if self.archive is not None:
+            self.archive.close()
 
-    def examine(self) -> tuple[list[str], list[str]]:
-        """Return what is damaged, and which rows no celedger wrote: every page and row is read."""
-        try:
-            return checking.examine(self._connection)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+    def damage(self) -> list[str]:
+        """Return what is damaged: every page and row is read."""
+        return list(facts.damage(self._connection))
 
-    def lacks_facts(self) -> bool:
-        """Return True if the archive has facts that the ledger has not."""
-        return self.archive is not None and self.archive.lacks(self._connection)
+    def lacks_trials(self) -> bool:
+        """Return True if the archive has trials that the ledger has not."""
+        ((trials,),) = self._rows("SELECT count(*) FROM trials")
+        return self.archive is not None and self.archive.trials() > trials
 
     def __enter__(self) -> Self:
         return self
@@ -117,34 +102,23 @@ class Store:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Write all or nothing of what is written inside. Within another one it is a part of that
-        one, and when a part fails the whole does, even if the part's error was caught: a savepoint
-        for each part was measured to cost a sixth of recording."""
+        one: when it fails, the whole must (a savepoint for each part was measured to cost a sixth
+        of recording)."""
         connection = self._connection
+        nested = connection.in_transaction
         try:
-            nested = connection.in_transaction
             if nested:
-                try:
-                    yield connection
-                except BaseException:
-                    self._failed_parts += 1
-                    raise
-                return
-            connection.execute("BEGIN IMMEDIATE")
-            failed_parts = self._failed_parts
-            try:
                 yield connection
-                if self._failed_parts > failed_parts:
-                    raise LedgerError(f"a part of what was to be written to {self.path} failed")
-                connection.execute("COMMIT")
+                return
+            try:
+                with opening.writing(connection):
+                    yield connection
             except BaseException:
                 self._metric_ids.clear()  # rows made inside are gone, and so are their ids
                 self._trial_ids.clear()
-                self._completed = False
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                self._completed, self._started = False, []
                 raise
-            self._checkpoint()
-            if self._completed:
+            if self._completed or self._started:
                 self._archive()
         except sqlite3.Error as error:
             raise self._explained(error) from error
@@ -156,31 +130,17 @@ class Store:
 
     def _archive(self) -> None:
         """Bring the archive up to the ledger. Raises LedgerGone where the file went meanwhile."""
-        self._completed = False
+        started, self._completed, self._started = self._started, False, []
         try:
             if self.archive is not None:
-                self.archive.catch_up(self._connection, self.folder)
-        except LookupError as error:
-            raise opening.damaged(self.path, [str(error)]) from error
-        except checking.ERRORS as error:
-            raise self._explained(error) from error
+                self.archive.catch_up(self._connection, started)
         finally:
-            if self._stamp.vanished():
+            if self._vanished():
                 raise self._gone()
 
-    def _checkpoint(self) -> None:
-        """Fold the -wal into the file when it has grown large."""
-        try:
-            size = os.stat(f"{self.path}-wal").st_size  # noqa: PTH116 -- a path costs 10 µs an epoch
-        except OSError:
-            return
-        if size < CHECKPOINT:
-            self._checkpoint_at = CHECKPOINT
-        elif size >= self._checkpoint_at:
-            # On a full disk the -wal stays as it is.
-            with contextlib.suppress(sqlite3.Error), self._stamp.checkpoint():
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            self._checkpoint_at = size + CHECKPOINT  # a reader may keep it from being complete
+    def _vanished(self) -> bool:
+        """Return True if the path no longer leads to this file: deleted, renamed, replaced."""
+        return _inode(self.path) != self._inode
 
     def _gone(self) -> LedgerGone:
         return LedgerGone(
@@ -191,7 +151,7 @@ class Store:
         )  # fmt: skip
 
     def _explained(self, error: Exception) -> LedgerError:
-        return self._gone() if self._stamp.vanished() else opening.explain(error, self.path)
+        return self._gone() if self._vanished() else opening.explain(error, self.path)
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         try:
@@ -207,19 +167,19 @@ class Store:
 def must_be_there(path: Path, archive: Archive) -> None:
     """Raise LedgerGone where there is no ledger and the archive shows that there was one."""
     # Asked twice: another process may make it meanwhile.
-    if not is_there(path) and (contents := archive.holds()) and not is_there(path):
+    if not opening.size(path) and archive.size and not opening.size(path):
         raise LedgerGone(
-            f"the ledger {path} is gone; {archive.folder} has {contents} of it",
+            f"the ledger {path} is gone; {archive.folder} has {archive.trials()} trials of it",
             "`celedger doctor --restore` rebuilds it; to begin a new one, delete that folder",
         )
 
 
-def is_there(path: Path) -> bool:
-    """Return True for a file that is not empty."""
+def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        return path.stat().st_size > 0
+        status = path.stat()
     except OSError:
-        return False
+        return None
+    return status.st_dev, status.st_ino
 
 
 # --- nouns as rows

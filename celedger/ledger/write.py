@@ -10,9 +10,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from celedger.errors import LedgerError
-from celedger.ledger.facts import Carrier, Document
 from celedger.ledger.step_blobs import pack
 from celedger.ledger.store import Store, columns_of, encoded, number
 from celedger.model import (
@@ -68,13 +68,14 @@ class Writer(Store):
     def start_trial(self, trial: Trial) -> None:
         """Raises LedgerError when its commit, task or environment was not recorded before."""
         row = columns_of(trial)
+        if self._vanished():
+            raise self._gone()
         with self.transaction():
             row["revision"] = self._id("commits", "sha", row.pop("commit"))
             row["task"] = self._id("tasks", "recipe", row.pop("recipe"))
             row["environment"] = self._id("environments", "fingerprint", row["environment"])
-            self._insert("trials", **row)
-        if self._stamp.vanished():
-            raise self._gone()
+            if key := self._insert("trials", **row):
+                self._started.append(key)
 
     def append(
         self,
@@ -113,7 +114,7 @@ class Writer(Store):
                 for r in reports
                 for name, value in r.values.items()
             ]
-            fingerprints = [
+            hashes = [
                 (trial, r.epoch, encoded(r.fingerprint))
                 for r in reports
                 if r.fingerprint is not None
@@ -123,31 +124,21 @@ class Writer(Store):
                 "INSERT INTO points VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", points
             )
             connection.executemany(
-                "INSERT INTO fingerprints VALUES (?, ?, ?) ON CONFLICT DO NOTHING", fingerprints
+                "INSERT INTO fingerprints VALUES (?, ?, ?) ON CONFLICT DO NOTHING", hashes
             )
-            if connection.total_changes - before == len(points) + len(fingerprints):
+            if connection.total_changes - before == len(points) + len(hashes):
                 return ()
-            return self._reported_otherwise(points, fingerprints)
+            return self._reported_otherwise(trial, points, hashes)
 
     def _reported_otherwise(
-        self,
-        points: list[tuple[int, int, int, float | None]],
-        fingerprints: list[tuple[int, int, str]],
+        self, trial: int, points: list[tuple[Any, ...]], hashes: list[tuple[Any, ...]]
     ) -> tuple[str, ...]:
         """Return the names of what the ledger has otherwise."""
-        names = set()
-        for *key, value in points:
-            ((name, first),) = self._rows(
-                "SELECT m.name, p.value FROM points p JOIN metrics m ON m.id = p.metric "
-                "WHERE (p.trial, p.epoch, p.metric) = (?, ?, ?)",
-                key,
-            )
-            if first != value:
-                names.add(name)
-        for *key, fingerprint in fingerprints:
-            sql = "SELECT value FROM fingerprints WHERE (trial, epoch) = (?, ?)"
-            if self._rows(sql, key) != [(fingerprint,)]:
-                names.add("fingerprint")
+        stored = set(self._rows("SELECT * FROM points WHERE trial = ?", (trial,)))
+        metrics = {metric for _, _, metric, _ in set(points) - stored}
+        names = {name for name, key in self._metric_ids.items() if key in metrics}
+        if set(hashes) - set(self._rows("SELECT * FROM fingerprints WHERE trial = ?", (trial,))):
+            names.add("fingerprint")
         return tuple(sorted(names))
 
     def finish_trial(self, ulid: str, outcome: Outcome, summaries: Mapping[str, float]) -> bool:
@@ -205,16 +196,16 @@ class Writer(Store):
                 "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
             )
             key = self._id("footprints", "digest", digest)
-            self._record_closure(ulid, footprint=key, content=surroundings, unknown="")
+            self._record(
+                "closures", trial=self._trial_id(ulid), footprint=key, content=surroundings,
+                unknown="",
+            )  # fmt: skip
 
     def record_unknown_footprint(self, ulid: str, why: str) -> None:
         """Record that nobody can re-use a trial."""
         unknown = why.encode("utf-8", "replace").decode()
         with self.transaction():
-            self._record_closure(ulid, content="", unknown=unknown)
-
-    def _record_closure(self, ulid: str, **row: object) -> None:
-        self._record("closures", trial=self._trial_id(ulid), **row)
+            self._record("closures", trial=self._trial_id(ulid), content="", unknown=unknown)
 
     def reuse_trial(self, trial: Trial, evidence: ReusableTrial, without: Iterable[str]) -> None:
         """Record a trial that need not run: it ends as its evidence did, with the summaries of all
@@ -240,28 +231,6 @@ class Writer(Store):
                 (new, old, json.dumps(list(without)), old),
             )
             self._seal("trials", new)
-
-    # --- facts of another ledger
-
-    def add_documents(self, documents: Iterable[Document]) -> tuple[int, int]:
-        """Add the facts that the ledger lacks, in one transaction. Returns how many trials are
-        among them, and how many facts were left out: they refer to what neither side has."""
-        added = 0
-        with self.transaction() as connection:
-            carrier = Carrier(connection)
-            waiting, before = documents, -1
-            while True:
-                missing: list[Document] = []  # what they refer to may come later
-                for document in waiting:
-                    try:
-                        if carrier.add(document):
-                            self._completed = True
-                            added += "trials" in document
-                    except LookupError:
-                        missing.append(document)
-                if len(missing) in (0, before):
-                    return added, len(missing)
-                waiting, before = missing, len(missing)
 
     # --- rows
 

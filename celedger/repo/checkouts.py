@@ -278,15 +278,14 @@ class Checkouts:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return True unless nobody holds the lock. Writes nothing: the disk may be read-only."""
+    """Return True unless nobody holds the lock."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+        handle = _try_lock(path)
+    except OSError:  # on a disk that is read-only
         return True
-    return False
+    if handle is not None:
+        os.close(handle)
+    return handle is None
 
 
 def _try_lock(path: Path) -> int | None:

@@ -4,7 +4,7 @@ given, so equal lists make equal hashes. Knows nothing of what the commits conta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def create(
     path: Path, commits: Iterable[NewCommit], *, object_format: str = "sha1", checkout: bool = True
 ) -> dict[str, str]:
     """Make a repository at `path` whose branch `main` ends in the last commit; returns the hash
-    of each key. Raises RepositoryError where there is a repository, or a parent is unknown."""
+    of each key. Raises RepositoryError where there is a repository."""
     if (path / ".git").exists():
         raise RepositoryError(f"{path} has a repository already")
     path.mkdir(parents=True, exist_ok=True)
@@ -49,14 +49,16 @@ def create(
         f"--object-format={object_format}",
     )  # fmt: skip
     marks: dict[str, int] = {}
-    stream = bytearray(b"feature done\n")
+    stream = [b"feature done\n"]
     for commit in commits:
-        _write(stream, commit, marks)
-    tell(
-        path, "fast-import", "--quiet", "--force", "--export-marks=.git/celedger-marks",
-        stdin=bytes(stream) + b"done\n",
-    )  # fmt: skip
+        parents = [*marks][-1:] if commit.parents is None else commit.parents
+        stream += _written(commit, len(marks) + 1, [marks[key] for key in parents])
+        marks[commit.key] = len(marks) + 1
     file = path / ".git" / "celedger-marks"
+    tell(
+        path, "fast-import", "--quiet", "--force", f"--export-marks={file.absolute()}",
+        stdin=b"".join([*stream, b"done\n"]),
+    )  # fmt: skip
     lines = dict(line.split() for line in file.read_text().splitlines())
     file.unlink()
     if checkout and marks:
@@ -64,47 +66,29 @@ def create(
     return {key: lines[f":{mark}"] for key, mark in marks.items()}
 
 
-def _write(stream: bytearray, commit: NewCommit, marks: dict[str, int]) -> None:
-    if commit.key in marks:
-        raise RepositoryError(f"two commits have the key {commit.key!r}")
-    parents = commit.parents
-    if parents is None:
-        parents = (next(reversed(marks)),) if marks else ()
-    try:
-        from_marks = [marks[key] for key in parents]
-    except KeyError as error:
-        raise RepositoryError(f"{commit.key!r} has an unknown parent {error}") from error
-    marks[commit.key] = mark = len(marks) + 1
+def _written(commit: NewCommit, mark: int, parents: list[int]) -> Iterator[bytes]:
+    """Yield a commit as `git fast-import` reads it."""
     person = f"{commit.author} <{commit.email}> {commit.time} +0000\n".encode()
-    if not from_marks:  # or fast-import would go on from the branch's present tip
-        stream += b"reset refs/heads/main\n\n"
-    stream += b"commit refs/heads/main\nmark :%d\n" % mark
-    stream += b"author " + person + b"committer " + person
-    _data(stream, commit.message.encode())
-    for i, parent in enumerate(from_marks):
-        stream += b"%s :%d\n" % (b"merge" if i else b"from", parent)
+    if not parents:  # or fast-import would go on from the branch's present tip
+        yield b"reset refs/heads/main\n\n"
+    yield b"commit refs/heads/main\nmark :%d\nauthor %scommitter %s" % (mark, person, person)
+    yield _data(commit.message.encode())
+    for i, parent in enumerate(parents):
+        yield b"%s :%d\n" % (b"merge" if i else b"from", parent)
     # Deletions first: a folder may make room for a file of its name, and the other way.
     for name, value in sorted(commit.files.items(), key=lambda item: item[1] is not None):
-        quoted = _quoted(name)
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        quoted = b'"' + escaped.encode(errors="surrogateescape") + b'"\n'
         if value is None:
-            stream += b"D " + quoted + b"\n"
+            yield b"D " + quoted
             continue
-        blob = value if isinstance(value, Blob) else Blob(_bytes(value))
-        stream += b"M " + blob.mode.encode() + b" inline " + quoted + b"\n"
-        _data(stream, blob.content)
+        content = value.encode() if isinstance(value, str) else value
+        blob = content if isinstance(content, Blob) else Blob(content)
+        yield b"M " + blob.mode.encode() + b" inline " + quoted + _data(blob.content)
     if commit.tag is not None:
-        stream += b"tag %s\nfrom :%d\ntagger " % (commit.tag.encode(), mark) + person
-        _data(stream, commit.tag.encode())
+        yield b"tag %s\nfrom :%d\ntagger %s" % (commit.tag.encode(), mark, person)
+        yield _data(commit.tag.encode())
 
 
-def _quoted(name: str) -> bytes:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return b'"' + escaped.encode(errors="surrogateescape") + b'"'
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _data(stream: bytearray, content: bytes) -> None:
-    stream += b"data %d\n" % len(content) + content + b"\n"
+def _data(content: bytes) -> bytes:
+    return b"data %d\n" % len(content) + content + b"\n"

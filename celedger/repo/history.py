@@ -5,7 +5,6 @@ Parses what `git log` prints; asks nothing itself.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -76,8 +75,6 @@ class Ancestry:
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         self._commits = {commit.sha: commit for commit in commits}
-        self._place = {sha: i for i, sha in enumerate(self._commits)}
-        self._ranks = self._ranked()
         self._between: dict[tuple[str, str], tuple[Commit, ...]] = {}
 
     def descends(self, descendant: str, ancestor: str) -> bool:
@@ -86,47 +83,20 @@ class Ancestry:
 
     def between(self, old: str, new: str) -> tuple[Commit, ...]:
         """Return the commits reachable from `new` and not from `old`, in the history's order."""
-        key = (old, new)
         if self._commits[new].parents == (old,):
             return (self._commits[new],)
-        if key not in self._between:
-            shas = sorted(self._walk(old, new), key=self._place.__getitem__)
-            self._between[key] = tuple(self._commits[sha] for sha in shas)
-        return self._between[key]
+        if (old, new) not in self._between:
+            reached = self._reached(new, self._reached(old, set()))
+            self._between[old, new] = tuple(c for c in self._commits.values() if c.sha in reached)
+        return self._between[old, new]
 
-    def _walk(self, old: str, new: str) -> list[str]:
-        """Visit children before their parents, and stop when only ancestors of `old` are left."""
-        hidden, queued = {old}, {old, new}
-        heap = [(-self._ranks[sha], sha) for sha in queued]
-        heapq.heapify(heap)
-        open_commits, reached = len(queued - hidden), []
-        while open_commits:
-            _, sha = heapq.heappop(heap)
-            if sha not in hidden:
-                open_commits -= 1
-                reached.append(sha)
-            for parent in self._known_parents(sha):
-                if parent not in queued:
-                    queued.add(parent)
-                    heapq.heappush(heap, (-self._ranks[parent], parent))
-                    open_commits += 1
-                if sha in hidden and parent not in hidden:
-                    hidden.add(parent)
-                    open_commits -= 1
-        return reached
-
-    def _known_parents(self, sha: str) -> list[str]:
-        return [parent for parent in self._commits[sha].parents if parent in self._commits]
-
-    def _ranked(self) -> dict[str, int]:
-        """Return a rank for each commit that is larger than those of its parents."""
-        ranks: dict[str, int] = {}
-        pending = list(self._commits)[::-1]
+    def _reached(self, sha: str, hidden: set[str]) -> set[str]:
+        """Return the commits reachable from one, without passing those that are hidden."""
+        reached: set[str] = set()
+        pending = [sha]
         while pending:
-            parents = self._known_parents(pending[-1])
-            waiting = [parent for parent in parents if parent not in ranks]
-            pending += waiting
-            if not waiting:
-                sha = pending.pop()
-                ranks[sha] = 1 + max((ranks[parent] for parent in parents), default=0)
-        return ranks
+            sha = pending.pop()
+            if sha in self._commits and sha not in hidden and sha not in reached:
+                reached.add(sha)
+                pending += self._commits[sha].parents
+        return reached

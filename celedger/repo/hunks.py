@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
@@ -46,27 +46,19 @@ def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
     ).out.decode(errors="replace")  # fmt: skip
     changes: list[Hunk] = []
     names = ["", ""]
-    header: re.Match[str] | None = None
     lines: list[str] = []
-
-    def close() -> None:
-        if header is not None:
-            a, b, c, d = (int(header[n]) if header[n] else 1 for n in (1, 2, 3, 4))
-            changes.append(Hunk(names[0], names[1], a, b, c, d, header[5], tuple(lines)))
-
     remaining = [0, 0]
     for line in out.split("\n"):
         if any(remaining) and line[:1] in ("-", "+"):
             remaining[line[0] == "+"] -= 1
             lines.append(line)
+            if not any(remaining):
+                changes[-1] = replace(changes[-1], lines=tuple(lines))
         elif match := _HEADER.match(line):
-            close()
-            header, lines = match, []
-            remaining = [int(match[2] or 1), int(match[4] or 1)]
+            a, b, c, d = (int(number or 1) for number in match.groups()[:4])
+            lines, remaining = [], [b, d]
+            changes.append(Hunk(names[0], names[1], a, b, c, d, match[5], ()))
         elif line.startswith(("--- ", "+++ ")):
-            close()
-            header = None
             name = line[4:].rstrip("\t").strip('"')
             names[line[0] == "+"] = "" if name == "/dev/null" else name[2:]
-    close()
     return changes

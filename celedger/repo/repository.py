@@ -77,8 +77,7 @@ class Repository:
             raise self._unknown(revision, answer.error)
         if "is ambiguous" in answer.error:
             raise UnknownRevision(
-                f"{revision!r} is ambiguous: several refs have that name",
-                f"write heads/{revision} or tags/{revision}",
+                f"{revision!r} is ambiguous", f"write heads/{revision} or tags/{revision}"
             )
         shown = ask(self.worktree, *LOG, "--max-count=1", sha, "--")
         if shown.status != 0 or not shown.out:
@@ -107,10 +106,9 @@ class Repository:
             raise UsageError(f"both ends of {spec} are the same commit, {_short(good)}")
         commits = self._between(good, bad, first_parent)
         if not commits:
-            hint = f"did you mean {spec.split('..')[1]}..{spec.split('..')[0]}?"
             raise UsageError(
                 f"the range {spec} has no commits: {_short(bad)} is an ancestor of {_short(good)}",
-                hint,
+                f"did you mean {spec.split('..')[1]}..{spec.split('..')[0]}?",
             )
         return commits
 
@@ -141,10 +139,6 @@ class Repository:
         if answer.status > 1:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
         return answer.status == 0
-
-    def spread(self, commits: Sequence[Commit], steps: int) -> list[Commit]:
-        """`steps` of the commits, evenly, both ends kept. Raises UsageError below 1."""
-        return spread(commits, steps)
 
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
@@ -203,7 +197,7 @@ class Repository:
 
     def blob(self, sha: str, name: str) -> bytes:
         """The content of a file of a commit, as git stores it. Raises RepositoryError."""
-        return tell(self.worktree, "cat-file", "blob", f"{sha}:{name}").out
+        return self.object(f"{sha}:{name}")
 
     def object(self, blob: str) -> bytes:
         """The content of a blob by its hash. Raises RepositoryError."""
@@ -287,47 +281,39 @@ class Repository:
     # --- errors
 
     def _unknown(self, revision: str, error: str) -> UsageError | RepositoryError:
-        if not tell(self.worktree, "rev-list", "--all", "--max-count=1").out and (
-            ask(self.worktree, "rev-parse", "--verify", "HEAD").status != 0
-        ):
+        if ask(self.worktree, "rev-parse", "--verify", "HEAD").status != 0 and not self._refs():
             return RepositoryError(f"{self.root} has no commits yet", "git commit")
         if "expected commit type" in error:
             return UnknownRevision(f"{revision!r} names an object that is no commit")
         if "ambiguous" in error:
-            return UnknownRevision(
-                f"{revision!r} is ambiguous: several objects begin so", "give more digits"
-            )
+            return UnknownRevision(f"{revision!r} is ambiguous", "give more digits")
         if ".." in revision and not revision.startswith(":"):
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
-        refs = tell(self.worktree, "for-each-ref", "--format=%(refname:short)").text.splitlines()
-        name = re.split(r"[~^@:]", revision)[0]
-        close = difflib.get_close_matches(name, refs, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else ""
-        if not hint and self._shallow_boundary():
+        close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
+        if not close and self._shallow_boundary():
             hint = f"this clone is shallow; {_UNSHALLOW}"
-        return UnknownRevision(f"unknown revision {revision!r}", hint or "git log --oneline --all")
+        return UnknownRevision(f"unknown revision {revision!r}", hint)
+
+    def _refs(self) -> list[str]:
+        return tell(self.worktree, "for-each-ref", "--format=%(refname:short)").text.splitlines()
 
     def _unrelated(
         self, good: str, bad: str, old: Commit, new: Commit
     ) -> UsageError | RepositoryError:
-        if self.is_ancestor(new.sha, old.sha):
-            return UsageError(
-                f"{good} is not an ancestor of {bad}: it is a descendant",
-                f"did you mean {bad}..{good}?",
-            )
         if self._shallow_boundary():
             return RepositoryError(
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
                 _UNSHALLOW,
             )
         base = ask(self.worktree, "merge-base", old.sha, new.sha).text
-        if not base:
-            return UsageError(f"{good} and {bad} have no common history")
-        fork = self.resolve(base)
-        return UsageError(
-            f"{good} is not an ancestor of {bad}; they part at {_short(fork)}",
-            f"{fork.sha[:12]}..{bad}",
-        )
+        if base == new.sha:
+            cause, hint = "it is a descendant", f"did you mean {bad}..{good}?"
+        elif base:
+            cause, hint = f"they part at {base[:12]}", f"{base[:12]}..{bad}"
+        else:
+            cause, hint = "they have no common history", ""
+        return UsageError(f"{good} is not an ancestor of {bad}: {cause}", hint)
 
 
 def _pathspecs(paths: Iterable[Path], root: Path) -> list[str]:

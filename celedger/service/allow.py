@@ -14,8 +14,8 @@ from celedger.config import Config
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import JobState
-from celedger.repo import Repository, scrubbed
-from celedger.system.gate import Gate, NotAllowed, Permit, Request, settings_request
+from celedger.repo import Repository
+from celedger.system.gate import Gate, NotAllowed, Request, settings_request
 
 
 def queue_folder(repository: Repository) -> Path:
@@ -34,22 +34,19 @@ class Asked:
     problem: CeledgerError | None = None
 
 
-def asked(
-    repository: Repository, settings: Config, gate: Gate, suite_name: str | None = None
-) -> Asked:
+def asked(repository: Repository, settings: Config, suite_name: str | None = None) -> Asked:
     """Return the settings of the repository and the starts of a suite (the one that a merge trains)
     at HEAD. Starts nothing."""
     from celedger import suite as suites
-    from celedger.trial import expected
-    from celedger.trial.workplace import interpreters_of, starts_of
+    from celedger.trial import requests
+    from celedger.trial.workplace import interpreters_of
 
     own = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
         suite = suites.load(suites.find(name, settings, repository.root))
-        starts = expected.requests(
-            starts_of(repository, suite, gate), suite.tasks,
-            interpreters_of(repository, suite.tasks), scrubbed(os.environ),
+        starts = requests.of_suite(
+            repository, suite, suite.tasks, interpreters_of(repository, suite.tasks),
             repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,
         )  # fmt: skip
     except CeledgerError as error:
@@ -102,7 +99,7 @@ def wake(repository: Repository, settings: Config, gate: Gate) -> bool:
         try:
             process.spawn(
                 [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],
-                cwd=repository.worktree, permit=Permit(gate, "worker"), stdout=log, stderr=log,
+                cwd=repository.worktree, stdout=log, stderr=log,
             )  # fmt: skip
         finally:
             os.close(log)

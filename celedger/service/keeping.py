@@ -7,7 +7,7 @@ it. Logs and output folders are evidence: they go only past a stated age, once t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,11 @@ STALE = 24 * 3600.0  # seconds since a suite's copy was last used: longer than a
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`keep` says why it stays ("" for what may go)."""
+    """One thing, whether it stays, and how to remove it."""
 
     name: str
     size: Bytes
-    keep: str
+    stays: bool
     remove: Callable[[], bool]
 
 
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def spare(self) -> tuple[Item, ...]:
-        return tuple(item for item in self.items if not item.keep)
+        return tuple(item for item in self.items if not item.stays)
 
 
 def survey(
@@ -62,28 +62,33 @@ def survey(
     busy = bool(running) or any(used for _, used in slots)
     state, own = repository.state_dir, home / ".celedger"
 
-    def of_copy(path: Path) -> str:
-        unused = now - path.stat().st_mtime > STALE
-        return "a trial runs" if busy else "" if unused else "used within a day"
+    def age(path: Path) -> Seconds:
+        return now - path.stat().st_mtime
 
-    def of_evidence(path: Path) -> str:
-        if path.name.removesuffix(".log") in running:
-            return "its trial runs"
-        if older_than is None:
-            return "evidence"
-        return "" if now - path.stat().st_mtime > older_than else "not old enough"
+    def copy_stays(path: Path) -> bool:
+        return busy or age(path) <= STALE
 
-    return [
-        *(Part(name, _cached(Cache(state / name))) for name in CACHES),
-        Part("checkouts", tuple(
-            Item(path.name, size_of(path), "in use" if used else "",
-                 partial(checkouts.remove, path))
-            for path, used in slots
-        )),
-        Part("copies of suites", _below(of_copy, state / "suites", state / "child")),
-        Part("logs", _below(of_evidence, own / "logs")),
-        Part("output folders", _below(of_evidence, own / "out")),
+    def evidence_stays(path: Path) -> bool:
+        runs = path.name.removesuffix(".log") in running
+        return runs or older_than is None or age(path) <= older_than
+
+    parts: dict[str, list[Item]] = {}
+    for name in CACHES:
+        cache = Cache(state / name)
+        parts[name] = [
+            Item(e.path.name, e.size, e.in_use, partial(cache.drop, e.path.name))
+            for e in cache.entries()
+        ]
+    parts["checkouts"] = [
+        Item(path.name, size_of(path), used, partial(checkouts.remove, path))
+        for path, used in slots
+    ]
+    parts["copies of suites"] = [
+        *_below(state / "suites", copy_stays), *_below(state / "child", copy_stays)
     ]  # fmt: skip
+    parts["logs"] = [*_below(own / "logs", evidence_stays)]
+    parts["output folders"] = [*_below(own / "out", evidence_stays)]
+    return [Part(name, tuple(items)) for name, items in parts.items()]
 
 
 def prune(part: Part) -> tuple[int, Bytes]:
@@ -93,18 +98,10 @@ def prune(part: Part) -> tuple[int, Bytes]:
     return len(gone), sum(item.size for item in gone)
 
 
-def _cached(cache: Cache) -> tuple[Item, ...]:
-    return tuple(
-        Item(entry.path.name, entry.size, "in use" if entry.in_use else "",
-             partial(cache.drop, entry.path.name))
-        for entry in cache.entries()
-    )  # fmt: skip
-
-
-def _below(keep: Callable[[Path], str], *folders: Path) -> tuple[Item, ...]:
-    """Return what lies in folders, but for dotfiles."""
-    paths = [path for folder in folders for path in sorted(folder.glob("[!.]*"))]
-    return tuple(Item(p.name, size_of(p), keep(p), partial(_delete, p)) for p in paths)
+def _below(folder: Path, stays: Callable[[Path], bool]) -> Iterator[Item]:
+    """Yield what lies in a folder, but for dotfiles."""
+    for path in sorted(folder.glob("[!.]*")):
+        yield Item(path.name, size_of(path), stays(path), partial(_delete, path))
 
 
 def _delete(path: Path) -> bool:

@@ -188,14 +188,6 @@ class Worker:
     def _run(self, job: Job) -> str:
         repository = self._place(job)
         gate = Gate.of(repository, attended=self.attended)
-        gate.ask(job.key, ())  # it may not wait for the same any more
-        try:
-            return self._train(job, repository, gate)
-        except NotAllowed as error:
-            gate.ask(job.key, error.requests)
-            raise
-
-    def _train(self, job: Job, repository: Repository, gate: Gate) -> str:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites

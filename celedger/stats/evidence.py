@@ -1,6 +1,6 @@
 """Evidence against "nothing changed", from numbers whose law is unknown or only roughly known:
-a rank-based e-value over time, the exact rank-sum test, and a t-test that one outlier cannot
-decide. Larger is worse throughout: the caller orients. Knows nothing of metrics and floors.
+rank-based e-values of HEAD and over time, the exact rank-sum test, and a t-test that one outlier
+cannot decide. Larger is worse throughout: the caller orients. Knows nothing of metrics and floors.
 
 An e-value E has mean <= 1 when nothing changed, so P(E >= 1/alpha) <= alpha whenever one chooses
 to stop (Vovk & Wang 2021). Sequential ranks of exchangeable values are independent and uniform
@@ -24,6 +24,8 @@ HISTORY = 400
 """Baseline values ranked against: the last 400."""
 SHIFTS = np.array([0.25, 1.0, 4.0, 16.0])
 """Variances of the prior over the shift in normal scores: half a sd to four sd."""
+ODDS = np.array([1.8, 3.2, 11.7, 426.0])
+"""Odds that a value of HEAD exceeds one of its baseline: those of half a sd to four sd."""
 LEAST_BEFORE = 10
 """Values that must lie before the first ranked one: ranks among fewer say nothing."""
 CLIP = 2.0
@@ -31,6 +33,8 @@ CLIP = 2.0
 HEAVY_DOF = 3.0
 """The law of one value on its own: Student's t with 3 degrees of freedom at most, since nothing
 but a second trial shows that it is no outlier."""
+LONE_DOF = 1.0
+"""The same for the only value of a baseline: no trial of HEAD shows that it is no outlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,23 +157,27 @@ def robust_mean(values: NDArray[np.float64], sd: float, toward: float | None = N
     return float(np.clip(values, middle - CLIP * sd, middle + CLIP * sd).mean())
 
 
-def t_test(effect: float, standard_error: float, dof: float, *, alone: bool) -> float:
-    """Two-sided p-value of an effect; `alone` when one value carries a side by itself."""
-    if standard_error == 0:
+def t_test(effect: float, error: float, dof: float) -> float:
+    """Return the two-sided p-value of an effect with its standard error."""
+    if error == 0:
         return 1.0 if effect == 0 else 0.0
-    law = min(dof, HEAVY_DOF) if alone else min(dof, 1e6)
-    return min(1.0, 2 * t_tail(abs(effect) / standard_error, law))
+    return min(1.0, 2 * t_tail(abs(effect) / error, min(dof, 1e6)))
 
 
-def t_e_value(effect: float, standard_error: float, dof: float, shift: float = 9.0) -> float:
-    """E-value of a t statistic: the ratio of its densities under a N(0, shift * se²) effect and
-    none (the right-Haar Bayes factor; Wang & Ramdas 2024), valid at any time on normal noise."""
-    if standard_error == 0:
-        return 1.0 if effect == 0 else math.inf
-    t2 = (effect / standard_error) ** 2
-    dof = min(dof, 1e6)
-    exponent = (dof + 1) / 2 * (math.log1p(t2 / dof) - math.log1p(t2 / dof / (1 + shift)))
-    return math.exp(min(700.0, exponent - 0.5 * math.log1p(shift)))
+def lehmann_e_value(
+    values: NDArray[np.float64], baseline: NDArray[np.float64], seed: int = 0
+) -> float:
+    """Return the e-value of HEAD's ranks among its baseline: the ratio of their probabilities under
+    the distributions F^odds and 1 - (1 - F)^odds, and under the baseline's own F, whatever F is
+    (Savage & Sethuraman 1966). Valid at any number of trials; `seed` breaks ties."""
+    every = np.concatenate((baseline, values))
+    of_head = np.arange(every.size) >= baseline.size
+    of_head = of_head[np.lexsort((uniform(0, every.size, seed), every))]
+    below = np.cumsum([of_head, of_head[::-1]], axis=1)
+    places = np.arange(1, every.size + 1)
+    logs = values.size * np.log(ODDS)
+    logs = logs - np.log1p((ODDS[:, None, None] - 1) * below / places).sum(axis=2).T
+    return float(np.exp(np.minimum(logs, 700)).mean())
 
 
 def e_bh(e_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ are, otherwise such a reading is worth the worst finite one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import isfinite
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from celedger.stats import draws
 from celedger.stats.draws import Reading as Reading
-from celedger.stats.levels import Fit, fit, fit_rates
+from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
+from celedger.stats.rates import SURE, SURE_REPEATED, fit_rates
+from celedger.stats.shifts import NoisePrior as NoisePrior
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,16 +40,12 @@ ALONE_PRIOR = 0.01
 differ, whatever commits in general differ by. No further trial would tell more."""
 BETTER_PRIOR = 0.02
 """Prior probability that the bad end is the better one: weighed where its readings are."""
+FLAKY_CONFIDENCE = 0.85
+"""What a crash's answer must have if bad commits crash only now and then: with 64 commits a crash
+that comes three times in ten is then laid on another commit in 5 % (7 % at 0), and a sure one takes
+10.4 trials (8.9 at 0; hard-worlds.md, section 5)."""
 FEWEST_GOOD, FEWEST_BAD = 2, 1
 """Readings at the ends before anything else is asked."""
-
-
-@dataclass(frozen=True)
-class NoisePrior:
-    """What the ledger knows of one trial's sd; `dof` 0 means nothing, sd 0 exact repeats."""
-
-    sd: float
-    dof: float
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,13 @@ class Question:
     """Values are 0 (ran) or 1 (crashed); how often either lies is learned."""
     asked: int = FEWEST_BAD
     """So many crashes of the bad end are why somebody asks, and so no evidence of their rate."""
+    repeats: bool = False
+    """Crashes came at one step in one frame: evidence, no proof, that they always come."""
+    selected: tuple[int, int] = (0, 0)
+    """So many readings of GOOD and BAD were seen to differ (shifts.selected) before anybody
+    asked; those that fresh seeds confirmed since do not count."""
+    none_prior: float = NONE_PRIOR
+    """Prior probability that nothing changed."""
     floor: float = 0.0
     """The smallest shift worth naming, in the values' unit."""
     place: Sequence[int] | None = None
@@ -168,8 +173,27 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     """What the evidence says of every candidate. `like` is a posterior of the same evidence for a
     question that differs in its prior alone: most of the work is then done.
 
+    Where the question is a crash that does not repeat itself, an answer must also hold at
+    FLAKY_CONFIDENCE if a bad commit does not always crash; until it does, the posterior is that
+    of such commits.
+
     Raises ValueError for positions outside the range. Cost: see benchmarks/bisect_simulator.py.
     """
+    sure = SURE_REPEATED if question.repeats else SURE
+    answer = _posterior(question, evidence, like, sure)
+    named = answer.state in (State.FOUND, State.SET)
+    rates = answer.belief is not None and answer.belief.fit.rates
+    if named and rates and not question.repeats:
+        flaky = _posterior(question, evidence, None, 0.0)
+        certain = flaky.probability[list(answer.candidates)].sum() * (1 - flaky.no_change)
+        if certain < FLAKY_CONFIDENCE:
+            return replace(flaky, state=State.SEARCHING)
+    return answer
+
+
+def _posterior(
+    question: Question, evidence: Evidence, like: Posterior | None, sure: float
+) -> Posterior:
     lineage = question.lineage
     n = len(lineage)
     _check(lineage, evidence)
@@ -178,7 +202,7 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
 
     data = _sites(question, evidence)
     if data.sites is None or data.sites.good < 0 or data.sites.bad < 0:
-        return _answer(question, evidence, prior, NONE_PRIOR, None)
+        return _answer(question, evidence, prior, question.none_prior, None)
     if data.constant:
         # Not one reading differs: half the doubt with every further one.
         none = 1.0 - 0.1 * 0.5 ** (len(data.sites.values) - 2)
@@ -189,10 +213,10 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     group_prior = np.bincount(split.group, weights=prior, minlength=len(split.bad))
     with np.errstate(divide="ignore"):
         log_prior = np.log(group_prior)
-    fitted = known.fit if known else _fit(question, data, data.sites, split.bad, log_prior)
-    none_prior = NONE_PRIOR
+    fitted = known.fit if known else _fit(question, data, data.sites, split.bad, log_prior, sure)
+    none_prior = question.none_prior
     if draws.ends_repeat(evidence.readings, lineage.bad):
-        none_prior = 1 - (1 - NONE_PRIOR) * draws.DOUBT
+        none_prior = 1 - (1 - none_prior) * draws.DOUBT
     elif data.exact and prior.max() >= 1 - 1.01 * draws.DOUBT:
         none_prior = ALONE_PRIOR
     log_change = log_prior + fitted.log_evidence + np.log(1 - none_prior)
@@ -202,7 +226,7 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
         small = np.logaddexp.reduce(log_prior + fitted.log_small)
         none = np.logaddexp(none, small + np.log(1 - none_prior))
     if data.sites.falls:  # the opposite of what was asked is no change for the worse
-        turned = _fit(question, data, data.sites.swapped(), ~split.bad, log_prior)
+        turned = _fit(question, data, data.sites.swapped(), ~split.bad, log_prior, sure)
         better = np.logaddexp.reduce(log_prior + turned.log_evidence)
         none = np.logaddexp(none, better + np.log(BETTER_PRIOR))
     no_change = float(np.exp(none - np.logaddexp(change, none)))
@@ -215,18 +239,19 @@ def posterior(question: Question, evidence: Evidence, like: Posterior | None = N
     return _answer(question, evidence, probability, no_change, belief)
 
 
-def _fit(question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: Floats) -> Fit:
+def _fit(
+    question: Question, data: _Data, sites: Sites, bad: Bools, log_prior: Floats, sure: float
+) -> Fit:
     if data.binary:
-        return fit_rates(sites, bad, question.asked)
-    noise = question.noise or NoisePrior(0.0, 0.0)
+        return fit_rates(sites, bad, question.asked, sure)
     return fit(
         sites,
         bad,
         log_prior,
-        noise=(noise.sd, noise.dof if noise.sd > 0 else 0.0),
+        noise=question.noise or NoisePrior(0.0, 0.0),
         sharp=data.exact,
         floor=question.floor,
-        none_prior=NONE_PRIOR,
+        selected=question.selected,
     )
 
 

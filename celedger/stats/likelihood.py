@@ -1,35 +1,50 @@
-"""How likely readings are: the kinds of noise, and tables of log likelihoods over grids of levels.
+"""How likely readings are: the kinds of noise, and tables of log likelihoods over nodes.
 
-Readings come grouped by position (`Sites`), unknowns as nodes (`Grid`). Knows neither commits
-nor what is done with the likelihoods.
+Readings come grouped by position (`Sites`), unknowns as nodes of level, scale and share of
+outliers. Knows neither commits nor what is done with the likelihoods.
+
+Model of a reading x at a side with level m, scale s and share of outliers w
+(../shared/research/hard-worlds.md, section 2):
+
+    (1 - w) N(x; m, s) + w q(x)
+    plain      q = 1/2 N(x; m, 3 s) + 1/4 Cauchy(x; median, 4 s0) + 1/4 K(x)
+    collapse   q = 9/10 N(x; m + D, sqrt(s² + (0.3 s0)²)) + 1/20 Cauchy + 1/20 K
+
+K is the kernel estimate of all other readings, with width 0.8 s0, and s0 their robust scale. A
+collapse is weighed only where a reading was seen further than 4 s0 from its own position's. It is
+always for the worse: where most seeds of a side collapse, the rest is still its level.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Kinds = tuple[tuple[float, float, float], ...]
 
-NOISES: Kinds = ((np.inf, 0.0, 0.5), (3.0, 0.0, 0.28), (np.inf, 0.02, 0.22))
-"""Kinds of noise: degrees of freedom, share of a trial's variance that belongs to its commit, and
-prior weight. With a share r, m repeats at one commit count as m / (1 + (m - 1) r), so that a
-commit with a small effect of its own is not blamed. Measured at one sd and 64 commits (cells
-`rough` of benchmarks/bisect_simulator.py): without the third kind 7 % fewer trials, and 7 to 9 %
-wrong answers instead of 5 % where commits have effects of 0.1 to 0.2 sd of their own."""
-TAIL_SCALE = 0.75
-"""Scale of Student-3 noise over its sd as a pooled estimate reads it (0.58 by moments, 0.90 by
-the median deviation; a real estimate lies between)."""
+OUTLYING = np.array((0.004, 0.05, 0.2, 0.5, 0.85))
+OUTLYING_PRIOR = np.array((0.40, 0.20, 0.16, 0.14, 0.10))
+"""Nodes and prior of the share of outliers at a side (hard-worlds.md, section 2)."""
+COLLAPSE_PRIOR = 0.4
+"""Prior probability that outliers lie in a second mode, where one of them was seen."""
+SEEN = 4.0 * (1 + 1e-9)
+"""Robust scales from its position's median beyond which a reading is one of a second mode."""
+OFFSETS = 0.8, 1.0, 1.2
+"""Nodes of the second mode's distance, in medians of the distances seen."""
+OWN_SHARE, OWN_PRIOR = 0.02, 0.22
+"""Share of a trial's variance that belongs to its commit, and the prior that it does: m repeats
+count as m / (1 + (m - 1) r), so that a commit with a small effect of its own is not blamed.
+Measured at one sd and 64 commits (cells `rough` of benchmarks/bisect_simulator.py): without it
+7 % fewer trials, and 7 to 9 % wrong answers instead of 5 %."""
 BLOCK = 16
 FAR, HUGE = 1e3, 1e150
 """Where readings are cut off, in robust scales and absolutely (their squares must be finite)."""
+_ROOT = np.sqrt(2 * np.pi)
 
 
 @dataclass(frozen=True)
@@ -59,107 +74,128 @@ class Sites:
         start = int(self.starts[site])
         return self.values[start : start + int(self.counts[site])]
 
+    @cached_property
+    def medians(self) -> Floats:
+        """(R,) the median of each reading's own position."""
+        lower = self.values[self.starts + (self.counts - 1) // 2]
+        upper = self.values[self.starts + self.counts // 2]
+        return np.repeat((lower + upper) / 2, self.counts)
+
+    @cached_property
+    def own(self) -> Floats:
+        """Distances of readings from their position's median, where it has several; sorted."""
+        repeated = np.repeat(self.counts, self.counts) > 1
+        return np.sort(np.abs(self.values - self.medians)[repeated])
+
 
 @dataclass(frozen=True)
-class Grid:
-    """Nodes of the unknowns. Z enumerates (tail, scale), K the places of one level."""
+class Noise:
+    """One kind of noise. `offset` is the second mode's distance in the values' unit, nan without
+    one; `share` what repeats at one commit have in common; `weight` the prior."""
 
-    kinds: Kinds
-    """Those of NOISES that are looked at"""
-    scale: Floats
-    """(Z,)"""
-    tail: Floats
-    """(Z,) degrees of freedom; 0 where readings are rates"""
-    share: Floats
-    """(Z,) share of the variance that repeats at one commit have in common"""
-    good: Floats
-    """(Z, K)"""
-    bad: Floats
-    """(Z, K)"""
-    same: Floats
-    """(Z, K)"""
-    log_pair: Floats
-    """(Z, K, K) log prior mass of scale, tail, good and bad level; shifts above the floor"""
-    log_small: Floats | None
-    """(Z, K, K) the same for shifts too small to be worth naming; None without a floor"""
-    log_same: Floats
-    """(Z, K) log prior mass of scale, tail and the one level"""
+    offset: float
+    share: float
+    weight: float
 
 
-def density(x: Floats, level: Floats, grid: Grid) -> Floats:
-    """(X, Z, K) density of a single reading `x` at (Z, K) levels."""
-    out = (x[:, None, None] - level) / grid.scale[:, None]
-    out *= out
-    for nu, _, rows in _kinds(grid):
-        part = out[:, rows]
-        part = -0.5 * part if np.isinf(nu) else -0.5 * (nu + 1) * np.log1p(part / nu)
-        out[:, rows] = part + _log_constant(nu, grid.scale[rows])[:, None]
-    return np.asarray(np.exp(out))
+@dataclass(frozen=True)
+class Background:
+    """What outliers may be anywhere: all readings, smoothed. `scale` is s0."""
+
+    values: Floats
+    scale: float
+
+    @cached_property
+    def at_readings(self) -> tuple[Floats, Floats]:
+        """(R,) densities of Cauchy and kernel at each reading, itself left out of the kernel."""
+        kernel = self._kernel(self.values)
+        itself = 1 / (0.8 * self.scale * _ROOT)
+        n = len(self.values)
+        others = (kernel * n - itself) / max(n - 1, 1)
+        return self._cauchy(self.values), np.maximum(others, 0.0)
+
+    def at(self, x: Floats) -> tuple[Floats, Floats]:
+        """(X,) densities of Cauchy and kernel at new values."""
+        return self._cauchy(x), self._kernel(x)
+
+    def _cauchy(self, x: Floats) -> Floats:
+        width = 4 * self.scale
+        off = (x - middle(np.sort(self.values))) / width
+        return np.asarray(1 / (np.pi * width * (1 + off * off)))
+
+    def _kernel(self, x: Floats) -> Floats:
+        width = 0.8 * self.scale
+        off = (x[:, None] - self.values) / width
+        return np.asarray(np.exp(-0.5 * off * off).mean(axis=1) / (width * _ROOT))
 
 
-def tables(sites: Sites, grid: Grid, levels: list[Floats]) -> list[Floats]:
-    """(T, Z, K) log likelihood of each position's readings, for each of the (Z, K) `levels`."""
-    joined = np.concatenate(levels, axis=1)
-    table = np.empty((len(sites.counts), *joined.shape))
-    for nu, share, rows in _kinds(grid):
-        if np.isinf(nu):
-            table[:, rows] = _normal_table(sites, joined[rows], grid.scale[rows], share)
-        else:
-            table[:, rows] = _student_table(sites, joined[rows], grid.scale[rows], nu, share)
-    return np.split(table, np.cumsum([level.shape[1] for level in levels])[:-1], axis=2)
+def kinds(sites: Sites, scale: float) -> tuple[Noise, ...]:
+    """Return the kinds of noise to weigh: a second mode only where one was seen."""
+    far = sites.own[sites.own > SEEN * scale]
+    plain = 1.0 - COLLAPSE_PRIOR if len(far) else 1.0
+    noises = [
+        Noise(np.nan, 0.0, plain * (1 - OWN_PRIOR)),
+        Noise(np.nan, OWN_SHARE, plain * OWN_PRIOR),
+    ]
+    if len(far):
+        noises += [
+            Noise(factor * middle(far), 0.0, COLLAPSE_PRIOR / len(OFFSETS)) for factor in OFFSETS
+        ]
+    return tuple(noises)
 
 
-def _kinds(grid: Grid) -> list[tuple[float, float, slice]]:
-    """Every kind of noise and its rows of Z, which lie together."""
-    kind = grid.tail, grid.share
-    change = (kind[0][1:] != kind[0][:-1]) | (kind[1][1:] != kind[1][:-1])
-    edges = [0, *(np.flatnonzero(change) + 1).tolist(), len(change) + 1]
-    return [(float(kind[0][a]), float(kind[1][a]), slice(a, b)) for a, b in pairwise(edges)]
-
-
-def _normal_table(sites: Sites, level: Floats, scale: Floats, share: float) -> Floats:
-    """Normal noise: a position's readings are their number, mean and sum of squares.
-
-    The mean of m has variance s² (r + (1 - r) / m), what is left around it s² (1 - r)."""
-    m, starts, values = sites.counts, sites.starts, sites.values
-    mean = np.add.reduceat(values, starts) / m
-    squares = np.add.reduceat((values - np.repeat(mean, m)) ** 2, starts)
-    alone, shared = 1 - share, 1 - share + m * share
-    off = (mean[:, None, None] - level) / scale[:, None]
+def core_density(x: Floats, level: Floats, scale: Floats) -> Floats:
+    """(X, *level.shape) densities of single readings that are no outliers."""
+    off = (x.reshape(-1, *[1] * level.ndim) - level) / scale
     off *= off
-    off *= (-0.5 * m / shared)[:, None, None]
-    own = -0.5 * (squares / alone)[:, None] / scale**2 + m[:, None] * _log_constant(np.inf, scale)
-    own -= 0.5 * ((m - 1) * np.log(alone) + np.log(shared))[:, None]
-    return np.asarray(off + own[:, :, None])
+    return np.asarray(np.exp(-0.5 * off) / (scale * _ROOT))
 
 
-def _student_table(sites: Sites, level: Floats, scale: Floats, nu: float, share: float) -> Floats:
-    """Student noise: every reading by itself. What repeats have in common flattens what they say
-    of the level, as it does with normal noise (Laplace's method around the best level)."""
-    off = (sites.values[:, None, None] - level) / scale[:, None]
-    off *= off
-    off /= nu
-    off += 1
+def tail_density(
+    x: Floats, level: Floats, scale: Floats, offset: float, s0: float, back: tuple[Floats, Floats]
+) -> Floats:
+    """(X, *level.shape) densities of single outliers. `back` are the densities of the background
+    at `x`; `offset` is that of the second mode, nan without one."""
+    x = x.reshape(-1, *[1] * level.ndim)
+    cauchy, kernel = (part.reshape(x.shape) for part in back)
+    if np.isnan(offset):
+        return core_density(x, level, 3 * scale) / 2 + (cauchy + kernel) / 4
+    wide = np.sqrt(scale**2 + (0.3 * s0) ** 2)
+    return 0.9 * core_density(x, level + offset, wide) + (cauchy + kernel) / 20
+
+
+def tables(
+    sites: Sites, level: Floats, scale: Floats, noises: Sequence[Noise], back: Background
+) -> list[Floats]:
+    """(T, L, C, W) log likelihoods of each position's readings, one for each kind of noise, at
+    (L, C) levels, (C,) scales and the nodes of OUTLYING."""
+    s0 = back.scale
+    core = core_density(sites.values, level, scale)[..., None] * (s0 * (1 - OUTLYING))
     # One logarithm for up to BLOCK readings: their product is finite, for readings are tamed.
     inside = np.arange(len(sites.values)) - np.repeat(sites.starts, sites.counts)
     blocks = np.flatnonzero(inside % BLOCK == 0)
-    table = np.log(np.multiply.reduceat(off, blocks, axis=0))
-    table = np.add.reduceat(table, np.searchsorted(blocks, sites.starts), axis=0)
-    constant = sites.counts[:, None] * _log_constant(nu, scale)
-    table = -0.5 * (nu + 1) * table + constant[:, :, None]
-    if share > 0:
-        shared = (1 + (sites.counts - 1) * share)[:, None, None]
-        best = table.max(axis=2, keepdims=True)
-        table = best + (table - best) / shared - 0.5 * np.log(shared)
-    return np.asarray(table)
+    firsts = np.searchsorted(blocks, sites.starts)
+    logs: dict[str, Floats] = {}
+    rows = []
+    for noise in noises:
+        if str(noise.offset) not in logs:
+            tail = tail_density(sites.values, level, scale, noise.offset, s0, back.at_readings)
+            mixed = tail[..., None] * (s0 * OUTLYING)
+            mixed += core
+            products = np.maximum(np.multiply.reduceat(mixed, blocks, axis=0), 1e-300)
+            logs[str(noise.offset)] = np.add.reduceat(np.log(products), firsts, axis=0)
+        rows.append(_sharing(logs[str(noise.offset)], sites.counts, noise.share))
+    return rows
 
 
-def _log_constant(nu: float, scale: Floats) -> Floats:
-    """(Z,) log of the density at its own level."""
-    if np.isinf(nu):
-        return np.asarray(-0.5 * np.log(2 * np.pi) - np.log(scale))
-    top = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
-    return np.asarray(top - np.log(scale))
+def _sharing(logs: Floats, counts: Ints, share: float) -> Floats:
+    """What repeats have in common flattens what they say of the level (Laplace's method around
+    the best level)."""
+    if not share:
+        return logs
+    shared = (1 + (counts - 1) * share)[:, None, None, None]
+    best = logs.max(axis=1, keepdims=True)
+    return np.asarray(best + (logs - best) / shared - 0.5 * np.log(shared))
 
 
 def middle(ordered: Floats) -> float:
@@ -168,16 +204,13 @@ def middle(ordered: Floats) -> float:
     return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
-def tamed(sites: Sites, sd: float) -> Sites:
+def tamed(sites: Sites) -> Sites:
     """Readings beyond FAR robust scales of both ends are moved there: an outlier is an outlier,
     and grids that must reach it would be too coarse for the rest."""
-    values = np.clip(sites.values, -HUGE, HUGE)
-    sites = replace(sites, values=values)
+    sites = replace(sites, values=np.clip(sites.values, -HUGE, HUGE))
     ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
-    own = np.abs(values - np.repeat(values[sites.starts + sites.counts // 2], sites.counts))
-    repeated = np.repeat(sites.counts, sites.counts) > 1
-    typical = middle(np.sort(own[repeated])) if repeated.any() else 0.0
-    scale = max(abs(ends[1] - ends[0]), sd, typical)
+    scale = max(abs(ends[1] - ends[0]), middle(sites.own) if len(sites.own) else 0.0)
     if not scale > 0:
         return sites
-    return replace(sites, values=np.clip(values, min(ends) - FAR * scale, max(ends) + FAR * scale))
+    low, high = min(ends) - FAR * scale, max(ends) + FAR * scale
+    return replace(sites, values=np.clip(sites.values, low, high))

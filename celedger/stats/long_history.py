@@ -56,13 +56,12 @@ class ChangePoint:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a long history is at its last hundredth value: its changes; the sd that is reported;
-    the noise's distribution (degrees of freedom and cap of the loss, autocorrelation); and the
-    scale of each of the last STRIDE + REACH values."""
+    the noise's distribution and autocorrelation; and the scale of each of the last STRIDE + REACH
+    values."""
 
     points: tuple[ChangePoint, ...]
     sd: float
-    nu: float
-    cap: float
+    loss: Loss
     rho: float
     scale: tuple[float, ...]
 
@@ -117,21 +116,22 @@ def _settle(history: LongHistory) -> Settled:
     loss, points = Loss(), tuple[ChangePoint, ...]()
     if sd > 0:
         before: list[int] = []
+        newest = slice(-segments.MOST_FITTED, None)  # whose noise is fitted
         for number in range(1, PASSES + 1):
-            changes = _segment(x, scale, loss, rho, n)
+            changes = _segment(x[newest], scale[newest], loss, rho, n)
             if number == PASSES or (number > 1 and changes == before):
                 break
-            level = segments.level_of(x, scale, changes, loss)
-            fitted, factor = segments.refit((x - level) / scale)
+            level = segments.level_of(x[newest], scale[newest], changes, loss)
+            fitted, factor = segments.refit((x[newest] - level) / scale[newest])
             if fitted == loss and abs(factor - 1) < 0.01:
                 break
             loss, scale, sd, before = fitted, scale * factor, sd * factor, changes
+        if n > segments.MOST_FITTED:
+            changes = _segment(x, scale, loss, rho, n)
         points = _likely(x, scale, loss, changes)
     # The Student scale as the sd of the normal distribution with its interquartile range.
     normal_sd = sd * t_quantile(0.75, loss.nu) / NormalDist().inv_cdf(0.75)
-    return Settled(
-        points, normal_sd, loss.nu, loss.cap, rho, tuple(scale[-STRIDE - REACH :].tolist())
-    )
+    return Settled(points, normal_sd, loss, rho, tuple(scale[-STRIDE - REACH :].tolist()))
 
 
 def _with_recent(values: Floats, end: int, settled: Settled) -> tuple[ChangePoint, ...]:
@@ -143,7 +143,7 @@ def _with_recent(values: Floats, end: int, settled: Settled) -> tuple[ChangePoin
     if not scale.all():
         return tuple(old)
     scale = np.concatenate((scale, np.repeat(scale[-1], values.size - end)))
-    loss = Loss(settled.nu, settled.cap)
+    loss = settled.loss
     changes = _segment(x, scale, loss, settled.rho, values.size)
     recent = [
         ChangePoint(p.index + first, p.probability, tuple(first + m for m in p.members))

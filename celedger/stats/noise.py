@@ -50,14 +50,13 @@ class Noise:
     """`sd`: of one trial around its commit's level, in the metric's unit (NaN: nothing known,
     0: exact). `dof`: degrees of freedom of `sd` squared. `between`: sd of the commits beyond what
     their repeats explain (0 unless evident). `deterministic`: the same seed gives the same value.
-    `n`: values used. `outliers`: commits whose repeats were left out."""
+    `n`: values used."""
 
     sd: float
     dof: float
     deterministic: bool
     n: int
     between: float = 0.0
-    outliers: int = 0
 
     @property
     def exact(self) -> bool:
@@ -87,7 +86,6 @@ def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
     if _repeats_exactly(grouped):
         return _deterministic(grouped)
     within, dof, keep = _within(grouped)
-    outliers = int((~keep).sum())
     if dof < TRIMMED_DOF * (len(grouped) - 1):  # the neighbours know more than the few repeats
         differences = np.diff(grouped.means())
         if np.any(differences != 0):
@@ -96,7 +94,7 @@ def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
     if dof == 0 or within == 0:  # one value, or ties too few to call it deterministic
         return Noise(math.nan, 0.0, False, n)
     between, dof = _between(grouped.groups_where(keep), within, dof)
-    return Noise(within, dof, False, n, between, outliers)
+    return Noise(within, dof, False, n, between)
 
 
 def pool_newest(commits: Grouped, left_out: int = -1) -> Noise:
@@ -300,10 +298,10 @@ def _deterministic(grouped: Grouped) -> Noise:
     seeds, or over commits where those have drawn anew often, or most of the time."""
     n = grouped.values.size
     runs = collapse(grouped)
-    within, dof, keep = _within(runs)
+    within, dof, _ = _within(runs)
     if dof > 0:
         sure = dof if within > 0 else math.inf
-        return Noise(within, sure, True, n, 0.0, int((~keep).sum()))
+        return Noise(within, sure, True, n)
     means = runs.means()
     often = means.size >= 3 and 2 * (means.size - 1) > len(grouped) - 1
     if often or means.size >= RUNS_FOR_NOISE:

@@ -5,17 +5,16 @@ Knows the syntax only; a brace is written `{{` or `}}`. No shell is involved, ev
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from celedger.config import closest
 from celedger.model import Task
 
 PLACEHOLDERS = ("python", "suite", "tree", "seed", "out")  # of a task's commands
 BUILD_PLACEHOLDERS = ("python", "suite", "tree")  # a build serves all tasks and seeds
-_SHELL = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "&", "2>&1"})
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -49,16 +48,10 @@ def check(words: Collection[str], names: Collection[str]) -> set[str]:
             if name is None:
                 continue
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {{{close[0]}}}?" if close else f"known: {_listed(names)}"
+                hint = closest(token[0], [f"{{{name}}}" for name in names])
                 raise ValueError(f"has an unknown placeholder {token[0]!r}; {hint}")
             used.add(name)
     return used
-
-
-def shell_word(words: Collection[str]) -> str | None:
-    """The first word that only a shell would understand."""
-    return next((word for word in words if word in _SHELL), None)
 
 
 def text(value: object) -> str:
@@ -79,14 +72,6 @@ def command_lines(
     return [(command.name, _filled(command.template, values)) for command in task.commands]
 
 
-def with_params(task: Task) -> tuple[tuple[str, ...], ...]:
-    """The task's commands with its parameters filled in and celedger's own placeholders left:
-    what two tasks have in common that run the same."""
-    values = {name: f"{{{name}}}" for name in PLACEHOLDERS}
-    values |= {name: text(value) for name, value in task.params.items()}
-    return tuple((command.name, *_filled(command.template, values)) for command in task.commands)
-
-
 def build_lines(task: Task, *, python: str, suite_dir: Path, tree: Path) -> list[tuple[str, ...]]:
     """The task's build commands in order, ready to run."""
     values = {"python": python, "suite": str(suite_dir), "tree": str(tree)}
@@ -98,7 +83,3 @@ def _filled(words: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...
         return values[token[1]] if token[1] is not None else token[0][0]
 
     return tuple(_TOKEN.sub(fill, word) for word in words)
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in names)

@@ -5,15 +5,13 @@ Files only; knows nothing of what suite.toml says.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from celedger.config import leads_out
 from celedger.errors import SuiteError
@@ -22,12 +20,6 @@ FILE = "suite.toml"
 # Of a suite's folder: the tasks say what matters of the one, the other is for people. No training
 # sees them, so that neither is part of what it does.
 _UNSEEN = (FILE, "README.md")
-_STALE = 3600.0  # seconds after which an unfinished copy is of a process that died
-
-
-class _Folder(Protocol):
-    @property
-    def folder(self) -> Path: ...
 
 
 def files(folder: Path) -> list[tuple[str, Path]]:
@@ -90,50 +82,32 @@ def hash_of(digests: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def snapshot(suite: _Folder, cache: Path) -> Path:
-    """A copy of the suite's folder at `cache/<its content hash>`, made once; one that was changed
-    since is made anew. No training runs in it."""
-    folder = suite.folder
+def snapshot(folder: Path, cache: Path) -> Path:
+    """Return a copy of a suite's folder at `cache/<its content hash>`, made once; one that was
+    changed since is made anew. No training runs in it."""
     home = cache / content_hash(folder)
     try:
         if _holds(home, folder):
             os.utime(home)  # what is long unused may be cleared away
             return home
         cache.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
-        (draft / "new").mkdir()
-        for name, path in files(folder):
-            target = draft / "new" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
-        with _alone(cache):
+        with tempfile.TemporaryDirectory(prefix=".draft-", dir=cache) as draft:
+            new = Path(draft, "new")
+            new.mkdir()
+            for name, path in files(folder):
+                target = new / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
             if not _holds(home, folder):  # else another was faster: its copy is in use already
                 with suppress(FileNotFoundError):
-                    home.rename(draft / "old")
-                (draft / "new").rename(home)
-        _clear(cache, draft)
+                    home.rename(Path(draft, "old"))
+                with suppress(OSError):
+                    new.rename(home)
+                if not _holds(home, folder):
+                    raise SuiteError(f"{home} cannot be written", "try again")
     except OSError as error:
         raise SuiteError(f"{folder} cannot be copied to {cache}: {error.strerror}") from error
     return home
-
-
-@contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """Hold the lock of the folder itself, so that nothing has to lie in it for that."""
-    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # releases the lock
-
-
-def _clear(cache: Path, draft: Path) -> None:
-    now = draft.stat().st_mtime
-    for each in cache.glob(".draft-*"):
-        with suppress(FileNotFoundError):  # its owner clears it at the same moment
-            if each == draft or now - each.stat().st_mtime > _STALE:
-                shutil.rmtree(each, ignore_errors=True)
 
 
 def _holds(home: Path, folder: Path) -> bool:

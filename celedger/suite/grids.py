@@ -8,7 +8,7 @@ import datetime
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from celedger.config import closest
@@ -30,17 +30,16 @@ class Point:
 
 
 def points(body: Table) -> list[Point]:
-    """The combinations of a task, one where it has no grid. An alias sets what it stands for,
-    in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
-    params = {key: _param(body, key, value) for key, value in _params(body, "params").items()}
-    grid, alias = _grid(body), _alias(body)
+    """Return the combinations of a task, one where it has no grid. An alias sets what it stands
+    for, in the place of `params`, and stays a parameter of its own. Raises SuiteError."""
+    params = _values(body, "params", body.raw("params", {}))
+    grid, alias = _grid(body), aliases(body)
     for key in grid:
         if key in params:
             body.fail(f"has {key!r} in params and in grid")
     for key in alias:
         if key not in params and key not in grid:
             body.fail(f"has an alias {key!r} that neither params nor grid gives a value")
-    _check_overlaps(body, alias, grid)
     combinations = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
@@ -50,63 +49,45 @@ def points(body: Table) -> list[Point]:
             if word not in meanings:
                 body.fail(f"alias {key!r} has no {word!r}", closest(word, list(meanings)))
             chosen |= meanings[word]
-        text = ",".join(f"{k}={_in_name(v)}" for k, v in point.items())
+        text = ",".join(f"{key}={_in_name(value)}" for key, value in point.items())
         combinations.append(Point(f"[{text}]" if text else "", chosen))
     return combinations
 
 
-def orphans(body: Table, params: Iterable[str], used: set[str]) -> list[str]:
-    """Return the parameters that no command uses, nor anything that they stand for."""
-    alias = _alias(body)
-    return [
-        key for key in params if not used.intersection({key}.union(*alias.get(key, {}).values()))
-    ]
-
-
-def _check_overlaps(body: Table, alias: Aliases, grid: Mapping[str, object]) -> None:
-    """Nothing may get its value from two sides."""
-    owner: dict[str, str] = {}
-    for key, meanings in alias.items():
-        for name in dict.fromkeys(name for meaning in meanings.values() for name in meaning):
-            if name in grid or name in alias:
-                what = "grid" if name in grid else "alias"
-                body.fail(f"has {name!r} in alias {key!r} and in {what}")
-            if name in owner:
-                body.fail(f"has {name!r} in alias {owner[name]!r} and in alias {key!r}")
-            owner[name] = key
-
-
-def _alias(body: Table) -> Aliases:
-    alias: dict[str, dict[str, dict[str, object]]] = {}
-    for key, meanings in _params(body, "alias").items():
+def aliases(body: Table) -> Aliases:
+    """Return what each value of each alias sets. Nothing may get its value from two sides."""
+    tables = _params(body, "alias", body.raw("alias", {}))
+    owners = {**dict.fromkeys(_grid(body), "grid"), **dict.fromkeys(tables, "alias")}
+    alias: dict[str, dict[str, Mapping[str, object]]] = {}
+    for key, meanings in tables.items():
         if not isinstance(meanings, dict) or not meanings:
             body.fail(f"alias {key!r} is not a table of values")
-        alias[key] = {}
-        for value, sets in meanings.items():
-            if not isinstance(sets, dict) or not sets:
-                body.fail(f"alias {key!r}, value {value!r}, is not a table of parameters")
-            _check_names(body, f"alias {key!r}", sets)
-            alias[key][value] = {name: _param(body, name, item) for name, item in sets.items()}
-        sizes = {frozenset(sets) for sets in alias[key].values()}
-        if len(sizes) > 1:
-            body.fail(f"alias {key!r} does not set the same parameters with each of its values")
+        where = f"alias {key!r}"
+        alias[key] = {word: _values(body, where, sets) for word, sets in meanings.items()}
+        names, *others = map(set, alias[key].values())
+        if any(other != names for other in others):
+            body.fail(f"{where} does not set the same parameters with each of its values")
+        for name in sorted(names):
+            if name in owners:
+                body.fail(f"has {name!r} in {where} and in {owners[name]}")
+            owners[name] = where
     return alias
 
 
-def _params(body: Table, key: str) -> Mapping[str, object]:
-    values = body.raw(key, {})
+def _values(body: Table, where: str, values: object) -> Mapping[str, object]:
+    """Return a table's parameters, each one value."""
+    return {name: _param(body, name, value) for name, value in _params(body, where, values).items()}
+
+
+def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
     if not isinstance(values, dict):
-        body.fail(f"{key} is not a table")
-    _check_names(body, key, values)
-    return values
-
-
-def _check_names(body: Table, where: str, values: Mapping[str, object]) -> None:
+        body.fail(f"{where} is not a table of parameters")
     for name in values:
         if name in commands.PLACEHOLDERS:
             body.fail(f"{where} has {name!r}, which celedger fills in itself")
         if not _PARAM.fullmatch(name):
             body.fail(f"{where} has {name!r}: a name is made of letters, digits and _")
+    return values
 
 
 def _param(body: Table, name: str, value: object) -> object:
@@ -126,7 +107,7 @@ def _param(body: Table, name: str, value: object) -> object:
 
 def _grid(body: Table) -> dict[str, list[object]]:
     grid: dict[str, list[object]] = {}
-    for key, values in _params(body, "grid").items():
+    for key, values in _params(body, "grid", body.raw("grid", {})).items():
         if not isinstance(values, list) or not values:
             body.fail(f"grid {key!r} is not a list of values")
         if key == "only":

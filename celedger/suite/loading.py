@@ -16,14 +16,15 @@ from typing import Any
 import celedger
 from celedger.config import Config, closest, read_toml
 from celedger.errors import SuiteError
-from celedger.model import Command, Task
-from celedger.suite import commands, grids, metrics, reports, toml_table
+from celedger.model import Command, Direction, Kind, Metric, Task
+from celedger.suite import commands, grids, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import Table
 
 Reader = Callable[[object], Any]
+MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_MOST_SEEDS = 10_000
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def load(folder: Path) -> Suite:
     if name != folder.resolve().name and "name" in head:
         warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
     pattern = Task(name, "", (), files=hash_of(files), build=_build(head), **head.read(_OF_SUITE))
-    shared = metrics.tables(f"{file}:", top.raw("metrics", {}))
+    shared = _metric_tables(f"{file}:", top.raw("metrics", {}))
     entries = top.raw("task", [])
     if isinstance(entries, dict):
         top.fail("[task] is one table", "write [[task]]")
@@ -143,37 +144,18 @@ def _name(where: Table, value: object) -> str:
     return value
 
 
-def _modules(value: object) -> tuple[str, ...]:
-    """Dotted names, of which none is the standard library's: those are there at once."""
-    names = value if isinstance(value, list) else [value]
-    for name in names:
-        if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
-            raise ValueError(f"has {name!r}, which is no name of a module")
-    return tuple(dict.fromkeys(names))
-
-
-def _seeds(value: object) -> tuple[int, ...]:
-    """A list of seeds, or how many: 3 is 0, 1, 2."""
-    if not isinstance(value, list):
-        return tuple(range(toml_table.integer(1, _MOST_SEEDS)(value)))
-    if not value:
-        raise ValueError("is empty")
-    seed = toml_table.integer(0, 2**32 - 1)  # what numpy and torch both take
-    return tuple(dict.fromkeys(map(seed, value)))
-
-
 _LIMITS: dict[str, Reader] = {  # of the suite, or of one task
     "timeout": toml_table.seconds,
     "silence": toml_table.seconds,
     "memory": toml_table.size,
     "threads": toml_table.integer(1, 1024),
-    "seeds": _seeds,
+    "seeds": toml_table.seeds,
 }
 _OF_SUITE = {
     "python": toml_table.string,
     "pythonpath": toml_table.inside,
     "pass_env": toml_table.strings,
-    "preload": _modules,
+    "preload": toml_table.modules,
     "inputs": toml_table.inside,
     "venv": toml_table.inside,
     "sandbox": toml_table.truth,
@@ -181,9 +163,16 @@ _OF_SUITE = {
 }
 _OF_TASK = {
     "steps": toml_table.truth,
-    "pattern": reports.patterns,
-    "tensorboard": reports.event_folder,
+    "pattern": toml_table.patterns,
+    "tensorboard": toml_table.event_folder,
     **_LIMITS,
+}
+_OF_METRIC: dict[str, Reader] = {
+    "unit": lambda value: value and toml_table.string(value),
+    "direction": toml_table.one_of(Direction),
+    "kind": toml_table.one_of(Kind),
+    "floor": toml_table.floor,
+    "summary": toml_table.string,
 }
 _TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics")
 
@@ -206,7 +195,7 @@ def _build(head: Table) -> tuple[tuple[str, ...], ...]:
 
 
 def _tasks(
-    body: Table, pattern: Task, shared: metrics.Tables, folder: Path, warnings: list[str]
+    body: Table, pattern: Task, shared: MetricTables, folder: Path, warnings: list[str]
 ) -> list[Task]:
     """The tasks of one entry: one, or one per combination of its grid."""
     if "name" not in body:
@@ -215,26 +204,56 @@ def _tasks(
     points = grids.points(body)
     params = dict.fromkeys(key for point in points for key in point.params)
     used, lines = _commands(body, (*commands.PLACEHOLDERS, *params), folder)
-    task = replace(pattern, commands=lines, metrics=metrics.read(body, shared))
+    task = replace(pattern, commands=lines, metrics=_metrics(body, shared))
     task = replace(task, **body.read(_OF_TASK))
+    alias = grids.aliases(body)
     warnings += [
         f"task {name}: no command uses the parameter {key}"
-        for key in grids.orphans(body, params, used)
+        for key in params
+        if not used.intersection({key}.union(*alias.get(key, {}).values()))
     ]
     if len(task.seeds) > 1 and "seed" not in used:
         warnings.append(
             f"task {name}: no command uses {{seed}}; its {len(task.seeds)} seeds differ only if "
             "the script reads CELEDGER_SEED"
         )
-    for command in lines:
-        word = commands.shell_word(command.template)
-        if word:
-            warnings.append(f"task {name}: {word} is an argument like any other; no shell runs")
-    distinct: dict[tuple[tuple[str, ...], ...], Task] = {}  # by what runs, to the letter
+    distinct: dict[tuple[object, ...], Task] = {}  # what runs the same runs once
     for point in points:
         one = replace(task, name=name + point.label, params=point.params)
-        distinct.setdefault(commands.with_params(one), one)
+        runs = commands.command_lines(
+            one, python="", suite_dir=folder, tree=folder, seed="", out=folder
+        )
+        distinct.setdefault(tuple(runs), one)
     return list(distinct.values())
+
+
+def _metric_tables(where: str, value: object) -> MetricTables:
+    """The `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
+    if not isinstance(value, dict):
+        raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
+    by_name = {}
+    for name, entry in value.items():
+        body = Table(f"{where} metric {name!r}", entry, _OF_METRIC)
+        if not _METRIC.fullmatch(name):
+            body.fail("has no good name", "up to 64 letters, digits, and any of _ . / -")
+        by_name[name] = body.values
+    return by_name
+
+
+def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
+    """A task's metrics: the suite's, with what the task says of them or adds to them."""
+    own = _metric_tables(body.where, body.raw("metrics", {}))
+    declared = []
+    for name in dict.fromkeys([*shared, *own]):
+        values = {**shared.get(name, {}), **own.get(name, {})}
+        table = Table(f"{body.where} metric {name!r}", values, _OF_METRIC)
+        if "direction" not in table:
+            table.fail("has no direction", 'direction = "lower", "higher" or "info"')
+        try:
+            declared.append(Metric(name, **{"kind": Kind.QUALITY, **table.read(_OF_METRIC)}))
+        except ValueError as error:
+            table.fail(f"has no good {error}")
+    return tuple(declared)
 
 
 def _commands(

@@ -22,15 +22,11 @@ def scaffold(folder: Path, name: str) -> list[Path]:
         text = template.read_text(encoding="utf-8").replace("@name@", name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Exclusive: a file, or a link to one, that appears meanwhile is not overwritten.
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError as error:
+            with target.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
             if os.path.lexists(target):
                 continue
-            raise MachineError(f"{folder} is not a folder") from error
-        except OSError as error:
             raise MachineError(f"{target} cannot be written: {error.strerror}") from error
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
         written.append(target)
     return written

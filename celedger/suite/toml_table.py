@@ -1,6 +1,7 @@
 """Reads one table of suite.toml strictly: every key known, every value of its type.
 
-Knows where it is, so that each error names the file and the place. Knows no meaning.
+Knows where it is, so that each error names the file and the place. A reader returns the value of a
+key, or raises ValueError with the end of a sentence that begins with the key.
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
 from typing import Any, NoReturn
 
-from celedger.config import closest
+from celedger.config import closest, parse_size
 from celedger.errors import SuiteError
-from celedger.model import parse_size
+from celedger.model import Floor
+from celedger.suite import commands
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_MOST_SEEDS = 10_000
 
 
 class Table:
@@ -24,7 +29,7 @@ class Table:
     def __init__(self, where: str, values: object, keys: Collection[str]) -> None:
         self.where = where
         if not isinstance(values, dict):
-            self.fail(f"is {_kind(values)}, not a table")
+            self.fail(f"is {shown(values)}, not a table")
         self.values: Mapping[str, object] = values
         for key in values:
             if key not in keys:
@@ -40,8 +45,7 @@ class Table:
         return self.values.get(key, default)
 
     def read(self, readers: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
-        """Return the values that are there, each as the reader of its key gives it. A reader raises
-        ValueError saying what is wrong, as the end of a sentence that begins with the key."""
+        """Return the values that are there, each as the reader of its key gives it."""
         values = {}
         for key, reader in readers.items():
             if key in self.values:
@@ -52,20 +56,12 @@ class Table:
         return values
 
 
-def _kind(value: object) -> str:
-    kinds = {
-        bool: "true or false", str: "a string", int: "an integer", float: "a number",
-        list: "a list", dict: "a table",
-    }  # fmt: skip
-    return kinds.get(type(value), "a date or time")
-
-
 # --- readers
 
 
 def string(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"is {_kind(value)}, not a string")
+        raise ValueError(f"is {shown(value)}, not a string")
     if not value or "\0" in value:
         raise ValueError("is empty" if not value else "holds a NUL character")
     return value
@@ -73,7 +69,7 @@ def string(value: object) -> str:
 
 def truth(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"is {_kind(value)}, not true or false")
+        raise ValueError(f"is {shown(value)}, not true or false")
     return value
 
 
@@ -81,7 +77,7 @@ def strings(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
-        raise ValueError(f"is {_kind(value)}, not a list of strings")
+        raise ValueError(f"is {shown(value)}, not a list of strings")
     return tuple(string(item) for item in value)
 
 
@@ -97,7 +93,7 @@ def inside(value: object) -> tuple[str, ...]:
 def integer(low: int, high: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"is {_kind(value)}, not an integer")
+            raise ValueError(f"is {shown(value)}, not an integer")
         if not low <= value <= high:
             raise ValueError(f"is {value}, not from {low} to {high}")
         return value
@@ -118,20 +114,85 @@ def seconds(value: object) -> float:
     return total
 
 
+def seeds(value: object) -> tuple[int, ...]:
+    """A list of seeds, or how many: 3 is 0, 1, 2."""
+    if not isinstance(value, list):
+        return tuple(range(integer(1, _MOST_SEEDS)(value)))
+    if not value:
+        raise ValueError("is empty")
+    seed = integer(0, 2**32 - 1)  # what numpy and torch both take
+    return tuple(dict.fromkeys(map(seed, value)))
+
+
+def modules(value: object) -> tuple[str, ...]:
+    """Dotted names of modules."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str) or not all(map(str.isidentifier, name.split("."))):
+            raise ValueError(f"has {name!r}, which is no name of a module")
+    return tuple(dict.fromkeys(names))
+
+
 def size(value: object) -> int:
     """`4000000000`, `"4GB"`, `"512MiB"`."""
     total = parse_size(value)
-    if total is not None:
-        return total
-    if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(f"is {shown(value)}, not a size from 1 byte to 1 EiB")
-    raise ValueError(f'is {shown(value)}, not a size such as "4GB" or "512MiB"')
+    if total is None:
+        raise ValueError(f'is {shown(value)}, not a size such as "4GB" or "512MiB"')
+    return total
+
+
+def one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
+    def read(value: object) -> StrEnum:
+        names = [str(each) for each in kind]
+        if value not in names:
+            raise ValueError(f"is {shown(value)}; {closest(str(value)[:60], names)}")
+        return kind(str(value))
+
+    return read
+
+
+def floor(value: object) -> Floor:
+    try:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return Floor.parse(value)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f'is {shown(value)}, not a number >= 0 or a percentage such as "0.5%"')
+
+
+def patterns(value: object) -> tuple[str, ...]:
+    """Regular expressions with a named group for each metric, or for the epoch."""
+    expressions = strings(value)
+    names: list[str] = []
+    for text in expressions:
+        try:
+            groups = re.compile(text).groupindex
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"{shown(text)} is no regular expression: {error}") from error
+        if not groups:
+            raise ValueError(f"{shown(text)} has no named group such as (?P<val_loss>\\S+)")
+        names += groups
+    unfit = next((name for name in names if not _METRIC.fullmatch(name)), None)
+    if unfit is not None:
+        raise ValueError(f"names {unfit!r}; a metric is up to 64 letters, digits and _")
+    if set(names) == {"epoch"}:
+        raise ValueError("names no metric, only the epoch")
+    return expressions
+
+
+def event_folder(value: object) -> str:
+    """Where event files will lie: below {out} or {tree}."""
+    text = string(value)
+    commands.check((text,), ("out", "tree"))
+    if not text.startswith(("{out}", "{tree}")) or ".." in text.split("/"):
+        raise ValueError(f'is {shown(value)}, not a folder such as "{{out}}" or "{{tree}}/runs"')
+    return text
 
 
 def shown(value: object) -> str:
     """A value in an error, never longer than a line."""
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        text = _kind(value)
+    except ValueError:
+        text = "an integer of thousands of digits"
     return text if len(text) <= 60 else text[:59] + "…"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import Interrupted, MachineError
+from celedger.errors import MachineError
 from celedger.system.lock import Lock
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
@@ -29,13 +29,12 @@ Fill = Callable[[Path], Mapping[str, object]]
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
     """One entry as it lies there: `size` in bytes, `used` the last use in seconds since the
-    epoch."""
+    epoch, 0 for what was never finished."""
 
     path: Path
     size: int
     used: float
     in_use: bool
-    finished: bool
 
 
 class Held(Lock):
@@ -67,10 +66,10 @@ class Cache:
             os.close(fd)
             return None
 
-    def make(self, key: str, fill: Fill, *, stop: Callable[[], bool] | None = None) -> Held:
+    def make(self, key: str, fill: Fill) -> Held:
         """Return the entry of a key, made by `fill` (which is given its empty folder and returns
         its facts) unless another process made it meanwhile. What `fill` raises leaves no entry.
-        Raises MachineError where the folder cannot be written, Interrupted when `stop()`."""
+        Raises MachineError where the folder cannot be written."""
         path = self.folder / key
         while (held := self.use(key)) is None:
             try:
@@ -79,8 +78,6 @@ class Cache:
                 raise MachineError(f"{path} cannot be made: {error.strerror}") from error
             fd = _lock(path, fcntl.LOCK_EX)
             if fd is None:
-                if stop is not None and stop():
-                    raise Interrupted(f"stopped while another process makes {path}")
                 time.sleep(_POLL)
                 continue
             try:
@@ -119,11 +116,9 @@ class Cache:
         entries = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             fd = _lock(path, fcntl.LOCK_EX)
-            with contextlib.suppress(OSError):  # removed at this moment
-                facts = path / FACTS
-                finished = facts.exists()
-                used = (facts if finished else path).stat().st_mtime
-                entries.append(CacheEntry(path, size_of(path), used, fd is None, finished))
+            with contextlib.suppress(OSError):  # removed at this moment, or never finished
+                used = (path / FACTS).stat().st_mtime if (path / FACTS).exists() else 0.0
+                entries.append(CacheEntry(path, size_of(path), used, fd is None))
             if fd is not None:
                 os.close(fd)
         return sorted(entries, key=lambda entry: entry.used)
@@ -134,8 +129,8 @@ def shrink(caches: Sequence[Cache], limit: int) -> int:
     what was never finished. Nothing in use goes. Returns the bytes freed."""
     entries = [(cache, entry) for cache in caches for entry in cache.entries()]
     total, freed = sum(entry.size for _, entry in entries), 0
-    for cache, entry in sorted(entries, key=lambda pair: (pair[1].finished, pair[1].used)):
-        surplus = not entry.finished or total - freed > limit
+    for cache, entry in sorted(entries, key=lambda pair: pair[1].used):
+        surplus = not entry.used or total - freed > limit
         if surplus and not entry.in_use and cache.drop(entry.path.name):
             freed += entry.size
     return freed

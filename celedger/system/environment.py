@@ -8,6 +8,7 @@ how fast: the kernel's build, the host's name, the size of its memory, temperatu
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +16,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,13 +26,10 @@ import psutil
 
 from celedger.errors import MachineError
 from celedger.model import Environment
-from celedger.system.gate import Permit, mark
 from celedger.system.gpu import Device
 from celedger.system.process import capture
 
 PROBE_TIMEOUT = 60.0  # a cold network file system may need most of it
-
-Capture = Callable[..., tuple[int, str, str]]
 
 # Runs in the trial's interpreter, which may be older than ours (3.8) and has no celedger. A
 # package that is installed in editable form, or from a folder of the repository, is part of
@@ -121,17 +119,11 @@ def describe(
     device: Device,
     threads: int,
     repo_root: Path,
-    permit: Permit,
     variables: Mapping[str, str] = MappingProxyType({}),
-    run: Capture = capture,
 ) -> Environment:
-    """The environment of trials run by the interpreter `python` on `device`. The interpreter is
-    asked once per process. Raises MachineError when it does not answer, NotAllowed where the
-    permit does not cover that."""
-    key = python, repo_root, run
-    if key not in _answers:
-        _answers[key] = _probe(python, repo_root, permit, run)
-    probe = _answers[key]
+    """Return the environment of trials run by the interpreter `python` on `device`. The interpreter
+    is asked once per process. Raises MachineError when it does not answer."""
+    probe = _probe(python, repo_root)
     gpu = device.gpu
     stable: dict[str, object] = {
         "python": f"{probe['implementation']} {probe['version']}",
@@ -161,57 +153,38 @@ def describe(
     return Environment(fingerprint, {**stable, "beside": beside})
 
 
-_answers: dict[tuple[str, Path, Capture], dict[str, object]] = {}
-_owners: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
-
-
 def package_folders(python: str) -> tuple[str, ...]:
     """Return where the distributions of an interpreter lie that was described."""
-    folders = (answer.get("folders") for (name, _, _), answer in _answers.items() if name == python)
-    return tuple(map(str, next((f for f in folders if isinstance(f, list)), ())))
+    return _folders.get(python, ())
 
 
-def owners(python: str, names: frozenset[str], permit: Permit) -> frozenset[str]:
+_folders: dict[str, tuple[str, ...]] = {}
+
+
+@functools.cache
+def _probe(python: str, repo_root: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = _ask(python, _PROBE, str(repo_root))
+    _folders[python] = tuple(answer["folders"])
+    return answer
+
+
+@functools.cache
+def owners(python: str, names: frozenset[str]) -> frozenset[str]:
     """Return the distributions that have a module of one of these names. Raises MachineError."""
-    key = python, names
-    if key not in _owners:
-        _owners[key] = frozenset(_ask(python, _OWNERS, json.dumps(sorted(names)), permit, capture))
-    return _owners[key]
+    return frozenset(_ask(python, _OWNERS, json.dumps(sorted(names))))
 
 
-def question(python: str) -> tuple[str, ...]:
-    """Return the words by which celedger asks an interpreter about itself, marks for its own."""
-    return (python, "-c", mark("code"), mark("argument"))
-
-
-def asking(permit: Permit, code: str, argument: str) -> Permit:
-    """Return a permit for a question, with what stands for its marks."""
-    return replace(permit, values={"code": code, "argument": argument})
-
-
-def _probe(python: str, repo_root: Path, permit: Permit, run: Capture) -> dict[str, object]:
-    answer = _ask(python, _PROBE, str(repo_root), permit, run)
-    assert isinstance(answer, dict)
-    return answer
-
-
-def _ask(python: str, code: str, argument: str, permit: Permit, run: Capture) -> Any:
+def _ask(python: str, code: str, argument: str) -> Any:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    status, out, err = run(
-        question(python), env=env, permit=asking(permit, code, argument),
-        timeout=PROBE_TIMEOUT,
-    )  # fmt: skip
-    try:
-        answer = json.loads(out) if status == 0 else None
-    except ValueError:
-        answer = None
-    if answer is None:
-        reason = (err.strip() or out.strip() or f"exit status {status}").splitlines()[-1]
-        raise MachineError(
-            f"the interpreter {python} cannot describe itself: {reason}",
-            "a suite's `python` must be Python 3.8 or newer",
-        )
-    return answer
+    status, out, err = capture((python, "-c", code, argument), env=env, timeout=PROBE_TIMEOUT)
+    with suppress(ValueError):
+        if status == 0:
+            return json.loads(out)
+    reason = (err.strip() or out.strip() or f"exit status {status}").splitlines()[-1]
+    raise MachineError(
+        f"the interpreter {python} cannot describe itself: {reason}",
+        "a suite's `python` must be Python 3.8 or newer",
+    )
 
 
 def _system() -> str:
@@ -226,12 +199,11 @@ def _system() -> str:
 
 
 def _cpu() -> str:
-    try:
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor()
+        if match := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return match[1].strip()
+    return platform.processor()
 
 
 def _cores() -> int:

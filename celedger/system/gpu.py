@@ -129,12 +129,14 @@ def sample(gpu: Gpu, pids: Collection[int], before: Collection[int] = ()) -> Gpu
     has: such a one is the trial's if it came after the trial began (the device lock keeps
     other trials away), and another's if it was there before."""
     running = computing(gpu)
-    ours = {pid for pid in running if pid in pids or not (pid in before or _visible(pid))}
-    drawing = _processes("nvmlDeviceGetGraphicsRunningProcesses", gpu)
-    sizes_by_pid = {
-        pid: size for pid, size in (drawing | running).items() if pid in ours or pid in pids
+    ours = {
+        pid
+        for pid in running
+        if pid in pids or not (pid in before or Path(f"/proc/{pid}").exists())
     }
-    sizes = [size for size in sizes_by_pid.values() if size is not None]
+    drawing = _processes("nvmlDeviceGetGraphicsRunningProcesses", gpu)
+    all_sizes = {p: size for p, size in (drawing | running).items() if p in ours or p in pids}
+    sizes = [size for size in all_sizes.values() if size is not None]
     power = _ask("nvmlDeviceGetPowerUsage", gpu.handle)
     energy = _ask("nvmlDeviceGetTotalEnergyConsumption", gpu.handle)
     reasons = _ask("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
@@ -150,13 +152,6 @@ def sample(gpu: Gpu, pids: Collection[int], before: Collection[int] = ()) -> Gpu
         temperature=_ask("nvmlDeviceGetTemperature", gpu.handle, _TEMPERATURE_GPU),
         throttled=None if reasons is None else bool(reasons & THROTTLED),
     )
-
-
-def _visible(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}").exists()
-    except OSError:
-        return True
 
 
 def resolve(name: str, env: Mapping[str, str] = os.environ) -> Device:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from celedger.errors import Interrupted, MachineError
+from celedger.errors import MachineError
 from celedger.system import umask
 
 _NAMELESS = 20  # polls in a row after which a holder that left no name is reported without one
@@ -91,10 +91,13 @@ def _open(path: Path, mode: int) -> int:
 class Holder:
     """Who holds a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
 
-    pid: int
-    label: str
-    since: float
-    host: str
+    pid: int = 0
+    label: str = "another celedger"
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        since = time.strftime("%H:%M:%S", time.localtime(self.since))
+        return f"{self.label} (process {self.pid}, since {since})" if self.pid else self.label
 
 
 def default_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -106,38 +109,23 @@ class DeviceLock:
     """The right to measure on one device of this machine. `device` is its key (`cpu` or a GPU's
     UUID), `label` what the others are told while they wait."""
 
-    def __init__(
-        self,
-        device: str,
-        *,
-        folder: Path,
-        label: str,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, device: str, *, folder: Path, label: str) -> None:
         self.path = folder / (re.sub(r"[^A-Za-z0-9_.-]", "_", device) + ".lock")
         self.label = label
-        self._now = now
 
     def holder(self) -> Holder | None:
-        """Who the file says holds it; None when it says nothing that can be understood."""
+        """Return who the file says holds it; None when it says nothing that can be understood."""
         try:
             facts = json.loads(self.path.read_text())
-            return Holder(
-                int(facts["pid"]), str(facts["label"]), float(facts["since"]), str(facts["host"])
-            )
+            return Holder(int(facts["pid"]), str(facts["label"]), float(facts["since"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @contextlib.contextmanager
-    def hold(
-        self,
-        on_wait: Callable[[Holder], None],
-        poll: float = 0.05,
-        stop: Callable[[], bool] | None = None,
-    ) -> Iterator[None]:
-        """Waits for the device, asking every `poll` seconds, and holds it for the body.
-        `on_wait` is called once for each process waited for. Raises Interrupted when `stop()`
-        says so, MachineError when the lock's folder or file cannot be used.
+    def hold(self, on_wait: Callable[[Holder], None], poll: float = 0.05) -> Iterator[None]:
+        """Wait for the device, asking every `poll` seconds, and hold it for the body. `on_wait` is
+        called once for each process waited for. Raises MachineError when the lock's folder or file
+        cannot be used.
 
         Who wants the device must first hold the turnstile, a second lock, and keeps it until the
         device is free. So one that runs trial after trial lets a waiter in between two of them.
@@ -146,29 +134,24 @@ class DeviceLock:
         announced = -1  # the process that `on_wait` was told of
         nameless = 0  # polls in a row
 
-        def wait() -> None:
+        def taken(path: Path) -> Lock:
             nonlocal announced, nameless
-            if stop is not None and stop():
-                raise Interrupted("stopped while waiting for the device")
-            holder = self.holder()
-            # One that has just taken the lock may not have written its name yet.
-            nameless = nameless + 1 if holder is None else 0
-            if nameless >= _NAMELESS:
-                holder = Holder(0, "another celedger", self._now(), "")
-            if holder is not None and holder.pid != announced:
-                announced = holder.pid
-                on_wait(holder)
-            time.sleep(poll)
+            while (lock := try_flock(path, mode=0o666)) is None:
+                holder = self.holder()
+                # One that has just taken the lock may not have written its name yet.
+                nameless = nameless + 1 if holder is None else 0
+                if nameless >= _NAMELESS:
+                    holder = Holder()
+                if holder is not None and holder.pid != announced:
+                    announced = holder.pid
+                    on_wait(holder)
+                time.sleep(poll)
+            return lock
 
-        turn = self.path.with_suffix(".turn")
-        while (turnstile := try_flock(turn, mode=0o666)) is None:
-            wait()
-        with turnstile:
-            while (lock := try_flock(self.path, mode=0o666)) is None:
-                wait()
+        with taken(self.path.with_suffix(".turn")):
+            lock = taken(self.path)
         with lock:
-            me = Holder(os.getpid(), self.label, self._now(), os.uname().nodename)
-            lock.write(json.dumps(asdict(me)))
+            lock.write(json.dumps(asdict(Holder(os.getpid(), self.label, time.time()))))
             try:
                 yield
             finally:

@@ -1,5 +1,5 @@
-"""The file a command writes both its streams to. Knows its size and keeps it from filling the
-disk; must not know what the lines mean."""
+"""The file a command writes both its streams to. Keeps it from filling the disk; must not know what
+the lines mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from celedger.errors import MachineError
 
-LIMIT = 64 << 20  # a log that grew past this is cut …
+LIMIT = 64 << 20  # bytes: a log that grew past this is cut …
 HEAD = 1 << 20  # … to its beginning, where a command says what it is about to do,
 TAIL = 64 << 10  # … and its end, where the traceback may just have been written
 
@@ -21,7 +21,6 @@ class Output:
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
         self.path = path
         self.limit = limit
-        self.grown = 0  # bytes removed by cuts so far
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -32,23 +31,16 @@ class Output:
                 "free the disk or correct its permissions, then run the same command again",
             ) from error
 
-    def written(self) -> int:
-        """Bytes written so far, those that were cut away included."""
-        return os.fstat(self.fd).st_size + self.grown
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
 
     def trim(self) -> None:
-        """Cuts a log that passed its limit to head, a line that says so, and tail."""
-        size = os.fstat(self.fd).st_size
-        if size <= self.limit:
-            return
-        head = min(HEAD, self.limit // 4)
-        tail = os.pread(self.fd, min(TAIL, self.limit // 4), size - min(TAIL, self.limit // 4))
-        removed = size - head - len(tail)
-        self.grown += removed
-        os.ftruncate(self.fd, head)
-        line = f"\n[celedger: {self.grown:,} bytes of output dropped here]\n".encode()
-        self.grown -= len(line)
-        os.write(self.fd, line + tail)
+        """Cut a log that passed its limit to head, a line that says so, and tail."""
+        size = self.size()
+        if size > self.limit:
+            tail = os.pread(self.fd, TAIL, size - TAIL)
+            os.ftruncate(self.fd, min(HEAD, self.limit // 4))
+            os.write(self.fd, b"\n[celedger: output was dropped here]\n" + tail)
 
     def close(self) -> None:
         if self.fd >= 0:

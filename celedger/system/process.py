@@ -1,7 +1,6 @@
-"""Every process celedger starts, starts here, and none without a permit (gate.py): trainings and
-builds under a supervisor that leaves nothing behind, helper commands, and the detached worker. Must
-not know what a trial, a suite or a ledger is; it reports how a command ended and never what that
-means.
+"""Every process celedger starts, starts here: trainings and builds under a supervisor that leaves
+nothing behind, helper commands, and the detached worker. Must not know what a trial, a suite or a
+ledger is; it reports how a command ended and never what that means.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from signal import SIGKILL, Signals
 from typing import Any, Protocol, Self
 
 from celedger.errors import MachineError
-from celedger.system import oom, tree, umask
-from celedger.system.gate import Permit
+from celedger.system import tree, umask
 from celedger.system.output import Output
-from celedger.system.programs import find_program
 from celedger.system.tree import Usage
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -102,7 +99,7 @@ class Running:
         self.pid = 0  # of the command; 0 when it was never started
         self.warm = False
         self._started = time.monotonic()
-        self._oom_kills = oom.kills()
+        self._killed_before = tree.oom_kills()
         self._process: Supervisor | None = None
         self._control = -1
         self._status = -1
@@ -121,31 +118,34 @@ class Running:
         cwd: Path,
         env: Mapping[str, str],
         log: Path,
-        permit: Permit,
         pass_fds: Sequence[int] = (),
         reads: Reads | None = None,
         writable: Sequence[Path] = (),
         fork: Fork | None = None,
     ) -> Self:
-        """Start `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. A
+        """Start `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. What it
+        names is recorded as `reads` asks; `writable` is where alone it may write (sandbox.py). A
         command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
-        MachineError when the log cannot be written or the machine cannot start a process,
-        NotAllowed where the permit does not cover it."""
-        program, problem = None, "an empty command"
-        if argv:
-            program, problem = find_program(argv[0], cwd, env)
-        words = permit.filled(argv)
-        running = cls(words, env.get(TRIAL_VARIABLE, ""), Output(log))
+        MachineError when the log cannot be written or the machine cannot start a process."""
+        running = cls(argv, env.get(TRIAL_VARIABLE, ""), Output(log))
+        program, problem = find_program(argv[0] if argv else "", cwd, env)
         if program is None:
             running._exit = _not_started(problem)
             return running
+        order: dict[str, Any] = {
+            "argv": list(argv), "program": program, "locale": env.get("LC_CTYPE", ""),
+            "record": str(reads.file) if reads else "",
+            "recorded": list(map(str, (reads.tree, *reads.beside))) if reads else [],
+            "packages": list(reads.packages) if reads else [],
+            "writable": list(map(str, writable)),
+        }  # fmt: skip
         try:
-            running._spawn(argv, permit, program, cwd, env, tuple(pass_fds), reads, writable, fork)
+            running._spawn(order, cwd, env, tuple(pass_fds), fork)
             while not running.pid and running._exit is None:
                 running.wait(1.0)
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             reason = error if isinstance(error, ValueError) else f"there is no folder {cwd}"
-            running._exit = _not_started(f"{words[0]} cannot be started: {reason}")
+            running._exit = _not_started(f"{argv[0]} cannot be started: {reason}")
         except OSError as error:
             running._close()
             raise MachineError(
@@ -159,43 +159,29 @@ class Running:
 
     def _spawn(
         self,
-        argv: Sequence[str],
-        permit: Permit,
-        program: str,
+        order: dict[str, Any],
         cwd: Path,
         env: Mapping[str, str],
         passed: tuple[int, ...],
-        reads: Reads | None,
-        writable: Sequence[Path],
         fork: Fork | None,
     ) -> None:
-        """Start the supervisor, which starts the command. Raises NotAllowed."""
-        words = permit.grant(argv, cwd, env, program)
+        """Start the supervisor, which starts the command."""
         control, self._control = os.pipe()
         self._status, status = os.pipe()
         os.set_blocking(self._status, False)
+        order |= {"control": control, "status": status}
         log = self.output.fd
-        order: dict[str, Any] = {
-            "control": control, "status": status, "argv": words, "program": program,
-            "record": str(reads.file) if reads else "",
-            "recorded": list(map(str, (reads.tree, *reads.beside))) if reads else [],
-            "packages": list(reads.packages) if reads else [],
-            "writable": list(map(str, writable)), "locale": env.get("LC_CTYPE", ""),
-        }  # fmt: skip
         try:
             if fork is not None:
                 self._process = fork(order, cwd, log, passed)
                 self.warm = self._process is not None
-            self._process = self._process or _popen(
+            self._process = self._process or spawn(
                 [sys.executable, "-I", "-S", str(SUPERVISOR), json.dumps(order)],
-                cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, pass_fds=(control, status, *passed),
+                cwd=cwd, env=dict(env), stdout=log, stderr=log, pass_fds=(control, status, *passed),
             )  # fmt: skip
         finally:
             os.close(control)
             os.close(status)
-
-    # -- watching ------------------------------------------------------------------------
 
     def poll(self) -> Exit | None:
         """None while anything of the command's tree may still live."""
@@ -213,17 +199,16 @@ class Running:
 
     def usage(self) -> Usage:
         """What the tree uses now; nothing when it has ended."""
-        if self._exit is not None or self._process is None:
-            return Usage()
-        return tree.usage(self._process.pid)
+        return tree.usage(self._root) if self._root else Usage()
 
     def processes(self) -> list[tree.TreeProcess]:
         """Each process of the tree by itself."""
-        if self._exit is not None or self._process is None:
-            return []
-        return tree.processes(self._process.pid)
+        return tree.processes(self._root) if self._root else []
 
-    # -- ending --------------------------------------------------------------------------
+    @property
+    def _root(self) -> int:
+        """The supervisor's number while anything of the tree may live, else 0."""
+        return self._process.pid if self._process is not None and self._exit is None else 0
 
     def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:
         """TERM to the command's group, KILL to all that is left after `grace` seconds. A command
@@ -234,22 +219,23 @@ class Running:
         if grace > 0:
             with contextlib.suppress(OSError):
                 os.write(self._control, b"T")
-            deadline = time.monotonic() + grace
-            while self._exit is None and (remaining := deadline - time.monotonic()) > 0:
-                self.wait(remaining)
+            self._await_end(grace)
         return self._kill()
 
     def _kill(self) -> Exit:
         if self._control >= 0:
             os.close(self._control)
             self._control = -1
-        deadline = time.monotonic() + KILL_GRACE
-        while self._exit is None and (remaining := deadline - time.monotonic()) > 0:
-            self.wait(remaining)
+        self._await_end(KILL_GRACE)
         if self._exit is None:
             self._conclude()
         assert self._exit is not None
         return self._exit
+
+    def _await_end(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._exit is None and (remaining := deadline - time.monotonic()) > 0:
+            self.wait(remaining)
 
     def __enter__(self) -> Self:
         return self
@@ -260,8 +246,6 @@ class Running:
             self._kill()
         self._close()
         self.output.close()
-
-    # -- the supervisor's reports --------------------------------------------------------
 
     def _read(self) -> bool:
         """Takes in what the supervisor said; True when it has nothing more to say."""
@@ -307,7 +291,7 @@ class Running:
             )
         code = int(facts.get("returncode", -SIGKILL))
         starved = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
-        starved = starved and oom.kills() > self._oom_kills
+        starved = starved and tree.oom_kills() > self._killed_before
         if self._end is not None:
             message = self._why or self._end.value
         elif starved:
@@ -315,7 +299,8 @@ class Running:
         elif "returncode" not in facts:
             message = "killed together with its supervisor"
         elif code < 0:
-            message = f"killed by {_signal_name(-code)}"
+            names = {each.value: each.name for each in Signals}  # none for a real-time signal
+            message = f"killed by {names.get(-code, f'signal {-code}')}"
         else:
             message = f"exit status {code}"
         wall = facts.get("wall", time.monotonic() - self._started)
@@ -326,13 +311,6 @@ class Running:
 def run(
     argv: Sequence[str],
     *,
-    cwd: Path,
-    env: Mapping[str, str],
-    log: Path,
-    permit: Permit,
-    pass_fds: Sequence[int] = (),
-    reads: Reads | None = None,
-    writable: Sequence[Path] = (),
     timeout: float,
     silence: float | None = None,
     memory: int | None = None,
@@ -340,18 +318,13 @@ def run(
     tick: float = 0.05,
     activity: Callable[[], object] | None = None,
     stop: Callable[[], bool] | None = None,
-    fork: Fork | None = None,
+    **start: Any,
 ) -> Exit:
-    """Run a command to its end, or end it (`reads`: a folder, and a file to which goes what the
-    command named of it, see reads.py; `writable`: where alone it may write, see sandbox.py): after
-    `timeout` seconds; after `silence` seconds in which neither the log grew nor `activity()`
-    changed; when its tree holds more than `memory` bytes; when `stop()` says so. `on_tick` is
-    called about every `tick` seconds; what it raises ends the command too and is passed on. Raises
-    MachineError and NotAllowed as `Running.start`."""
-    with Running.start(
-        argv, cwd=cwd, env=env, log=log, permit=permit, pass_fds=pass_fds, reads=reads,
-        writable=writable, fork=fork,
-    ) as running:  # fmt: skip
+    """Run a command to its end (`start`: of `Running.start`), or end it: after `timeout` seconds;
+    after `silence` seconds in which neither the log grew nor `activity()` changed; when its tree
+    takes more than `memory` bytes; when `stop()` says so. `on_tick` is called about every `tick`
+    seconds; what it raises ends the command too and is passed on. Raises MachineError."""
+    with Running.start(argv, **start) as running:
         started = heard = time.monotonic()
         sign: object = None
         while (done := running.wait(tick)) is None:
@@ -363,11 +336,12 @@ def run(
                 return running.stop(End.STOPPED)
             if now - started > timeout:
                 return running.stop(End.TIMEOUT, why=f"ran longer than {timeout:g} s")
-            if (excess := oom.excess(running.usage, memory)) is not None:
-                return running.stop(End.MEMORY, grace=0.0, why=excess)
+            if memory is not None and (rss := running.usage().rss) > memory:
+                why = f"used {rss / 1e6:,.0f} MB of memory, its limit is {memory / 1e6:,.0f} MB"
+                return running.stop(End.MEMORY, grace=0.0, why=why)
             if silence is not None:
                 last = sign
-                sign = (running.output.written(), activity() if activity else None)
+                sign = (running.output.size(), activity() if activity else None)
                 heard = now if sign != last else heard
                 if now - heard > silence:
                     return running.stop(End.SILENT, why=f"gave no sign for {silence:g} s")
@@ -376,21 +350,15 @@ def run(
 
 
 def capture(
-    argv: Sequence[str],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    permit: Permit,
-    timeout: float,
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float
 ) -> tuple[int, str, str]:
-    """Runs a short helper command; returns its exit status, stdout and stderr. Raises
-    MachineError when it cannot be started or gives no answer within `timeout` seconds, NotAllowed
-    where the permit does not cover it."""
+    """Run a short helper command; return its exit status, stdout and stderr. Raises MachineError
+    when it cannot be started or gives no answer within `timeout` seconds."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         with spawn(
-            argv, cwd=cwd, env=env, permit=permit, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8", errors="replace",
-        ) as process:  # fmt: skip
+            argv, env=env, text=True, encoding="utf-8", errors="replace", **pipes
+        ) as process:
             try:
                 out, err = process.communicate(timeout=timeout)
             except BaseException:
@@ -404,26 +372,37 @@ def capture(
         raise MachineError(f"{argv[0]} cannot be started: {error}") from error
 
 
-def spawn(
-    argv: Sequence[str],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    permit: Permit,
-    **options: Any,
-) -> subprocess.Popen[Any]:
-    """Starts a helper without a supervisor, in a session of its own. Raises OSError, and
-    NotAllowed where the permit does not cover it."""
-    words = permit.grant(argv, cwd, env, argv[0])
-    return _popen(
-        words, cwd=cwd, env=None if env is None else dict(env), stdin=subprocess.DEVNULL,
-        start_new_session=True, **options,
+def spawn(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a session of its own: the one place where any begins. Raises OSError."""
+    return subprocess.Popen(
+        list(argv), umask=umask.of_user(), stdin=subprocess.DEVNULL, start_new_session=True,
+        **options,
     )  # fmt: skip
 
 
-def _popen(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """The one place where a process begins. What calls it has been granted a permit."""
-    return subprocess.Popen(list(argv), umask=umask.of_user(), **options)
+def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return the file to execute, or None and the reason. It is looked for as exec would, from
+    `cwd` and with the PATH of `env`, but a missing command can be told from one that failed."""
+    if not name:
+        return None, "no command: its name is empty"
+    if "/" in name:
+        candidates = [cwd / name]
+    else:
+        folders = env.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [cwd / folder / name for folder in folders]
+    try:
+        for path in candidates:
+            if path.is_file() and os.access(path, os.X_OK):
+                return str(path), ""
+        existing = [path for path in candidates if path.exists()]
+        nearby = (cwd / name).is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        return None, f"no command {name[:80]!r}: {error}"
+    if existing:
+        return None, f"{existing[0]} is not an executable file"
+    if "/" in name:
+        return None, f"no command {name!r} in {cwd}"
+    return None, f"no command {name!r} on PATH" + (f"; write ./{name} if it is meant" * nearby)
 
 
 def sweep(ulid: str) -> int:
@@ -434,10 +413,3 @@ def sweep(ulid: str) -> int:
 
 def _not_started(message: str) -> Exit:
     return Exit(End.NOT_STARTED, None, 0.0, 0, 0.0, False, message)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

@@ -215,9 +215,8 @@ class Record:
         self._tree, self._recorded = real[0], tuple(real)
         self._packages = tuple(os.fsencode(os.path.realpath(p)) + b"/" for p in packages)
         machine = os.uname().machine
-        known = ARCHITECTURES
-        column = list(known).index(machine) if machine in known else 0
-        self._architecture = known.get(machine, (0, 0))[0]
+        column = list(ARCHITECTURES).index(machine) if machine in ARCHITECTURES else 0
+        self._architecture = ARCHITECTURES.get(machine, (0, 0))[0]
         self._names: dict[int, str] = numbers(column)[0]
         self._blind = {row[column]: name for name, row in BLIND.items()}
         self._folders: set[bytes] = set()  # known to be no links

@@ -47,7 +47,8 @@ class Sampler:
         self._share_base = (clock(), 0.0)
         first = nvml.sample(gpu, (), self._before) if gpu else GpuSample()
         self._first_energy = self._energy = first.energy
-        self._marks: set[Mark] = set()
+        # DISTURBED when another process computed on the GPU, THROTTLED when it slowed itself.
+        self.marks: set[Mark] = set()
         self._peaks: dict[str, float] = {}
         self._interval = _Interval(clock(), self._energy)
 
@@ -96,10 +97,6 @@ class Sampler:
             figures["gpu_energy"] = self._energy - self._first_energy
         return figures
 
-    def marks(self) -> set[Mark]:
-        """DISTURBED when another process computed on the GPU, THROTTLED when it slowed itself."""
-        return set(self._marks)
-
     def _look(self) -> None:
         self._sampled = self._clock()
         usage = self._read() if self._read is not None else Usage()
@@ -119,9 +116,9 @@ class Sampler:
         if look.energy is not None:
             self._energy = look.energy
         if look.others:
-            self._marks.add(Mark.DISTURBED)
+            self.marks.add(Mark.DISTURBED)
         if look.throttled:
-            self._marks.add(Mark.THROTTLED)
+            self.marks.add(Mark.THROTTLED)
 
     def _peak(self, name: str, value: float | None) -> None:
         if value is not None:

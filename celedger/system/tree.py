@@ -1,5 +1,5 @@
-"""What a tree of processes uses, and how to find processes that escaped one. Must not know why the
-processes run.
+"""What a tree of processes uses, how to find processes that escaped one, and how many the kernel
+killed for lack of memory. Must not know why the processes run.
 
 Processes end between being listed and being read; every reader here takes that for granted.
 """
@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -114,3 +115,17 @@ def _matches(
         return variable is not None and process.environ().get(variable[0]) == variable[1]
     except (psutil.Error, OSError):
         return False
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory: in our control group
+    where it counts them (v2), else on the machine. 0 where nothing is counted."""
+    counters = [Path("/proc/vmstat")]
+    with suppress(OSError, IndexError):
+        group = Path("/proc/self/cgroup").read_text().splitlines()[-1].removeprefix("0::/")
+        counters.insert(0, Path("/sys/fs/cgroup", group, "memory.events"))
+    for path in counters:
+        with suppress(OSError, ValueError, KeyError):
+            counts = dict(line.split(" ", 1) for line in path.read_text().splitlines())
+            return int(counts["oom_kill"])
+    return 0

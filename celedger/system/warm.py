@@ -16,18 +16,15 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
 from celedger.system import process, tree
-from celedger.system.gate import Permit, mark
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 
-FOLDER = Path("/")  # where a launcher starts: outside of any checkout
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
@@ -53,7 +50,7 @@ class _Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> object:
-        self.launcher.send({"reap": self.pid})
+        self.launcher.reap(self.pid)
         return None
 
 
@@ -61,30 +58,29 @@ class _Launcher:
     """One launcher's process, at our end. `problem` says why it is unfit, "" where it is not;
     `modules` are those it has loaded, by top-level name, each with its file."""
 
-    def __init__(self, words: tuple[str, ...], env: Mapping[str, str], permit: Permit) -> None:
+    def __init__(self, script: Path, key: _Key) -> None:
         self.modules: dict[str, str] = {}
-        self.problem = ""
+        self.problem = "importing never ended"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
         self._socket = ours
-        permit = replace(permit, values={**permit.values, "channel": str(theirs.fileno())})
+        python, preload, variables = key
+        channel = theirs.fileno()
+        line = (python, str(script), str(channel), str(SUPERVISOR), json.dumps(preload))
         with theirs, tempfile.TemporaryFile() as output:
             self._process = process.spawn(
-                words, cwd=FOLDER, env={**env, TRIAL_VARIABLE: "0" * _TOKEN}, permit=permit,
-                stdout=output, stderr=output, pass_fds=(theirs.fileno(),),
+                line, cwd="/", env={**dict(variables), TRIAL_VARIABLE: "0" * _TOKEN},
+                stdout=output, stderr=output, pass_fds=(channel,),
             )  # fmt: skip
 
-    def wait_for_imports(self) -> None:
-        answer = None
-        deadline = time.monotonic() + _IMPORTING
-        self._socket.settimeout(0.1)
-        while answer is None and time.monotonic() < deadline:
-            with contextlib.suppress(TimeoutError):
-                answer = self._receive()
+    def wait_for_imports(self) -> str:
+        """Return why it is unfit, "" where it is not."""
+        self._socket.settimeout(_IMPORTING)
+        answer = self._receive()
         self._socket.settimeout(_ANSWER)
-        self.modules = (answer or {}).get("modules", {})
-        self.problem = "" if self.modules else (answer or {}).get("unfit", "importing never ended")
+        self.modules = answer.get("modules", {})
+        return "" if self.modules else str(answer.get("unfit", self.problem))
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -99,15 +95,15 @@ class _Launcher:
             return None
         return _Forked(answer["pid"], self)
 
-    def send(self, order: Mapping[str, object]) -> None:
+    def reap(self, pid: int) -> None:
         with contextlib.suppress(OSError):
-            self._socket.send(json.dumps(order).encode())
+            self._socket.send(json.dumps({"reap": pid}).encode())
 
     def _receive(self) -> dict[str, Any]:
-        """Return its next message; an empty one when it is gone. Raises TimeoutError."""
+        """Return its next message; an empty one when it is gone, or says nothing for too long."""
         try:
             data = self._socket.recv(_MESSAGE)
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             data = b""
         return json.loads(data) if data else {}
 
@@ -140,17 +136,16 @@ class Launchers:
         python: str,
         preload: Sequence[str],
         env: Mapping[str, str],
-        permit: Permit,
     ) -> Fork | str:
-        """Return how to start a command warm, or why it must start cold. Waits for the imports, for
-        which the permit is, when it is the first of its kind. Raises SuiteError where a preloaded
-        module is the repository's own, NotAllowed."""
+        """Return how to start a command warm, or why it must start cold. Waits for the imports when
+        it is the first of its kind. Raises SuiteError where a preloaded module is the
+        repository's own."""
         if not startable(argv, python) or len(env.get(TRIAL_VARIABLE, "")) != _TOKEN:
             return "only `python script.py …` and `python -m module …` can be forked"
-        early = early_variables(env)
+        early = {k: v for k, v in env.items() if not k.startswith(_LATE)}
         key = python, tuple(preload), frozenset(early.items())
         try:
-            launcher = self._launcher(key, permit)
+            launcher = self._launcher(key)
         except OSError as error:
             return f"the launcher cannot be started: {error.strerror}"
         first = cwd if argv[1] == "-m" else (cwd / argv[1]).resolve().parent
@@ -181,27 +176,18 @@ class Launchers:
         """Return the top-level modules that any launcher has loaded."""
         return {name for launcher in self._launchers.values() for name in launcher.modules}
 
-    def _launcher(self, key: _Key, permit: Permit) -> _Launcher:
+    def _launcher(self, key: _Key) -> _Launcher:
         launcher = self._launchers.pop(key, None)
-        if launcher is not None and not launcher.problem and not launcher.alive():
-            launcher.close()
-            launcher = None
-        if launcher is None:
+        if launcher is None or not (launcher.problem or launcher.alive()):
             if len(self._launchers) >= _MOST:
                 self._launchers.pop(next(iter(self._launchers))).close()
-            python, preload, variables = key
-            values = {"script": str(self._script), "supervisor": str(SUPERVISOR)}
-            launcher = _Launcher(
-                line(python, preload), dict(variables), replace(permit, values=values)
-            )
+            launcher = _Launcher(self._script, key)
             try:
-                launcher.wait_for_imports()
-                launcher.problem = launcher.problem or self._own_module(preload, launcher)
-            except BaseException:
-                launcher.close()
-                raise
-            if launcher.problem:
-                launcher.close()
+                problem = launcher.wait_for_imports()
+                launcher.problem = problem or self._own_module(key[1], launcher)
+            finally:
+                if launcher.problem:
+                    launcher.close()
         self._launchers[key] = launcher  # the newest
         return launcher
 
@@ -232,17 +218,6 @@ def _shadowed(folders: Sequence[Path], modules: Mapping[str, str]) -> str:
             if (name in modules or name in _FIRST) and (is_package or is_source):
                 return f"{entry.name} in {folder.name} stands before the preloaded {name}"
     return ""
-
-
-def line(python: str, preload: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that start a launcher, marks for what is celedger's own."""
-    own = map(mark, ("script", "channel", "supervisor"))
-    return (python, *own, json.dumps(preload))
-
-
-def early_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a training that its launcher has, too."""
-    return {k: v for k, v in env.items() if not k.startswith(_LATE)}
 
 
 def startable(argv: Sequence[str], python: str) -> bool:

@@ -28,7 +28,7 @@ from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
-from celedger.trial.ending import classify, disk_is_full, explain, refusal
+from celedger.trial.ending import classify, explain, refusal
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.venvs import Installation
 
@@ -39,7 +39,7 @@ _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
 TICK, WATCHING = 0.05, 0.01
 
 
-class _Flooded(Exception):
+class _FloodError(Exception):
     """A training reports without end."""
 
 
@@ -63,7 +63,7 @@ class Attempt:
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
-        self.totals: dict[str, float] = {}
+        self.spent, self.peak = 0.0, 0.0  # seconds of all commands, bytes of any process
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.named = NamedPaths()
         self.reads = self.journal_path.with_suffix(".reads")
@@ -104,23 +104,22 @@ class Attempt:
         self.journal.sources = sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
-        spent = 0.0
-        lines = bench.lines(task, self.installation, self.out)
-        for number, line in enumerate(lines):
+        lines = bench.lines(task, self.installation, self.trial.seed, self.out)
+        for number, (name, argv) in enumerate(lines):
             if number:  # the last line of the command before may lack its newline
                 with suppress(OSError):  # a full disk: this command meets it, too
                     os.write(self.channel, b"\n")
             try:
-                end = self._command(line, env, task.timeout - spent)
-            except _Flooded as flood:  # what was not read by now would take minutes
+                end = self._command(argv, env, task.timeout - self.spent)
+            except _FloodError as flood:
                 return self._outcome(OutcomeKind.FAILED, str(flood), None)
             if end.end is process.End.STOPPED:
                 return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
-            spent += end.wall
-            self._spent(spent, warm=end.warm)
+            self.spent += end.wall
+            self.starts.add(end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
-                return self._failure(kind, end, line[0] if len(lines) > 1 else "")
+                return self._failure(kind, end, name if len(lines) > 1 else "")
         reported = protocol.summaries(task.metrics, bench.ledger.series(self.trial.ulid))
         absent = ", ".join(protocol.missing(task, reported))
         if absent:
@@ -141,33 +140,28 @@ class Attempt:
             reason = f"{name}: {limit if late else reason}"
         return self._outcome(kind, reason, end.returncode)
 
-    def _spent(self, seconds: float, *, warm: bool) -> None:
-        """Take in what the commands took together. A warm start spares the seconds of importing and
-        some memory: where some trials or commands start cold all the same, these figures can be
-        compared with nothing."""
-        self.starts.add(warm)
-        for name in ("duration", "warm_duration"):
-            self.totals.pop(name, None)
+    def _totals(self) -> dict[str, float]:
+        """Return the figures of the whole trial. A warm start spares the seconds of importing and
+        some memory: where some commands start cold all the same, these are compared with none."""
+        totals = self.sampler.totals()
+        # A peak between two samples is in the kernel's figure; that of several processes at
+        # once is in the samples alone.
+        totals["peak_rss"] = max(totals.get("peak_rss", 0.0), self.peak)
         if len(self.starts) == 1:
-            self.totals["warm_duration" if warm else "duration"] = seconds
-        if self.task.preload and not warm:
-            self.totals.pop("peak_rss", None)
+            totals["warm_duration" if True in self.starts else "duration"] = self.spent
+        if not self.peak or (self.task.preload and False in self.starts):
+            del totals["peak_rss"]
+        return totals
 
-    def _command(
-        self, line: tuple[str, tuple[str, ...]], env: Mapping[str, str], left: float
-    ) -> process.Exit:
+    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
         bench, python = self.bench, self.installation.python
 
         def tick(running: process.Running) -> None:
             self.sampler.sample(running.usage)
-            # A piece at a time: who reports faster than a disk takes it in may not keep us from
-            # looking at the clock.
             self._follow(end=False)
-            self._must_end()
 
         end = bench.run_command(
-            self.task, line, self.installation, self.trial.seed, self.out,
-            writable=(self.journal_path, self.log),
+            self.task, argv, self.out, writable=(self.journal_path, self.log),
             env=env, log=self.log, pass_fds=(self.channel,), timeout=max(left, 0.0),
             reads=process.Reads(
                 bench.tree, self.reads, bench.reuse.beside, package_folders(python)
@@ -175,32 +169,30 @@ class Attempt:
             on_tick=tick, tick=TICK if self.until is None else WATCHING,
             activity=lambda: self.journal.size,
             stop=lambda: bool(self.enough),
-            fork=bench.forker(self.task, python, line[1], env),
+            fork=bench.forker(self.task, python, argv, env),
         )  # fmt: skip
         self.named.take_in(self.reads)
-        self._must_end()
         self._follow(end=True)
-        # A peak between two samples is in the kernel's figure; that of several processes at
-        # once is in the samples alone.
-        peak = max(self.totals.get("peak_rss", 0.0), float(end.max_rss))
-        self.totals |= self.sampler.totals()
-        self.totals["peak_rss"] = max(self.totals.get("peak_rss", 0.0), peak)
+        self.peak = max(self.peak, float(end.max_rss))
         return end
 
-    def _must_end(self) -> None:
-        if self.journal.size > journal.LIMIT:
-            raise _Flooded(
-                f"reported more than {journal.LIMIT >> 20} MiB; the ledger has what it took in "
-                "until then"
-            )
-
     def _follow(self, *, end: bool) -> None:
+        """Take in what is reported: a piece at a time before the `end`, because who reports faster
+        than a disk takes it in may not keep us from looking at the clock."""
+
         def seen(epoch: int) -> None:
             self.bench.listen(events.EpochReported(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
-        self.journal.follow(self.sampler.take, seen, end=end)
+        flooded = self.journal.size > journal.LIMIT
+        if not (end and flooded):  # what was not read by now would take minutes
+            self.journal.follow(self.sampler.take, seen, end=end)
+        if flooded:
+            raise _FloodError(
+                f"reported more than {journal.LIMIT >> 20} MiB; the ledger has what it took in "
+                "until then"
+            )
 
     def _outcome(
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
@@ -212,7 +204,7 @@ class Attempt:
             message=message,
             returncode=returncode,
             log=os.path.relpath(self.log, ledger.folder) if self.log.exists() else "",
-            marks=tuple(sorted(self.sampler.marks() | self.journal.marks | {*marks})),
+            marks=tuple(sorted(self.sampler.marks | self.journal.marks | {*marks})),
         )
 
     def finish(self, outcome: Outcome) -> TrialRecord:
@@ -221,8 +213,7 @@ class Attempt:
         failed = outcome.kind in (
             OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
         )  # fmt: skip
-        problem = "the disk is full" if disk_is_full(ledger.folder) else refusal(self.log)
-        if failed and problem:
+        if failed and (problem := refusal(self.log, ledger.folder)):
             raise LedgerError(
                 f"a report could not be written in {self.journal_path.parent}: {problem}; the "
                 "trial stopped and is not held against the commit",
@@ -230,7 +221,7 @@ class Attempt:
             )
         summaries: dict[str, float] = {}
         if Mark.EARLY_STOPPED not in outcome.marks:
-            summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self.totals
+            summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
         if self.named.began and not self.task.whole:  # what a part inherits is not in the tree
             self.named.packages = self._imported()
@@ -253,25 +244,21 @@ class Attempt:
         modules = self.named.modules(package_folders(python))
         if True in self.starts and bench.launchers is not None:
             modules |= bench.launchers.preloaded()
-        permit = bench.starts.question(self.task, python)
         try:
-            return owners(python, frozenset(modules), permit) | {"python"}
+            return owners(python, frozenset(modules)) | {"python"}
         except MachineError:
             return frozenset()
 
     def abandon(self, error: BaseException) -> None:
         """The trial will not end: say so, unless the ledger itself is what failed. Then the
         journal stays, and the next command takes it in."""
-        if isinstance(error, LedgerError) or self.channel < 0:
-            return
-        try:
-            # Afresh: the interrupt may have come between reading a report and recording it.
-            self.journal = self.journal.afresh()
-            self.journal.follow()
-            why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
-            self.finish(self._outcome(OutcomeKind.INTERRUPTED, why, None))
-        except (LedgerError, OSError):
-            return
+        ledger, trial = self.bench.ledger, self.trial
+        why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
+        now = trial.started + time.monotonic() - self.began
+        with suppress(LedgerError, OSError):
+            record = ledger.trial(trial.ulid)
+            if record is not None and not isinstance(error, LedgerError):
+                journal.take_in(ledger, record, now, why)
 
     def close(self) -> None:
         self.reads.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,24 +18,18 @@ from typing import Any, Self
 
 from celedger.errors import CannotJudge, MachineError
 from celedger.ledger import Ledger
-from celedger.model import (
-    Commit,
-    Environment,
-    OutcomeKind,
-    Task,
-    Why,
-)
+from celedger.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import lock, process
-from celedger.system.gate import mark
+from celedger.system.gate import Gate
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
+from celedger.trial.requests import of_task
 from celedger.trial.reuse import Reuse
-from celedger.trial.starts import Starts
 from celedger.trial.surroundings import comparable, fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
@@ -56,7 +50,7 @@ class Workbench:
     child: Path
     environments: Mapping[str, Environment]  # task name -> where it would run now
     interpreters: Mapping[str, str]  # task name -> path of its interpreter
-    starts: Starts
+    gate: Gate
     builds: Builds
     venvs: Venvs
     device: Device
@@ -70,7 +64,7 @@ class Workbench:
     sandbox: bool = False  # for all tasks, whatever the suite says
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
-    _held_at: str = ""  # the commit whose requirements all trials are run with
+    _common_commit: str = ""  # with whose requirements all commits run
     _bases: dict[str, Installation] = field(default_factory=dict)
     _measuring: bool = False
     _cold: set[str] = field(default_factory=set)  # reasons that were told
@@ -87,22 +81,21 @@ class Workbench:
         self.venvs.close()
 
     def place(self, commit: str, task: Task) -> Installation:
-        """Where a task runs at a commit (a hash): in the suite's interpreter, or in an environment
-        made from the requirements of that commit (of the held one, after `hold_environment`)."""
+        """Return where a task runs at a commit (a hash): in the suite's interpreter, or in an
+        environment made from the requirements of that commit (of one for all, after
+        `hold_environment`)."""
         base = self._base(task)
         if not task.venv:
             return base
-        at = self._held_at or commit
+        at = self._common_commit or commit
 
-        def checkout() -> Checkout:
-            self.listen(events.Installing(at, task))
-            return self.checkout
+        @contextmanager
+        def checkout() -> Iterator[Checkout]:
+            with self.device_held():  # making one would disturb whoever measures now
+                self.listen(events.Installing(at, task))
+                yield self.checkout
 
-        with ExitStack() as quiet:
-            if not self._measuring and not self.venvs.has(at, task, base):
-                # Making one would disturb whoever measures now.
-                quiet.enter_context(self.device_held())
-            return self.venvs.place(at, task, base, checkout)
+        return self.venvs.place(at, task, base, checkout)
 
     def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
         """Task name -> the environment in which it runs at this commit."""
@@ -124,7 +117,7 @@ class Workbench:
                 )
             self._bases[task.name] = base
             self.environments = {**self.environments, task.name: installation.environment}
-        self._held_at = commit
+        self._common_commit = commit
 
     def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
         """Whether two commits ask for different environments."""
@@ -150,14 +143,17 @@ class Workbench:
     def _installed(self, commit: str, task: Task) -> str:
         if not task.venv:
             return ""
-        return self.venvs.key(self._held_at or commit, task, self._base(task))
+        return self.venvs.key(self._common_commit or commit, task, self._base(task))
 
     @contextmanager
     def device_held(self) -> Iterator[None]:
-        """The device, waited for and held for the body of a `with`."""
+        """Wait for the device, and hold it for the body of a `with`, also one inside another."""
+        if self._measuring:
+            yield
+            return
 
         def waits(holder: lock.Holder) -> None:
-            self.listen(events.Waiting(self.device.name, _who(holder), holder.pid))
+            self.listen(events.Waiting(self.device.name, str(holder), holder.pid))
 
         with self.device_lock.hold(waits):
             self._measuring = True
@@ -176,9 +172,12 @@ class Workbench:
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit, built: `ok`, or the outcome and the reason.
 
-        Raises RepositoryError where git cannot write the commit (a filter that fails, an object
-        that is missing): that is this clone's fault, and no outcome of the commit's.
+        Raises NotAllowed; RepositoryError where git cannot write the commit (a filter that fails,
+        an object that is missing): that is this clone's fault, and no outcome of the commit's.
         """
+        if not self.gate.attended:  # a merge may have changed a program of the work tree meanwhile
+            repository, python = self.checkouts.repository, self.interpreters[task.name]
+            self.gate.review([of_task(repository, self.suite, task, python)])
         if installation.kind is not OutcomeKind.OK:
             log.write_text(installation.log, errors="replace")
             return installation.kind, installation.problem
@@ -211,11 +210,10 @@ class Workbench:
         lines = build_lines(
             task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree
         )  # fmt: skip
-        for step, line in enumerate(lines, 1):
-            permit = self.starts.build(task, step, installation.python, self.tree, self.suite_copy)
+        for line in lines:
             end = process.run(
-                line, cwd=self.tree, env=env, log=log, permit=permit,
-                writable=self.writable(task, log), timeout=task.timeout, silence=task.silence,
+                line, cwd=self.tree, env=env, log=log, writable=self.writable(task, log),
+                timeout=task.timeout, silence=task.silence,
             )  # fmt: skip
             kind = classify(end, log)
             if kind is OutcomeKind.OK:
@@ -234,31 +232,25 @@ class Workbench:
         )  # fmt: skip
 
     def lines(
-        self, task: Task, installation: Installation, out: Path
+        self, task: Task, installation: Installation, seed: int, out: Path
     ) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the commands of a task by name, a mark for the seed."""
-        return list(command_lines(
+        """Return the commands of a task by name."""
+        return command_lines(
             task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree,
-            seed=mark("seed"), out=out,
-        ))  # fmt: skip
+            seed=seed, out=out,
+        )  # fmt: skip
 
     def run_command(
         self,
         task: Task,
-        line: tuple[str, tuple[str, ...]],
-        installation: Installation,
-        seed: int,
+        argv: tuple[str, ...],
         out: Path,
         writable: Sequence[Path] = (),
         **options: Any,
     ) -> process.Exit:
         """Run one command of a task in the checkout (`options`: of `process.run`)."""
-        name, argv = line
-        permit = self.starts.training(
-            task, name, installation.python, self.tree, self.suite_copy, out, seed
-        )
         return process.run(
-            argv, cwd=self.tree, permit=permit, writable=self.writable(task, out, *writable),
+            argv, cwd=self.tree, writable=self.writable(task, out, *writable),
             silence=task.silence, memory=task.memory, **options,
         )  # fmt: skip
 
@@ -270,11 +262,12 @@ class Workbench:
         commit's own requirements do not name.
         """
         name = absent_module(reason)
-        own = task.venv and self._held_at in ("", commit.sha)
+        own = task.venv and self._common_commit in ("", commit.sha)
         if not name or own or self.checkouts.repository.has_module(name, commit.sha):
             return ""
         if task.venv:
-            return f"the requirements of {self._held_at[:10]}, with which all run, bring no {name}"
+            sha = self._common_commit[:10]
+            return f"the requirements of {sha}, with which all run, bring no {name}"
         python = self.interpreters[task.name]
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
 
@@ -289,8 +282,7 @@ class Workbench:
         starts cold all the same, whoever listens hears why, once."""
         if self.launchers is None or not task.preload:
             return None
-        permit = self.starts.launcher(task, python)
-        fork = self.launchers.forker(argv, self.tree, python, task.preload, env, permit)
+        fork = self.launchers.forker(argv, self.tree, python, task.preload, env)
         if not isinstance(fork, str):
             return fork
         if fork not in self._cold:
@@ -322,10 +314,3 @@ class Workbench:
             shutil.copytree(self.suite_files, self.suite_copy)
         except OSError as error:
             raise MachineError(f"{self.suite_copy} cannot be written: {error.strerror}") from error
-
-
-def _who(holder: lock.Holder) -> str:
-    if not holder.pid:
-        return holder.label
-    since = time.strftime("%H:%M:%S", time.localtime(holder.since))
-    return f"{holder.label} (process {holder.pid}, since {since})"

@@ -2,7 +2,7 @@
 
 Same checkout, build, environment and device lock as a trial, and no journal: `celedger.child.log`
 does nothing in it, and the ledger never hears of it. What the probe inside the training wrote
-(celedger.child.torch says how it gets there) lies in a folder for the caller to read.
+(celedger.child.probes.observe says how it gets there) lies in a folder for the caller to read.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from celedger.errors import CannotJudge
 from celedger.model import Commit, OutcomeKind, Task
-from celedger.system import process
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 
@@ -48,14 +47,12 @@ def diagnose(
     *,
     params: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
-    on_tick: Callable[[process.Running], None] | None = None,
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
-    `probe` names the module of `celedger.child.probes` that looks at them (`kind`; with `drives` it
-    runs them itself) and holds what else it wants to know; it writes into folders `0`, `1`, … of
-    `out`, one for each process that trained. `params` and `environment` change the task's
-    parameters and variables; `on_tick` sees each command some twenty times a second. A
+    `probe` names the module of `celedger.child.probes` that looks at them (`kind`) and holds what
+    else it wants to know; it writes into folders `0`, `1`, … of `out`, one for each process that
+    trained. `params` and `environment` change the task's parameters and variables. A
     training that fails is a result. Raises CannotJudge where the commit cannot be built, or the
     probe itself failed.
     """
@@ -74,11 +71,8 @@ def diagnose(
         kind, reason = bench.prepare(commit, task, installation, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
-        for line in bench.lines(task, installation, out):
-            end = bench.run_command(
-                task, line, installation, seed, out, env=env, log=log, timeout=task.timeout,
-                on_tick=on_tick,
-            )  # fmt: skip
+        for _, argv in bench.lines(task, installation, seed, out):
+            end = bench.run_command(task, argv, out, env=env, log=log, timeout=task.timeout)
             fault = out / FAILED
             if fault.exists():
                 reason = fault.read_text().strip().splitlines()[-1]
@@ -95,7 +89,5 @@ def _site(bench: Bench, out: Path) -> Path:
     """A folder that makes Python attach the probe before anything else (`sitecustomize`)."""
     site = out / "site"
     site.mkdir(exist_ok=True)
-    shutil.copyfile(
-        bench.child / "celedger" / "child" / "sitecustomize.py", site / "sitecustomize.py"
-    )
+    shutil.copyfile(bench.child / "sitecustomize.py", site / "sitecustomize.py")
     return site

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from celedger.model import OutcomeKind, Task, TrialRecord
@@ -19,6 +20,8 @@ _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std:
 # Of the whole name: one with a dot was looked for in a package that is there.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
+_FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
+_STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
 _TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
 
 
@@ -45,10 +48,22 @@ def classify(end: process.Exit, log: Path) -> OutcomeKind:
 
 def explain(end: process.Exit, log: Path) -> str:
     """Why a command did not end well, in one line, with the reason that its log gives."""
-    reason = _reason(tail(log))
+    words = tail(log)
+    reason = _reason(words)
     if end.end is process.End.EXITED and reason:
-        return f"{end.message}: {reason[:200]}"
+        return f"{end.message}: {reason[:200]}{_place(words)}"
     return end.message
+
+
+def _place(text: str) -> str:
+    """Return the innermost frame and the step of the last exception, where the training notes its
+    step; else empty."""
+    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    frames, steps = _FRAME.findall(after), _STEP.findall(after)
+    if not (traceback and frames and steps):
+        return ""
+    file, function = frames[-1]
+    return f" (in {function} of {Path(file).name}, {steps[-1]})"
 
 
 def _reason(text: str) -> str:
@@ -65,8 +80,7 @@ def _reason(text: str) -> str:
 
 def absent_module(reason: str) -> str:
     """Return the top-level module that a command (`explain`) ended for lack of, "" for none."""
-    absent = _NO_MODULE.search(reason)
-    return absent[1] if absent else ""
+    return "".join(_NO_MODULE.findall(reason)[:1])
 
 
 def tail(log: Path) -> str:
@@ -78,13 +92,6 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def refusal(log: Path) -> str:
-    """Return why the journal did not take the last reports, in the words of the training's log;
-    empty where it took them."""
-    reasons = _REFUSAL.findall(tail(log))
-    return reasons[-1] if reasons else ""
 
 
 def answers(record: TrialRecord, task: Task) -> bool:
@@ -99,9 +106,10 @@ def answers(record: TrialRecord, task: Task) -> bool:
     )
 
 
-def disk_is_full(folder: Path) -> bool:
-    """Return True if a failure may be the machine's: there is no room for another epoch."""
-    try:
-        return shutil.disk_usage(folder).free < DISK_FULL
-    except OSError:  # the folder is gone
-        return False
+def refusal(log: Path, folder: Path) -> str:
+    """Return why a failure may be the machine's: the disk of a folder has no room for another
+    epoch, or the journal did not take the last reports, in the words of the training's log."""
+    with suppress(OSError):  # the folder is gone
+        if shutil.disk_usage(folder).free < DISK_FULL:
+            return "the disk is full"
+    return "".join(_REFUSAL.findall(tail(log))[-1:])

@@ -5,23 +5,21 @@ ledger; whoever starts next takes in what a dead runner left. A runner holds a l
 journal for as long as it lives, and the kernel lets go of it however the runner dies, so
 "is somebody still working on this trial" never rests on a process number.
 
-It lies in the ledger's archive, where `git clean` cannot reach it, with the facts of its trial in
-a file beside it. A link beside the ledger shows it to other repositories that share the ledger.
+It lies beside the ledger's archive, where `git clean` cannot reach it. A link beside the ledger
+shows it to other repositories that share the ledger.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from copy import copy
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from celedger.errors import LedgerError
 from celedger.ledger import Ledger
-from celedger.ledger.archive import private, private_folder
-from celedger.ledger.facts import dumps, loads
+from celedger.ledger.archive import private_folder
 from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import lock
 from celedger.trial import protocol, sources
@@ -71,28 +69,17 @@ class Journal:
         # Held open: it can be read to its end though its name may go.
         self._file = path.open("rb", buffering=0)
         self.sources: list[sources.Source] = []  # what reports in other ways, followed as well
+        self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid
-        self._restart()
-
-    def _restart(self) -> None:
-        self.marks: set[Mark] = set()
         self._parser = protocol.Parser()
         self._offset = 0
         self._tail = b""
-        self._skipping = False
 
     @property
     def size(self) -> int:
         """Bytes reported so far."""
         return os.fstat(self._file.fileno()).st_size
-
-    def afresh(self) -> Journal:
-        """Return the same journal, and its sources, at their beginning."""
-        other = copy(self)
-        other._restart()
-        other.sources = [source.afresh() for source in self.sources]
-        return other
 
     def close(self) -> None:
         self._file.close()
@@ -140,13 +127,10 @@ class Journal:
         while not lines and (chunk := os.pread(self._file.fileno(), CHUNK, self._offset)):
             self._offset += len(chunk)
             *lines, self._tail = (self._tail + chunk).split(b"\n")
-            if lines and self._skipping:
-                lines[0], self._skipping = b"\0", False  # rubbish, whatever it was
             if len(self._tail) > protocol.MAX_LINE:
-                # One endless line must not fill the memory: drop it as it comes.
-                self._tail, self._skipping = b"", True
-        if end and not lines and (self._tail or self._skipping):
-            lines, self._tail, self._skipping = [self._tail or b"\0"], b"", False
+                self._tail = b"\0"  # one endless line must not fill the memory: it is rubbish
+        if end and not lines and self._tail:
+            lines, self._tail = [self._tail], b""
         return lines
 
 
@@ -154,8 +138,8 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
     """Make the journal of a trial and enter the trial into the ledger. Returns its path, the
     descriptor to report to, and the lock of its runner. Raises LedgerError.
 
-    The journal has its name, is locked, and has the facts of the trial beside it before the ledger
-    has the trial: a kill between any two steps leaves something that `recover` can finish."""
+    The journal has its name and is locked before the ledger has the trial: a kill between any two
+    steps leaves something that `recover` can finish."""
     path = folder(ledger) / f"{trial.ulid}.jsonl"
     link = links(ledger) / path.name
     try:
@@ -163,9 +147,6 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
             ledger.start_trial(trial)
             for parent in (path.parent, link.parent):
                 private_folder(parent)
-            lines = [dumps(document) + "\n" for document in ledger.trial_documents(trial.ulid)]
-            with open(_facts(path), "w", opener=private) as file:
-                file.writelines(lines)
             # Locked before it has its name: nobody may take a new journal for a dead one's.
             draft = path.with_suffix(".new")
             channel = os.open(
@@ -185,12 +166,8 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
 
 def remove(ledger: Ledger, path: Path) -> None:
     """Remove the journal of a trial whose outcome is in the ledger, and what belongs to it."""
-    for file in (links(ledger) / path.name, path, _facts(path)):
+    for file in (links(ledger) / path.name, path):
         file.unlink(missing_ok=True)
-
-
-def _facts(path: Path) -> Path:
-    return path.with_suffix(".facts")
 
 
 def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple[TrialRecord, ...]:
@@ -199,44 +176,45 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
     `sweep` kills the processes that still carry a trial's ulid. Returns the trials that are
     now recorded as interrupted; trials whose runner lives are left alone.
     """
-    _adopt(ledger)
     interrupted = []
     for record in ledger.trials(open_only=True):
-        ulid, recipe = record.trial.ulid, record.trial.recipe
-        path = _path(ledger, ulid)
+        path = _path(ledger, record.trial.ulid)
         handle = lock.try_flock(path) if path is not None else None
         if handle is None and path is not None:
             continue  # its runner lives
-        journal = None
-        try:
+        with handle or nullcontext():
             if handle is not None:  # else a copy of a ledger, whose trials run elsewhere
-                sweep(ulid)
-            definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
-            journal = Journal(path or Path(os.devnull), ledger, ulid)
-            journal.sources = sources.of(
-                definition, log=log_path(ledger, ulid), out=out_path(ledger, ulid)
-            )
-            journal.follow()
-            task = ledger.metrics(recipe)
-            outcome = Outcome(
-                OutcomeKind.INTERRUPTED,
-                ended=max(now, record.trial.started),  # the clock may have been set back
-                message="its runner died",
-                log=os.path.relpath(log_path(ledger, ulid), ledger.folder),
-                marks=tuple(sorted(journal.marks)),
-            )
-            if ledger.finish_trial(ulid, outcome, protocol.summaries(task, ledger.series(ulid))):
-                interrupted.append(ledger.trial(ulid) or record)
-            if path is not None:
-                remove(ledger, path)
-        finally:
-            if journal is not None:
-                journal.close()
-            if handle is not None:
-                handle.close()
+                sweep(record.trial.ulid)
+            if take_in(ledger, record, now, "its runner died"):
+                interrupted.append(ledger.trial(record.trial.ulid) or record)
     for here in {folder(ledger), links(ledger)}:
         _sweep_finished(ledger, here, now)
     return tuple(interrupted)
+
+
+def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
+    """Record a trial as interrupted with all that its journal and its own files report, and remove
+    the journal. False where it has an outcome by now."""
+    ulid, recipe = record.trial.ulid, record.trial.recipe
+    definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
+    path, log, out = _path(ledger, ulid), log_path(ledger, ulid), out_path(ledger, ulid)
+    with closing(Journal(path or Path(os.devnull), ledger, ulid)) as journal:
+        journal.sources = sources.of(definition, log=log, out=out)
+        journal.follow()
+    outcome = Outcome(
+        OutcomeKind.INTERRUPTED,
+        ended=max(now, record.trial.started),  # the clock may have been set back
+        message=why,
+        log=os.path.relpath(log, ledger.folder) if log.exists() else "",
+        marks=tuple(sorted(journal.marks)),
+    )
+    summaries = protocol.summaries(ledger.metrics(recipe), ledger.series(ulid))
+    ended = ledger.finish_trial(ulid, outcome, summaries)
+    if path is not None:
+        remove(ledger, path)
+    with suppress(OSError):  # it holds something
+        out.rmdir()
+    return ended
 
 
 def _path(ledger: Ledger, ulid: str) -> Path | None:
@@ -248,17 +226,6 @@ def _path(ledger: Ledger, ulid: str) -> Path | None:
     return None
 
 
-def _adopt(ledger: Ledger) -> None:
-    """Enter the trials of journals into a ledger that lacks them: another one was in its place
-    when they ran, and is gone."""
-    for path in sorted(folder(ledger).glob("*.jsonl")):
-        if path.stat().st_size and _facts(path).exists() and ledger.trial(path.stem) is None:
-            handle = lock.try_flock(path)
-            if handle is not None:
-                with handle, suppress(ValueError, LookupError):  # not whole: the disk was full
-                    ledger.add_documents(map(loads, _facts(path).read_bytes().splitlines()))
-
-
 def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
     """A runner killed before its first row, or between its last one and the removal of its
     journal, left the file."""
@@ -266,8 +233,8 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         return
     for path in here.glob("*.jsonl"):
         record = ledger.trial(path.stem)
-        if record is not None and record.outcome is None:
-            continue
+        if ledger.lacks_trials() if record is None else record.outcome is None:
+            continue  # `celedger doctor --restore` brings its trial
         if path.is_symlink():
             path.unlink(missing_ok=True)
             continue
@@ -278,7 +245,7 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
     for path in here.glob("*.reads"):
         if not path.with_suffix(".jsonl").exists():  # whose runner it was wrote it
             path.unlink(missing_ok=True)
-    for path in (*here.glob("*.new"), *here.glob("*.facts")):
+    for path in here.glob("*.new"):
         with suppress(FileNotFoundError):
             if now - path.stat().st_mtime > _ABANDONED and not path.with_suffix(".jsonl").exists():
                 path.unlink()

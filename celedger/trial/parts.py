@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.errors import MachineError, UsageError
+from celedger.errors import UsageError
 from celedger.ledger import Ledger
-from celedger.model import Direction, Task, Trial, TrialRecord
+from celedger.model import Direction, Task, Trial
 from celedger.trial import journal
 
 
@@ -34,13 +34,13 @@ def part(task: Task, names: Collection[str]) -> Task | None:
 
 def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
     """Fill the folder of a part's trial with what the newest trial of the whole left, at the same
-    commit with the same seed. Raises UsageError where there is none."""
+    commit with the same seed. Raises UsageError where there is none, OSError."""
     if not task.whole:
         return
     whole_trials = ledger.trials(
         commit=trial.commit, recipe=task.whole, environment=trial.environment, seed=trial.seed
     )
-    folders = [_folder(ledger, record) for record in whole_trials if record.ok]
+    folders = [journal.out_path(ledger, r.trial.ulid) for r in whole_trials if r.ok]
     existing = [folder for folder in folders if folder.is_dir()]
     if not existing:
         out.rmdir()
@@ -51,11 +51,4 @@ def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
             f"{task.commands[0].name!r} could go on from",
             f"celedger run {trial.commit[:10]} --task '{name}'",
         )
-    try:
-        shutil.copytree(existing[-1], out, dirs_exist_ok=True, symlinks=True)
-    except OSError as error:
-        raise MachineError(f"{existing[-1]} cannot be copied: {error}") from error
-
-
-def _folder(ledger: Ledger, record: TrialRecord) -> Path:
-    return journal.out_path(ledger, record.trial.ulid)
+    shutil.copytree(existing[-1], out, dirs_exist_ok=True, symlinks=True)

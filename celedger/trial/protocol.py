@@ -19,13 +19,7 @@ MAX_LINE = 1 << 20  # bytes; a longer line is no report
 MAX_EPOCH = 2**31 - 1
 MAX_METRICS = 1000  # distinct names of one trial: beyond it, a flood
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
-_WORDS = {
-    "nan": math.nan,
-    "inf": math.inf,
-    "infinity": math.inf,
-    "-inf": -math.inf,
-    "-infinity": -math.inf,
-}
+_WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # by which others write such numbers
 
 # What the runner measures of every trial, declared or not. A suite may declare one of them
 # itself, to give it another floor or direction.
@@ -63,7 +57,7 @@ class Parser:
 
     last: int = -1
     rubbish: int = 0
-    names: set[str] | None = None
+    names: set[str] = field(default_factory=set)
     counted: dict[tuple[int, str], int] = field(default_factory=dict)  # steps so far, per series
 
     def feed(self, line: bytes) -> EpochReport | None:
@@ -109,31 +103,26 @@ class Parser:
         return EpochReport(epoch, values, fingerprint, steps)
 
     def _known(self, name: str) -> bool:
-        """Whether it is the name of a metric, and not one of a flood of names."""
-        self.names = set() if self.names is None else self.names
-        if name not in self.names:
-            if len(self.names) >= MAX_METRICS or not _NAME.match(name):
-                return False
+        """Return True for the name of a metric that is not one of a flood of names."""
+        if len(self.names) < MAX_METRICS and _NAME.match(name):
             self.names.add(name)
-        return True
+        return name in self.names
 
     def _steps(self, epoch: int, series: Mapping[str, object]) -> dict[str, StepValues]:
         series_by_name = {}
         for name, document in series.items():
-            numbers = [_step(value) for value in document] if isinstance(document, list) else None
-            if numbers is None or None in numbers or not self._known(name):
+            steps = document if isinstance(document, list) else ["none"]
+            # `null` is a step without a value.
+            values = [math.nan if value is None else _number(value) for value in steps]
+            numbers = tuple(value for value in values if value is not None)
+            if len(numbers) < len(values) or not self._known(name):
                 self.rubbish += 1
                 continue
             first = self.counted.get((epoch, name), 0)
             self.counted[epoch, name] = first + len(numbers)
             if numbers:
-                series_by_name[name] = StepValues(first, tuple(n for n in numbers if n is not None))
+                series_by_name[name] = StepValues(first, numbers)
         return series_by_name
-
-
-def _step(value: object) -> float | None:
-    """One value of a series per step; `null` is a step without one."""
-    return value if type(value) is float else math.nan if value is None else _number(value)
 
 
 def _number(value: object) -> float | None:
@@ -142,7 +131,7 @@ def _number(value: object) -> float | None:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf
-    return _WORDS.get(value.lower()) if isinstance(value, str) else None
+    return float(value) if isinstance(value, str) and value.lower() in _WORDS else None
 
 
 @dataclass
@@ -185,22 +174,21 @@ def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | No
     if not series:
         return None
     values = [value for _, value in sorted(series, key=lambda point: point[0])]
-    rule, _, count = metric.summary.rpartition("-") if "-" in metric.summary else ("", "", "")
+    rule, _, count = metric.summary.rpartition("-")
     if metric.summary == "last":
         return values[-1]
     if rule == "mean-of-last":
         values = values[-int(count) :]
     elif rule == "median-after":
         values = values[int(count) :] or values
-    if any(math.isnan(v) for v in values):
+    if any(map(math.isnan, values)):
         return math.nan
     if rule == "mean-of-last":
         return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
     if rule == "median-after":
         return statistics.median(values)
-    if metric.summary == "max" or metric.direction is Direction.HIGHER:
-        return max(values)
-    return min(values)
+    highest = metric.summary == "max" or metric.direction is Direction.HIGHER
+    return max(values) if highest else min(values)
 
 
 def summaries(
@@ -208,12 +196,8 @@ def summaries(
 ) -> dict[str, float]:
     """The summary of every series; undeclared metrics are summarised by their last value."""
     declared = {m.name: m for m in metrics}
-    by_metric = {}
-    for name, points in series.items():
-        value = summarise(declared.get(name, Metric(name)), points)
-        if value is not None:
-            by_metric[name] = value
-    return by_metric
+    values = {name: summarise(declared.get(name, Metric(name)), series[name]) for name in series}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:

@@ -1,41 +1,46 @@
 """How a training reports that does not call `log`: what its task says of it, as something that a
 runner can follow. Reading again from the beginning gives the same reports, so what a dead runner
 did not take in is not lost.
+
+Scalars in TensorBoard's event files are read with the standard library alone while they grow. The
+format: TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord) of `Event` messages
+in protocol buffers (tensorboard/compat/proto/event.proto, summary.proto, tensor.proto). Their
+check sums are not looked at. Numbers are what TensorBoard keeps: 32-bit floats, mostly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any
 
 from celedger.model import EpochReport
-from celedger.trial.eventfiles import EventFiles
 from celedger.trial.protocol import Epochs
 
 CHUNK = 1 << 18  # bytes read at once
 LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one is not looked at
+LONGEST = 1 << 26  # bytes a record; images are passed over, and a longer one is no event
 _LINE_ENDS = re.compile(rb"[\r\n]")  # progress bars return the carriage instead of feeding a line
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours stand between a name and its number
+_HEAD, _FOOT = 12, 4  # bytes before and after a record: its length, and check sums
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+_FLOAT, _DOUBLE = 1, 2  # DataType of a TensorProto
+_UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")
 
 
-class Source(Protocol):
-    @property
-    def rubbish(self) -> int:
-        """How much looked like a report and was none."""
-        ...
+class Source:
+    """Something to follow. `rubbish` counts what looked like a report and was none."""
+
+    rubbish = 0
 
     def read(self, *, end: bool) -> list[EpochReport]:
-        """What is new, at most a piece of it; at the `end` all, the last epoch included."""
-        ...
-
-    def afresh(self) -> Self:
-        """The same source, at its beginning."""
-        ...
+        """Return what is new, at most a piece of it; at the `end` all, the last epoch included."""
+        raise NotImplementedError
 
 
-class Printed:
+class Printed(Source):
     """Lines of a log, searched by patterns whose named groups are metrics (and `epoch`)."""
 
     def __init__(self, log: Path, patterns: Iterable[str]) -> None:
@@ -45,9 +50,6 @@ class Printed:
         self._offset = 0
         self._tail = b""
         self._epochs = Epochs()
-
-    def afresh(self) -> Printed:
-        return Printed(self._log, [pattern.pattern for pattern in self._patterns])
 
     def read(self, *, end: bool) -> list[EpochReport]:
         results: list[EpochReport] = []
@@ -94,6 +96,157 @@ class Printed:
         return self._epochs.put(epoch, values)
 
 
+class EventFiles(Source):
+    """All event files below a folder. A value belongs to the epoch that a tag named `epoch` (or
+    `…/epoch`) says at the same step, and where there is none to the epoch numbered as its step.
+    With `new`, only what is written from now on: what lies there is of other trainings, such as
+    those whose files a commit has. The folder counts as long as it lies `within` that one."""
+
+    def __init__(self, folder: Path, within: Path, *, new: bool = False) -> None:
+        self._folder, self._within = folder, within
+        self._files: dict[Path, _EventFile] = {}
+        if new:
+            sizes = {path: path.stat().st_size for path in self._paths()}
+            self._files = {path: _EventFile(path, size) for path, size in sizes.items()}
+
+    def _paths(self) -> list[Path]:
+        """Return the event files, none by a link: the folder may be the commit's, and lead to
+        anybody's files."""
+        real = self._folder.resolve()
+        if not real.is_relative_to(self._within.resolve()):
+            return []
+        files = (path for path in real.rglob("*tfevents*") if not path.is_symlink())
+        return sorted(path for path in files if path.is_file())
+
+    def read(self, *, end: bool) -> list[EpochReport]:
+        reports: list[EpochReport] = []
+        for path in self._paths():
+            file = self._files.setdefault(path, _EventFile(path, 0))
+            reports += file.read(end=end)
+        self.rubbish = sum(file.broken for file in self._files.values())
+        return reports
+
+
+class _EventFile:
+    def __init__(self, path: Path, offset: int) -> None:
+        self.broken = False
+        self._path = path
+        self._offset = offset  # of the first byte that was not read
+        self._step = 0
+        self._group: dict[str, float] = {}  # what was said of that step
+        self._epoch: float | None = None
+        self._epochs = Epochs()
+
+    def read(self, *, end: bool) -> list[EpochReport]:
+        reports: list[EpochReport] = []
+        for record in self._records(all_of_them=end):
+            try:
+                step, scalars = event(record)
+            except (ValueError, IndexError, TypeError, AttributeError, struct.error):
+                self.broken = True
+                continue
+            if scalars and step != self._step:
+                reports += self._close()
+                self._step = step
+            self._group.update(scalars)
+        if end:
+            reports += [*self._close(), *self._epochs.flush()]
+        return reports
+
+    def _close(self) -> list[EpochReport]:
+        """The step is complete: the tag that tells its epoch may have come last."""
+        group, self._group = self._group, {}
+        values = {}
+        for tag, value in group.items():
+            if tag.rpartition("/")[2] == "epoch":
+                self._epoch = value
+            else:
+                name = _UNFIT.sub("_", tag)[:64]
+                values[name if name[:1].isalpha() else f"_{name}"[:64]] = value
+        if not values:
+            return []
+        return self._epochs.put(self._step if self._epoch is None else self._epoch, values)
+
+    def _records(self, *, all_of_them: bool) -> Iterator[bytes]:
+        """The complete ones that were not read before."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            began = self._offset
+            while not self.broken and (all_of_them or self._offset - began < CHUNK):
+                head = file.read(_HEAD)
+                if len(head) < _HEAD:
+                    return
+                (length,) = struct.unpack("<Q", head[:8])
+                if length > LONGEST:
+                    self.broken = True
+                    return
+                body = file.read(length + _FOOT)
+                if len(body) < length + _FOOT:
+                    return
+                self._offset += _HEAD + length + _FOOT
+                yield body[:length]
+
+
+def event(record: bytes) -> tuple[int, dict[str, float]]:
+    """Return (step, tag -> value) of an Event message. Raises ValueError, IndexError, TypeError or
+    struct.error for what is none."""
+    fields, scalars = _fields(record), {}
+    for summary in fields.get(5, ()):
+        for message in _fields(summary).get(1, ()):
+            value = _fields(message)
+            scalar = None
+            if 2 in value:
+                (scalar,) = struct.unpack("<f", value[2][-1])
+            elif 8 in value:
+                scalar = _tensor(_fields(value[8][-1]))
+            if 1 in value and scalar is not None:
+                scalars[value[1][-1].decode()] = float(scalar)
+    return fields.get(2, [0])[-1], scalars
+
+
+def _tensor(fields: dict[int, list[Any]]) -> float | None:
+    """Return the one number of a TensorProto of floats or doubles; None of any other tensor."""
+    layout = {_FLOAT: "<f", _DOUBLE: "<d"}.get(fields.get(1, [0])[-1])
+    content = next((fields[number][-1] for number in (4, 5, 6) if number in fields), b"")
+    if layout is None or len(content) != struct.calcsize(layout):
+        return None
+    return float(struct.unpack(layout, content)[0])
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    """Return the values of a protocol buffer by the numbers of their fields: integers, or bytes."""
+    fields: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value: int | bytes
+        if key & 7 == _VARINT:
+            value, at = _varint(message, at)
+        else:
+            size = {_FIXED64: 8, _FIXED32: 4}.get(key & 7, -1)
+            if key & 7 == _BYTES:
+                size, at = _varint(message, at)
+            if size < 0 or at + size > len(message):
+                raise ValueError("no protocol buffer")
+            value, at = message[at : at + size], at + size
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint without end")
+    return value - (1 << 64) if value >> 63 else value, at
+
+
 def of(
     definition: Mapping[str, object], *, log: Path, out: Path, tree: Path | None = None
 ) -> list[Source]:
@@ -107,6 +260,6 @@ def of(
     if isinstance(where, str) and (tree is not None or "{tree}" not in where):
         folder = where.replace("{out}", str(out)).replace("{tree}", str(tree))
         # The folder {out} is the trial's own; elsewhere others have left theirs.
-        within = out if "{out}" in where else tree
-        results.append(EventFiles(Path(folder), new="{out}" not in where, within=within))
+        within = out if "{out}" in where or tree is None else tree
+        results.append(EventFiles(Path(folder), within, new="{out}" not in where))
     return results

@@ -3,12 +3,12 @@ trials of one command share. The one place where all the rooms below meet."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from celedger import suite as suites
 from celedger.config import Config
@@ -22,12 +22,12 @@ from celedger.system import environment, gpu, lock, sandbox
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
-from celedger.trial import events, expected, parts, protocol
+from celedger.trial import events, parts, protocol, requests
 from celedger.trial.builds import Builds
-from celedger.trial.environments import settled
+from celedger.trial.requirements import Requirements
+from celedger.trial.reuse.results import PACKAGE
 from celedger.trial.runner import Bench
-from celedger.trial.starts import Starts
-from celedger.trial.surroundings import child_copy, child_folder, settings
+from celedger.trial.surroundings import child_copy, settings
 from celedger.trial.venvs import Venvs
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
@@ -69,20 +69,17 @@ def set_bench(
     commit: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Bench:
-    """A bench on which the given tasks can run. Nothing is checked out or locked before the
-    first trial; raises MachineError where an interpreter or device does not exist, NotAllowed
+    """Return a bench on which the given tasks can run. Nothing is checked out or locked before the
+    first trial. Raises MachineError where an interpreter or device does not exist, NotAllowed
     where the gate does not let these tasks start (with the requirements of a `commit`). `tell`
     gets a line that names what is new since it was last allowed."""
     _check_machine(repository, config, tasks)
     device = gpu.resolve(config.device)
-    starts = starts_of(repository, suite, gate)
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
+    wanted = requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
-        [
-            settings_request(config.merged),
-            *expected.requests(starts, tasks, interpreters, base, commit),
-        ],
+        [settings_request(config.merged), *wanted],
         texts={digest: suite.folder / name for name, digest in suite.files.items()},
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,
@@ -91,22 +88,25 @@ def set_bench(
     def described(python: str, task: Task, root: Path) -> Environment:
         here = environment.describe(
             python, device=device, threads=task.threads, repo_root=root,
-            permit=starts.question(task, python), variables=settings(base, task),
+            variables=settings(base, task),
         )  # fmt: skip
         return settled(ledger, task, here)
+
+    def review(task: Task, python: str, files: Requirements) -> None:
+        gate.review([requests.of_environment(repository, task, python, files.files)])
 
     environments = {t.name: described(interpreters[t.name], t, repository.root) for t in tasks}
     builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
-    suite_files = suites.snapshot(suite, repository.state_dir / "suites")
+    suite_files = suites.snapshot(suite.folder, repository.state_dir / "suites")
     if suite_files.name != hash_of(suite.files):
         raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
     return Bench(
         ledger, Checkouts(repository), suite, suite_files, child, environments, interpreters,
-        starts, Builds(repository, builds, caches, config.cache_limit),
+        gate, Builds(repository, builds, caches, config.cache_limit),
         # Nothing of a virtual environment is the repository's own code: see venvs.py.
         Venvs(repository, venvs, caches, config.cache_limit, base,
-              lambda python, task: described(python, task, Path(python).parent), starts),
+              lambda python, task: described(python, task, Path(python).parent), review),
         device,
         lock.DeviceLock(
             device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
@@ -132,12 +132,6 @@ def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]
         )
 
 
-def starts_of(repository: Repository, suite: suites.Suite, gate: Gate) -> Starts:
-    """The permits of a suite. Nothing is copied or started."""
-    files = {f"{suite.name}/{name}": digest for name, digest in suite.files.items()}
-    return Starts(gate, repository, child_folder(repository.state_dir / "child"), files)
-
-
 def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, str]:
     """The path of each task's interpreter, by the task's name. Raises MachineError."""
     path = os.environ.get("PATH", "")
@@ -147,14 +141,13 @@ def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, 
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """One trial that the ledger lacks."""
 
     commit: Commit
     task: Task
     seed: int
-    enough: int | None  # trials that make this one unneeded; None: run it whatever is held
+    enough: int | None  # trials that make this one unneeded; None: run it whatever is stored
 
 
 def lacking(
@@ -170,16 +163,13 @@ def lacking(
 
     With `force`, `repeat` more than it holds. Seeds default to the task's own.
     """
-    needs = []
-    for commit in commits:
-        for task in tasks:
-            for seed in seeds or task.seeds:
-                have = 0 if force else len(bench.held(commit.sha, task, seed))
-                needs += [
-                    Need(commit, task, seed, None if force else number)
-                    for number in range(have + 1, repeat + 1)
-                ]
-    return needs
+    return [
+        Need(commit, task, seed, None if force else number)
+        for commit in commits
+        for task in tasks
+        for seed in seeds or task.seeds
+        for number in range(1 if force else len(bench.held(commit.sha, task, seed)) + 1, repeat + 1)
+    ]
 
 
 def by_environment(
@@ -200,14 +190,12 @@ def in_turns(
     """What to run so that the ledger holds a trial of each task with so many seeds, its own
     first, and so many of the first of them. One of every task after another, so that a machine
     that changes its speed meanwhile does so for all alike."""
-    needs: list[Need] = []
+    needs = []
     rounds = [(position, 1) for position in range(seeds)]
-    for number in range(2, repeats + 1):
-        rounds.insert(2 * number - 3, (0, number))
+    rounds += [(0, number) for number in range(2, repeats + 1)]
     for position, number in rounds:
         for task in tasks:
-            fresh = itertools.count(max(task.seeds) + 1)
-            seed = [*task.seeds, *itertools.islice(fresh, seeds)][position]
+            seed = [*task.seeds, *range(max(task.seeds) + 1, max(task.seeds) + seeds + 1)][position]
             if len(bench.held(commit.sha, task, seed)) < number:
                 needs.append(Need(commit, task, seed, number))
     return needs
@@ -216,3 +204,51 @@ def in_turns(
 def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
     """Run them in order. What another celedger ran while this one waited is not run again."""
     return [bench.run(n.commit, n.task, n.seed, enough=n.enough) for n in needs]
+
+
+def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
+    """Return the environment under which a trial of a task is kept that would run `here`. A package
+    that none of its trials imported may come, go or change. It is the
+    newest in which it ran that differs from this one in no package that its trials imported, else
+    this one. That one names the packages that count."""
+    ran_in = ledger.environments_of(task.recipe)
+    if here.fingerprint in ran_in:
+        return here
+    counting: set[str] = set()
+    for fingerprint in ran_in:
+        environment, names = ledger.environment(fingerprint), _imported(ledger, task, fingerprint)
+        if environment is None or names is None:
+            continue
+        counting |= names
+        if _packages_of(environment, names) == _packages_of(here, names) and (
+            _without_packages(environment) == _without_packages(here)
+        ):
+            return environment
+    if not counting:
+        return here
+    beside = here.details.get("beside")
+    beside = {**(beside if isinstance(beside, Mapping) else {}), "imported": sorted(counting)}
+    return replace(here, details={**here.details, "beside": beside})
+
+
+def _imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
+    """Return the distributions that the trials of a task in an environment imported; None where
+    that is not known of all of them."""
+    trials = ledger.reusable_trials(recipe=task.recipe, environment=fingerprint)
+    names: set[str] = set()
+    for number in {trial.footprint for trial in trials}:
+        opened = ledger.footprint(number).opened
+        own = {os.fsdecode(path[len(PACKAGE) :]) for path in opened if path.startswith(PACKAGE)}
+        if not own:
+            return None
+        names |= own
+    return names or None
+
+
+def _packages_of(environment: Environment, names: set[str]) -> dict[str, object]:
+    packages = environment.details.get("packages")
+    return {n: packages.get(n) for n in names} if isinstance(packages, Mapping) else {}
+
+
+def _without_packages(environment: Environment) -> dict[str, object]:
+    return {k: v for k, v in environment.details.items() if k not in ("packages", "beside")}

@@ -14,7 +14,6 @@ from celedger.system.gate import FILES, Gate, Request
 from celedger.text import escaped
 
 _CONTEXT = 2  # lines around a change
-_MISSING = "(not kept)"
 
 
 def changes_text(
@@ -23,7 +22,7 @@ def changes_text(
     new: Sequence[Request],
     texts: Mapping[str, Path],
 ) -> str:
-    """The new starts and settings, each difference once, then the files that differ."""
+    """Return the new starts and settings, each difference once, then the files that differ."""
     subjects: dict[tuple[str, ...], list[str]] = {}
     files: dict[str, tuple[str, str]] = {}  # name: digests of what it holds, before and now
     for request in new:
@@ -32,9 +31,9 @@ def changes_text(
         if lines:
             subjects.setdefault(lines, []).append(request.subject)
         for key in FILES:
-            before = _mapping(old, key) or gate.last(key)
-            now = _mapping(request, key)
-            for name in sorted({*_mapping(old, key), *now}):
+            earlier, now = _mapping(old, key), _mapping(request, key)
+            before = earlier or gate.last(key)
+            for name in sorted({*earlier, *now}):
                 if before.get(name) != now.get(name):
                     files[name] = before.get(name, ""), now.get(name, "")
     parts = [_part(", ".join(names), lines) for lines, names in subjects.items()]
@@ -58,28 +57,21 @@ def _difference(
 
 
 def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
-    """What is asked for but the content of files, a line each. Not `whole`: without variables, of
-    which nearly all are the same for all that celedger starts."""
-    if request is None:
-        return []
+    """Return what is asked for but the content of files, a line each. Not `whole`: without
+    variables, of which nearly all are the same for all that celedger starts."""
     lines = []
-    for key, value in request.facts.items():
+    for key, value in request.facts.items() if request is not None else ():
         if key == "command" and isinstance(value, list):
             lines.append(f"command: {shlex.join(map(_shown, value))}")
-        elif key == "variables" and not whole:
-            continue
-        elif key in ("variables", "settings", "asks") and isinstance(value, dict):
-            lines += [
-                f"{key}: {name} = {_shown(setting)}" for name, setting in sorted(value.items())
-            ]
+        elif isinstance(value, dict) and key not in FILES and (whole or key != "variables"):
+            lines += [f"{key}: {name} = {_shown(value[name])}" for name in sorted(value)]
         elif key == "folder" and value:
             lines.append(f"folder: {_shown(value)}")
     return lines
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    pieces = text.split("\0")
+    pieces = (value if isinstance(value, str) else json.dumps(value)).split("\0")
     return "".join(f"{{{p}}}" if i % 2 else p for i, p in enumerate(pieces))
 
 
@@ -91,19 +83,17 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
 def _content(
     repository: Repository, gate: Gate, texts: Mapping[str, Path], digest: str
 ) -> list[str]:
-    """The lines of a file by its digest: of the suite's as it is or was kept, of requirements as
-    git has them."""
-    if not digest:
-        return []
+    """Return the lines of a file by its digest: of the suite's as it is or was kept, of
+    requirements as git has them."""
     mode, blank, blob = digest.partition(" ")
-    content: bytes | None
+    content: bytes | None = None
     try:
         if blank:
             content = repository.object(blob)
-        else:
-            content = gate.kept(mode) if mode not in texts else texts[mode].read_bytes()
+        elif digest:
+            content = texts[mode].read_bytes() if mode in texts else gate.kept(mode)
     except (OSError, RepositoryError):
-        content = None
+        pass
     if content is None or b"\0" in content:
-        return [f"{_MISSING} {digest}"]
+        return [f"(not kept) {digest}"] if digest else []
     return content.decode("utf-8", "replace").splitlines()

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from celedger.bisection import Answer, Plan, Report
 from celedger.bisection.report import record
 from celedger.model import Commit, Metric
@@ -28,17 +30,19 @@ class Typed:
     git: str
     options: tuple[str, ...]
 
-    def bisect(self, report: Report, metrics: Sequence[str], bad: str = "") -> str:
-        """Return the command that asks the same again, or up to another commit than BAD."""
+    def bisect(
+        self, report: Report, metrics: Sequence[str], *, good: str = "", bad: str = ""
+    ) -> str:
+        """Return the command that asks the same again, or between other ends."""
         words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
         words += ["--find", "improved"] if report.improved else []
-        ends = f"{report.good.sha[:12]}..{(bad or report.bad.sha)[:12]}"
+        ends = f"{(good or report.good.sha)[:12]}..{(bad or report.bad.sha)[:12]}"
         return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
 
     def between(self, report: Report) -> str:
         """Return the command that searches up to a commit that is worse than both ends."""
         end = report.between.commit.sha if report.between else ""
-        return self.bisect(report, [report.metric], end)
+        return self.bisect(report, [report.metric], bad=end)
 
     def diff(self, report: Report) -> str:
         """Return the command that shows what the named commit changed."""
@@ -62,17 +66,23 @@ class BisectAnswer(Document):
     def text(self, width: int = 100) -> str:
         report = self.answer.reports[0]
         lines = self._table(max(width, 200)) if self.several else self._single(report)
+        for further in self.answer.further:
+            ends = f"{short(further.good.sha)}..{short(further.bad.sha)}"
+            spent = f"  spent       {count(further.trials, 'trial')} on {ends}"
+            lines += ["", *self._conclusion(further), spent]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
         reports = [record(report).report for report in self.answer.reports]
+        further = {"further": [record(report).report for report in self.answer.further]}
         if not self.several:
-            return {"bisect": reports[0], **self.explanations}
+            return {"bisect": reports[0], **further, **self.explanations}
         culprits = self._culprits()
         return {
             "bisects": reports,
             "culprits": [{"commit": c.sha, "metrics": list(by)} for c, by in culprits],
             "refused": [{"metric": m, "why": str(error)} for m, error in self.answer.refused],
+            **further,
             **self.explanations,
         }
 
@@ -87,18 +97,18 @@ class BisectAnswer(Document):
         untestable = [report.commits[i].sha for i in report.untestable[:_LISTED] if i >= 0]
         if untestable:
             lines.append(f"  untestable  {', '.join(map(short, untestable))}")
-        for other in report.others:
-            change = measure(other.effect, unit=self._unit(report), signed=True)
-            if report.level:
-                change = percent(other.effect / abs(report.level))
-            ends = f"{short(other.after.sha)} and {short(other.by.sha)}"
-            lines.append(f"  also        {change} between {ends} ({sure(other.probability)} sure)")
+        lines += _shares(report)
         if report.between is not None:
             return [*lines, "", "search up to it with", f"  {self.typed.between(report)}"]
         lines += ["", "reproduce with", f"  {self.typed.bisect(report, [report.metric])}"]
         if report.named:
             lines.append(f"  {self.typed.diff(report)}")
             lines.append(f"  {self.typed.git} show {report.culprits[0].sha[:12]}")
+        for other in report.others:
+            if other.probability >= report.confidence:
+                good, bad = other.after.sha, other.by.sha
+                again = self.typed.bisect(report, [report.metric], good=good, bad=bad)
+                lines.append(f"  {again}")
         return lines
 
     def _conclusion(self, report: Report) -> list[str]:
@@ -226,6 +236,27 @@ class BisectAnswer(Document):
 def sure(probability: float) -> str:
     """Return a probability, never shown as a certainty."""
     return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
+
+
+def _shares(report: Report) -> list[str]:
+    """Return how much of the difference the named commit explains, and where the rest lies."""
+    lines, rest = [], np.zeros(2)
+    for other in report.others:
+        ends = f"{short(other.after.sha)}..{short(other.by.sha)}"
+        whole = other.effect / other.share
+        low, high = sorted(np.clip([other.low / whole, other.high / whole], 0.0, 1.0))
+        if other.probability >= report.confidence:
+            rest += low, high
+            lines.append(f"  also        {low:.0%} to {high:.0%} of it lies in {ends}")
+        else:
+            lines.append(
+                f"  perhaps     up to {high:.0%} of the difference lies in {ends} "
+                f"({sure(other.probability)} sure)"
+            )
+    if rest.any():
+        low, high = np.clip(1 - rest[::-1], 0.0, 1.0)
+        lines.insert(0, f"  explains    {low:.0%} to {high:.0%} of the difference")
+    return lines
 
 
 def _than_both(report: Report) -> str:

@@ -10,7 +10,7 @@ from celedger.demo.play import DemoAnswer
 from celedger.ledger.read import Reader
 from celedger.model import Commit
 from celedger.views.document import Document, pick
-from celedger.views.drift import drift_figure
+from celedger.views.drift_picture import drift_figure
 from celedger.views.format import percent, plain, short
 from celedger.views.posterior import posterior_figure
 from celedger.views.tables import Column, table

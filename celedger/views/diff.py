@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
-from celedger.model import BisectRecord, Commit, Direction, Metric
+from celedger.model import Commit, Direction, Metric
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, clip, count, iso_date, percent, plain, probability, short
+from celedger.views.format import NONE, clip, count, iso_date, percent, plain, short
 from celedger.views.format import change as difference
 from celedger.views.samples import Batch, Difference, Sample
 from celedger.views.tables import Column, table
@@ -31,15 +31,13 @@ class MetricChange:
     """`judgement` is `better`, `worse`, `same` (equal to the bit), `within noise` (a two-sided
     test at 95 % does not tell them apart), `small` (told, but below the metric's floor), `unknown`
     (no repeats to judge by), `not finite`, or empty where nothing may be said. `smallest` is the
-    smallest change that these trials tell in four cases of five; `bisect` the search, with more
-    trials than these, that named B."""
+    smallest change that these trials tell in four cases of five."""
 
     metric: Metric
     a: Sample
     b: Sample
     judgement: str = ""
     smallest: float = math.nan
-    bisect: BisectRecord | None = None
 
     @property
     def delta(self) -> float:
@@ -59,8 +57,6 @@ class MetricChange:
         judgement = self.judgement
         if judgement == "within noise":
             judgement += f", can tell {self.a.smallest_text(self.smallest)}"
-        if self.bisect is not None:
-            judgement += f", says a bisect ({probability(self.bisect.probability)})"
         return (self.metric.name, self.a.text(), self.b.text(), delta, relative, judgement)
 
     def json(self) -> dict[str, object]:
@@ -70,7 +66,6 @@ class MetricChange:
             **pick(self, "a b delta relative"),
             "said": self.judgement,
             "smallest_change": self.smallest,
-            "bisect": self.bisect and self.bisect.ulid,
         }
 
 
@@ -134,24 +129,18 @@ class Diff(Document):
         """Compare two commits, by their full hashes; `order` places commits in history. Raises
         CeledgerError where one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
-        recorded = samples.places(ledger)
+        recorded = samples.positions(ledger)
         line = dict.fromkeys([*(sha for sha in order or () if sha in recorded), *recorded])
         noises = PooledNoise(ledger, {sha: position for position, sha in enumerate(line)})
-        bisects = [
-            x for x in ledger.bisects() if x.status == "found" and (a, b) in _compared(x, new)
-        ]
         tasks = tuple(
             _task_diff(
                 ledger, noises, key, [x for x in of_a if (x.suite, x.task) == key],
-                [x for x in of_b if (x.suite, x.task) == key], bisects,
+                [x for x in of_b if (x.suite, x.task) == key],
             )
             for key in sorted({(x.suite, x.task) for x in (*of_a, *of_b)})
         )  # fmt: skip
-        pairs = {t.environments for t in tasks if t.environments and not t.same_environment}
-        changes = {
-            pair: samples.environment_changes(*map(ledger.environment, pair))
-            for pair in sorted(pairs)
-        }
+        pairs = sorted({t.environments for t in tasks if t.environments if not t.same_environment})
+        changes = {p: samples.environment_changes(*map(ledger.environment, p)) for p in pairs}
         return cls((old, new), tasks, changes)
 
     def text(self, width: int = 100) -> str:
@@ -185,22 +174,12 @@ class Diff(Document):
         }
 
 
-def _compared(bisect: BisectRecord, commit: Commit) -> list[tuple[str, ...]]:
-    """Return the commit after each parent, if it was named, and the pair of commits that ran in
-    their places."""
-    named = commit.parents if bisect.culprits[0] == commit.sha else ()
-    ran = bisect.report.get("compared")
-    stand_ins = [tuple(ran)] if isinstance(ran, list) and len(ran) == 2 else []
-    return [*((parent, commit.sha) for parent in named), *stand_ins]
-
-
 def _task_diff(
     ledger: Reader,
     noises: PooledNoise,
     key: tuple[str, str],
     of_a: Sequence[Batch],
     of_b: Sequence[Batch],
-    bisects: Sequence[BisectRecord],
 ) -> TaskDiff:
     """Compare the two batches that ran last among those that can be compared: of one definition
     and environment, else of one definition, else whatever there is."""
@@ -218,28 +197,19 @@ def _task_diff(
     changes = []
     for metric in samples.in_order(m for m in ledger.metrics(b.recipe) if m.name in names):
         change = MetricChange(metric, a.sample(metric), b.sample(metric))
-        changes.append(_judged(change, b, noises, bisects) if diff.comparable else change)
+        changes.append(_judged(change, b, noises) if diff.comparable else change)
     return replace(diff, changes=tuple(changes))
 
 
-def _judged(
-    change: MetricChange, batch: Batch, noises: PooledNoise, bisects: Sequence[BisectRecord]
-) -> MetricChange:
-    """Say of a change what these trials tell, or else a bisect that named B in this metric."""
+def _judged(change: MetricChange, batch: Batch, noises: PooledNoise) -> MetricChange:
+    """Say of a change what these trials tell."""
     metric, a, b = change.metric, change.a, change.b
     if metric.direction is Direction.INFO or not a.n or not b.n:
         return change
     commit = batch.records[0].trial.commit
     spread = noises.beside(batch.recipe, batch.environment, metric, commit, b.n)
-    judgement = _judgement(change, spread)
-    change = replace(change, judgement=judgement, smallest=noise.smallest_change(spread, a.n, b.n))
-    began = batch.records[0].trial.started  # a bisect that ended earlier asked something else
-    key = (batch.suite, batch.task, metric.name)
-    own = [x for x in bisects if (x.suite, x.task, x.metric) == key and x.ended >= began]
-    if judgement not in ("within noise", "unknown") or not own:
-        return change
-    word = "better" if own[-1].report.get("improved") else "worse"
-    return replace(change, judgement=word, bisect=own[-1])
+    smallest = noise.smallest_change(spread, a.n, b.n)
+    return replace(change, judgement=_judgement(change, spread), smallest=smallest)
 
 
 def _judgement(change: MetricChange, spread: noise.Noise) -> str:

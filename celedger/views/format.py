@@ -8,10 +8,8 @@ everywhere.
 from __future__ import annotations
 
 import math
-import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 
 from celedger.text import plain as plain
 
@@ -19,8 +17,11 @@ PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell
 
 _SHORT = 8
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
-_SI_SMALL = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"), (1e9, "ns"))
+_SYNONYMS = {"bytes": "B", "byte": "B", "seconds": "s"}
+_SCALES = {
+    "B": ((1024.0**4, "TiB"), (1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB")),
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+}
 
 
 def short(sha: str) -> str:
@@ -38,32 +39,18 @@ def iso_time(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def ago(time: float, now: float) -> str:
-    """`5 min ago`; anything in the future (clocks differ) is `just now`."""
-    passed = now - time
-    for seconds, name in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
-        if passed >= seconds:
-            return f"{int(passed // seconds)} {name} ago"
-    return "just now"
-
-
 def duration(seconds: float) -> str:
-    """`840 ms`, `12.3 s`, `3 m 05 s`, `1 h 02 m`, `3 d 04 h`."""
+    """`840 ms`, `12.3 s`, `3 m 05 s`, `76 h 02 m`."""
     if not math.isfinite(seconds):
         return not_finite(seconds)
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 59.95:
         return measure(seconds, unit="s", significant=3)
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02d} s"
-    # Rounded to the small unit before it is split: 23 h 59.8 m is one day, not 23 h 60 m.
-    minutes = round(whole / 60)
-    if minutes < 1440:
-        return f"{minutes // 60} h {minutes % 60:02d} m"
-    hours = round(whole / 3600)
-    return f"{hours // 24} d {hours % 24:02d} h"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
 def not_finite(value: float) -> str:
@@ -84,18 +71,11 @@ class Scale:
     def of(cls, unit: str, magnitude: float) -> Scale:
         """The scale in which a value of this size reads best: bytes as B … TiB, seconds as
         ns … s; every other unit is shown as stored."""
-        size = abs(magnitude) if math.isfinite(magnitude) else 0.0
-        if unit in ("bytes", "B", "byte"):
-            power = 0
-            while power < len(_BINARY) - 1 and size >= 1024.0 ** (power + 1):
-                power += 1
-            return cls(1024.0**power, _BINARY[power])
-        if unit in ("s", "seconds") and size > 0:
-            for factor, name in _SI_SMALL:
-                if size * factor >= 1.0:
-                    return cls(1.0 / factor, name)
-            return cls(1.0 / _SI_SMALL[-1][0], _SI_SMALL[-1][1])
-        return cls(1.0, "s" if unit == "seconds" else unit)
+        unit = _SYNONYMS.get(unit, unit)
+        for divisor, name in _SCALES.get(unit, ()):
+            if divisor <= abs(magnitude) < math.inf:
+                return cls(divisor, name)
+        return cls(1.0, unit)
 
     def show(self, value: float) -> float:
         return value / self.divisor
@@ -192,41 +172,10 @@ def probability(p: float) -> str:
     return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
 
 
-def cells(text: str) -> int:
-    """Columns the text takes on a terminal: two for wide letters, none for combining ones."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_columns, text))
-
-
-@lru_cache(maxsize=4096)
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
 def clip(text: str, width: int) -> str:
-    """The text in at most `width` columns, its end replaced by `…` where it does not fit."""
-    if cells(text) <= width:
-        return text
-    end, room = 0, max(width, 1) - 1
-    for character in text:
-        room -= cells(character)
-        if room < 0:
-            break
-        end += 1
-    return text[:end].rstrip() + "…"
-
-
-def size(n: int) -> str:
-    """Bytes for people: `340 MB`."""
-    value, unit = float(n), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}"
+    """Return the text in at most `width` letters, its end replaced by `…` where it does not
+    fit."""
+    return text if len(text) <= width else text[: max(width, 1) - 1].rstrip() + "…"
 
 
 def count(n: int, noun: str) -> str:

@@ -32,8 +32,8 @@ class TaskLine:
         value = ""
         if main is not None and main.n:
             value = f"{main.metric.name} {main.text()}"
-        elif failures := batch.failures():
-            value = plain(failures[-1].outcome.message) if failures[-1].outcome else ""
+        elif ends := [r.outcome for r in batch.records if r.outcome and not r.ok]:
+            value = plain(ends[-1].message)
         trials = count(len(batch.records), "trial")
         if reused := sum(bool(r.derived) for r in batch.records):
             trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
@@ -65,7 +65,8 @@ class Log(Document):
         for commit in samples.measured_commits(ledger)[-(limit or 0) :]:
             verdicts = ledger.verdicts(commit=commit.sha)
             lines = []
-            for key, batch in sorted(_latest(ledger, commit).items()):
+            batches = samples.batches(ledger.trials(commit=commit.sha))
+            for key, batch in sorted(samples.latest(batches).items()):
                 own = [v for v in verdicts if (v.suite, v.task) == key]
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
@@ -94,10 +95,6 @@ class Log(Document):
         }
 
 
-def _latest(ledger: Reader, commit: Commit) -> dict[tuple[str, str], Batch]:
-    return samples.latest(samples.batches(ledger.trials(commit=commit.sha)))
-
-
 def _changes(old: Batch, new: Batch) -> str:
     """Numbers on either side of a new suite or environment must not be read as a trend."""
     parts = {"suite changed": old.recipe != new.recipe,
@@ -106,14 +103,12 @@ def _changes(old: Batch, new: Batch) -> str:
 
 
 def conclusion(verdicts: Sequence[Verdict]) -> str:
-    """One phrase of a task's verdicts, given worst first: `val_loss regressed +8.1 % (+1 more)`,
-    `same`, `2 same, 1 too-noisy`; empty when nothing was judged."""
+    """Return a phrase of a task's verdicts, given worst first: `val_loss regressed +8.1 %`, `same`,
+    `2 same, 1 too-noisy`; empty when nothing was judged."""
     news = [v for v in verdicts if v.kind.bad or v.kind is VerdictKind.IMPROVED]
     if not news:
-        kinds = Counter(v.kind.value for v in verdicts)
-        if len(kinds) == 1:
-            return verdicts[0].kind.value
-        return ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        kinds = Counter(v.kind.value for v in verdicts).most_common()
+        return kinds[0][0] if len(kinds) == 1 else ", ".join(f"{n} {kind}" for kind, n in kinds)
     first = news[0]
     phrase = f"{first.metric} {first.kind.value}".strip()
     if math.isfinite(first.effect) and first.level:

@@ -5,7 +5,7 @@ that the ledger holds of the task's newest definition in the environment it ran 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from celedger.stats import noise
 from celedger.stats.grouped import Grouped
 from celedger.views import samples
 from celedger.views.document import Document, pick
-from celedger.views.format import NONE, clip, count, measure, percent, plain, short
+from celedger.views.format import NONE, count, measure, percent, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
@@ -75,13 +75,11 @@ class MetricNoise:
 @dataclass(frozen=True, slots=True)
 class TaskNoise:
     """`trials`, `commits` and `seeds` count what gave a value of its own, as the picture of drift
-    does; `others` are the rest of the trials."""
+    does."""
 
     batch: Batch  # the trials of the commit measured last
     environment: Environment | None
-    definition: Mapping[str, object]
     trials: int
-    others: int
     commits: int
     seeds: int
     metrics: tuple[MetricNoise, ...]
@@ -89,7 +87,8 @@ class TaskNoise:
     @classmethod
     def of(cls, ledger: Reader, suite: str, task: str) -> TaskNoise:
         """Read the noise of a task. Raises CeledgerError where it has no trials."""
-        trials = ledger.started(suite=suite, task=task)
+        records = ledger.trials(suite=suite, task=task)
+        trials = [record.trial for record in records]
         if not trials:
             raise CeledgerError(
                 f"the ledger holds no trial of {suite}/{task}",
@@ -97,40 +96,32 @@ class TaskNoise:
             )
         last = max(trials, key=lambda t: (t.started, t.ulid))
         recipe, environment = last.recipe, last.environment
-        trials = [t for t in trials if (t.recipe, t.environment) == (recipe, environment)]
-        order = samples.places(ledger)
+        records = [
+            r for r in records if (r.trial.recipe, r.trial.environment) == (recipe, environment)
+        ]
+        trials = [record.trial for record in records]
+        order = samples.positions(ledger)
         newest = max(trials, key=lambda t: (order[t.commit], t.started))
         (batch,) = samples.batches(
             ledger.trials(commit=newest.commit, recipe=recipe, environment=environment)
         )
-        names = ledger.measured(recipe, environment)
+        names = {name for record in records for name in record.summaries}
         values = TaskValues(ledger, recipe, order)
         metrics = tuple(
             _metric_noise(batch, metric, values.of(metric, environment).grouped)
             for metric in samples.in_order(m for m in ledger.metrics(recipe) if m.name in names)
             if metric.direction is not Direction.INFO
         )
-        definition = next(t for t in ledger.tasks() if t.recipe == recipe).definition
         ran, commits, seeds = values.counts(environment)
         return cls(
-            batch, ledger.environment(environment), definition, ran, len(trials) - ran, commits,
-            seeds, metrics,
+            batch, ledger.environment(environment), ran, commits, seeds, metrics
         )  # fmt: skip
 
     def lines(self, width: int) -> list[str]:
         lines = [f"{self.batch.title}  (recipe {short(self.batch.recipe)})"]
-        commands, params = self.definition.get("commands"), self.definition.get("params")
-        if isinstance(commands, list):
-            lines += [clip(f"  {c[0]}: {plain(' '.join(c[1:]))}", width) for c in commands]
-        if isinstance(params, Mapping) and params:
-            settings = ", ".join(f"{name} = {value}" for name, value in params.items())
-            lines.append(clip(f"  {plain(settings)}", width))
         counts = f"{count(self.trials, 'trial')}, {count(self.seeds, 'seed')}"
-        lines.append(
-            f"  {counts}, {count(self.commits, 'commit')}, {_environment_text(self.environment)}"
-        )
-        if self.others:
-            lines.append(f"  {count(self.others, 'more trial')} gave no value of their own")
+        environment = f"environment {short(self.batch.environment)}"
+        lines.append(f"  {counts}, {count(self.commits, 'commit')}, {environment}")
         rows = [metric.cells() for metric in self.metrics]
         return [*lines, *table(_COLUMNS, rows, width=width, indent=2).splitlines()]
 
@@ -162,13 +153,3 @@ def _metric_noise(batch: Batch, metric: Metric, values: Grouped) -> MetricNoise:
     spread = noise.pool(values)
     smallest = tuple(noise.smallest_change(spread, n, n) for n in TRIALS)
     return MetricNoise(metric, batch.sample(metric), spread, smallest, repeats)
-
-
-def _environment_text(environment: Environment | None) -> str:
-    if environment is None:
-        return "environment unknown"
-    packages = environment.details.get("packages")
-    torch = packages.get("torch") if isinstance(packages, Mapping) else None
-    words = [f"environment {short(environment.fingerprint)}"]
-    words += [str(environment.details.get("device", "")), f"torch {torch}" if torch else ""]
-    return ", ".join(filter(None, words))

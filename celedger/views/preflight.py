@@ -10,7 +10,7 @@ from typing import Any
 from celedger.diagnose.preflight import STATUSES
 from celedger.model import Commit, Task
 from celedger.views.document import Json, document
-from celedger.views.format import cells, plain, short
+from celedger.views.format import plain, short
 
 _ADVICE = {
     "loss at the start": "smaller first weights of the last layer, or its bias set to the classes'"
@@ -24,9 +24,11 @@ _ADVICE = {
     "train and eval mode": "model.eval() before evaluation, F.dropout(x, p, self.training)",
     "every parameter learns": "look for detach() and unused layers; give all to the optimiser",
     "gradients cleared": "call optimizer.zero_grad() before every backward pass",
-    "loader keeps up": "more workers, or the data on the device",
-    "inference latency": "torch.set_flush_denormal(True), and clamp what comes in",
+    "output fits the loss": "give the loss what its manual says: logits, equal shapes",
+    "training data shuffled": "shuffle=True in the training's DataLoader",
     "memory stays flat": "keep numbers, not tensors: loss.item() or loss.detach()",
+    "inference latency": "torch.set_flush_denormal(True), and clamp what comes in",
+    "train and validation alike": "draw both from the same data, and scale them alike",
 }
 
 
@@ -39,7 +41,7 @@ def preflight_text(
     counts = Counter(check["status"] for check in checks)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
-    room = max(cells(check["check"]) for check in checks)
+    room = max(len(check["check"]) for check in checks)
     for check in checks:
         name, status = check["check"], check["status"]
         head = f"{status:<4}  {name:<{room}}  "

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from celedger.model import Job, JobState
 from celedger.views.document import Document, pick
-from celedger.views.format import ago, count, plain, short
+from celedger.views.format import count, iso_time, plain, short
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
-_RECENT = 5  # ended jobs shown without being asked for
+_RECENT = 5  # ended jobs that are printed; JSON has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,34 +19,31 @@ class Queue(Document):
     notes: int  # merges that hooks have noted and no worker has taken in yet
     worker: bool  # whether a worker lives
     waits: str  # why no worker may take the notes in
-    now: float
-    every: bool  # whether all ended jobs are printed
 
     def text(self, width: int = 100) -> str:
         """Return one line a job, and what to type where no worker is at it."""
         ended = [job for job in self.jobs if job.state not in _OPEN]
-        hidden = [] if self.every else ended[:-_RECENT]
+        hidden = ended[:-_RECENT]
         lines = []
         for job in self.jobs:
             if job not in hidden:
                 state, message = self._state(job)
-                when = ago(job.ended or job.created, self.now)
-                lines.append(f"{short(job.commit)}  {state:<10}  {when:<14}  {plain(message)}")
+                when = iso_time(job.ended or job.created)
+                lines.append(f"{short(job.commit)}  {state:<10}  {when}  {plain(message)}".rstrip())
         if self.notes:
             why = f"; waits: {plain(self.waits)}" if self.waits else ""
             lines.append(f"{count(self.notes, 'merge')} noted, not yet in the queue{why}")
         unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
         if (unfinished or (self.notes and not self.waits)) and not self.worker:
             lines.append("no worker runs: `celedger worker` goes on")
-        return "\n".join(line.rstrip() for line in lines) or "the queue is empty"
+        return "\n".join(lines) or "the queue is empty"
 
     def json(self) -> dict[str, object]:
         jobs = []
         for job in self.jobs:
             state, message = self._state(job)
-            row = {**pick(job, "id commit suite"), "state": state}
-            row |= {**pick(job, "created ended attempts"), "message": message}
-            jobs.append({**row, "worktree": job.key})
+            row = {**pick(job, "id commit suite created ended attempts"), "worktree": job.key}
+            jobs.append({**row, "state": state, "message": message})
         return {**pick(self, "notes waits worker"), "jobs": jobs}
 
     def _state(self, job: Job) -> tuple[str, str]:

@@ -21,7 +21,6 @@ from celedger.model import (
     Mark,
     Metric,
     OutcomeKind,
-    SummaryRow,
     TrialRecord,
     Verdict,
 )
@@ -29,7 +28,7 @@ from celedger.views.document import pick
 from celedger.views.format import NONE, change, measure, percent, short
 
 BESIDE = "beside"  # details of an environment that do not make it another one
-_HINDERED = frozenset({Mark.DISTURBED, Mark.THROTTLED})
+_SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
 _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent than a crash
 
 Difference = tuple[str, str | None, str | None]  # (detail, old, new): None where it is lacking
@@ -125,9 +124,6 @@ class Batch:
         total = len(self.records)
         return worst if others[worst] == total else f"{others[worst]} of {total} {worst}"
 
-    def failures(self) -> list[TrialRecord]:
-        return [r for r in self.records if r.outcome and r.outcome.kind is not OutcomeKind.OK]
-
     def metrics(self, ledger: Reader) -> list[Metric]:
         """Return those that a trial of the batch reported, as declared: judged ones first."""
         reported = {name for r in self.records for name in r.summaries}
@@ -142,7 +138,8 @@ class Batch:
         ]
         # A derived one is no repeat. It stands for its commit where nothing else does.
         ran = [r for r in ran if not r.derived] or ran
-        valid = [r for r in ran if r.outcome and not hindered(metric, r.outcome.marks)]
+        speed = metric.kind is Kind.SPEED
+        valid = [r for r in ran if r.outcome and not (speed and _SPOILT & {*r.outcome.marks})]
         values = tuple(r.summaries[metric.name] for r in valid)
         return Sample(metric, values, len(ran) - len(valid))
 
@@ -160,17 +157,6 @@ def batches(records: Iterable[TrialRecord]) -> list[Batch]:
 def latest(grouped: Sequence[Batch]) -> dict[tuple[str, str], Batch]:
     """Return the batch of each (suite, task) that ran last: a commit's one line speaks of it."""
     return {(batch.suite, batch.task): batch for batch in reversed(grouped)}
-
-
-def hindered(metric: Metric, marks: Iterable[Mark]) -> bool:
-    """Return True if the trial's marks forbid reading this metric."""
-    return metric.kind is Kind.SPEED and not _HINDERED.isdisjoint(marks)
-
-
-def comparable(row: SummaryRow, metric: Metric) -> bool:
-    """Return True if the value came of a trial that ran well, by the rule that holds today."""
-    whole = row.outcome is OutcomeKind.OK and Mark.EARLY_STOPPED not in row.marks
-    return whole and row.summary == metric.summary
 
 
 def in_order(metrics: Iterable[Metric]) -> list[Metric]:
@@ -202,32 +188,24 @@ def history_order(commits: Iterable[Commit]) -> list[Commit]:
     return sorted(by_sha.values(), key=lambda c: (ranks[c.sha], c.sha))
 
 
-def measured(ledger: Reader, sha: str) -> tuple[Commit, list[Batch]]:
-    """Return the commit of this full hash and its trials. Raises CeledgerError without any."""
+def measured(
+    ledger: Reader, sha: str, suite: str | None = None, task: str | None = None
+) -> tuple[Commit, list[Batch]]:
+    """Return the commit of this full hash and its trials, of one task or of all. Raises
+    CeledgerError without any."""
     commit = ledger.commit(sha)
-    grouped = batches(ledger.trials(commit=sha))
+    grouped = batches(ledger.trials(commit=sha, suite=suite, task=task))
     if commit is None or not grouped:
+        title = f"{suite}/{task} at " if task else ""
         raise CeledgerError(
-            f"no trial of {short(sha)} is in the ledger", f"type {run_command(ledger, sha[:12])}"
+            f"no trial of {title}{short(sha)} is in the ledger",
+            f"type {run_command(ledger, sha[:12], suite, task)}",
         )
     return commit, grouped
 
 
-def batch_at(ledger: Reader, sha: str, suite: str, task: str) -> tuple[Commit, Batch]:
-    """Return a commit and the trials of a task that ran there last. Raises CeledgerError without
-    any."""
-    commit = ledger.commit(sha)
-    grouped = batches(ledger.trials(commit=sha, suite=suite, task=task))
-    if commit is None or not grouped:
-        raise CeledgerError(
-            f"no trial of {suite}/{task} at {short(sha)} is in the ledger",
-            f"type {command('run', sha[:12], suite=suite, task=task)}",
-        )
-    return commit, grouped[0]
-
-
-def places(ledger: Reader) -> dict[str, int]:
-    """Return each recorded commit's place in history."""
+def positions(ledger: Reader) -> dict[str, int]:
+    """Return each recorded commit's position in history."""
     return {c.sha: i for i, c in enumerate(history_order(ledger.commits()))}
 
 
@@ -239,29 +217,32 @@ def measured_commits(ledger: Reader) -> list[Commit]:
     return [c for c in history_order(ledger.commits()) if c.sha in tried]
 
 
-def run_command(ledger: Reader, revision: str) -> str:
-    """Return the command that measures a revision with the suite that ran here last."""
+def run_command(
+    ledger: Reader, revision: str, suite: str | None = None, task: str | None = None
+) -> str:
+    """Return the command that measures a revision, with the suite that ran here last."""
     tasks = ledger.tasks()
-    return command("run", revision, suite=tasks[-1].suite if tasks else None)
+    last = tasks[-1].suite if tasks else None
+    return command("run", revision, suite=suite or last, task=task)
 
 
 def nothing_yet() -> CeledgerError:
     return CeledgerError("the ledger holds no trials yet", "type `celedger run`")
 
 
-def find_task(ledger: Reader, name: str, suite: str | None = None) -> tuple[str, str]:
-    """Return (suite, task) of `task` or `suite/task`. Raises UsageError for one that is not there
-    or that two suites have, CeledgerError where the ledger is empty."""
+def find_task(ledger: Reader, name: str | None, suite: str | None = None) -> tuple[str, str]:
+    """Return (suite, task) of `task` or `suite/task`, or the only one. Raises UsageError for one
+    that is not there or is ambiguous, CeledgerError where the ledger is empty."""
     tasks = sorted({(t.suite, t.name) for t in ledger.tasks()})
     if not tasks:
         raise nothing_yet()
-    matches = [(s, t) for s, t in tasks if name in (t, f"{s}/{t}") and suite in (None, s)]
+    matches = [(s, t) for s, t in tasks if name in (None, t, f"{s}/{t}") and suite in (None, s)]
+    names = [f"{s}/{t}" for s, t in matches or tasks]
     if not matches:
-        hint = _suggestion(name, [f"{s}/{t}" for s, t in tasks])
-        raise UsageError(f"the ledger has no task {name!r}", hint)
+        raise UsageError(f"the ledger has no task {name!r}", f"known: {', '.join(names)}")
     if len(matches) > 1:
-        first = "/".join(matches[0])
-        raise UsageError(f"task {name!r} is in {len(matches)} suites", f"say {first}")
+        what = "there are several tasks" if name is None else f"several suites have a task {name!r}"
+        raise UsageError(what, f"choose with --task: {', '.join(names)}")
     return matches[0]
 
 
@@ -272,17 +253,8 @@ def find_metric(ledger: Reader, recipe: str, name: str | None) -> Metric:
     for metric in metrics:
         if name in (None, metric.name):
             return metric
-    hint = _suggestion(name or "", [m.name for m in metrics])
-    raise UsageError(f"this task has no metric {name!r}", hint)
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"known: {', '.join(names[:12])}" + (", …" if len(names) > 12 else "")
+    names = ", ".join(metric.name for metric in metrics)
+    raise UsageError(f"this task has no metric {name!r}", f"known: {names}")
 
 
 def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
@@ -302,20 +274,15 @@ def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 def environment_changes(old: Environment | None, new: Environment | None) -> list[Difference]:
     """Return the details that differ and that the fingerprint holds; packages by their names, and
     where it is known which the trials imported only these."""
-    before, after = (environment.details if environment else {} for environment in (old, new))
-    beside = [details.get(BESIDE) for details in (before, after)]
+    both = [environment.details if environment else {} for environment in (old, new)]
+    beside = [details.get(BESIDE) for details in both]
     lists = [b["imported"] for b in beside if isinstance(b, Mapping) and "imported" in b]
     imported = {f"packages.{name}" for names in lists for name in names}
-
-    def counts(key: str) -> bool:
-        return not imported or not key.startswith("packages.") or key in imported
-
-    a, b = (
-        {k: v for k, v in flat(details).items() if not k.startswith(BESIDE)}
-        for details in (before, after)
-    )
+    a, b = map(flat, both)
     return [
         (key.removeprefix("packages."), a.get(key), b.get(key))
         for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key) and counts(key)
+        if a.get(key) != b.get(key)
+        and not key.startswith(BESIDE)
+        and (not imported or not key.startswith("packages.") or key in imported)
     ]

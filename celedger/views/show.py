@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Environment, TrialRecord, Verdict
+from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.document import Document, pick
@@ -32,8 +32,6 @@ _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
     Column("effect"), Column("can tell"), Column(),
 )  # fmt: skip
-# The packages that training hangs on come before what the width may cut.
-_FIRST = ("torch", "torchvision", "torchaudio", "lightning", "transformers", "numpy", "scipy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +77,7 @@ class BatchRows:
             lines.append(clip(f"  verdict: {self.failed.kind.value}{note}", width))
         rows = [row.cells() for row in self.metrics]
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
-        for record in batch.failures():
-            lines += _failure(record, width)
-        for record in batch.records:
-            if record.derived:
-                lines.append(f"  seed {record.trial.seed} {record.reused} (trial {record.derived})")
-        for record in batch.records:
-            if record.outcome and record.outcome.marks:
-                marks = ", ".join(record.outcome.marks)
-                lines.append(f"  seed {record.trial.seed} marked {marks} ({record.trial.ulid})")
-        return lines
+        return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
 
     def json(self) -> dict[str, object]:
         return {
@@ -119,7 +108,7 @@ class CommitRows(Document):
         commit, batches = samples.measured(ledger, sha)
         verdicts = ledger.verdicts(commit=sha)
         latest = samples.latest(batches)
-        noises = PooledNoise(ledger, samples.places(ledger))
+        noises = PooledNoise(ledger, samples.positions(ledger))
         rows = []
         for batch in batches:
             # What was concluded is shown once, with the trials that ran last.
@@ -171,31 +160,32 @@ def _environment_lines(fingerprint: str, environment: Environment | None, width:
     rows = []
     for key, value in environment.details.items() if environment else ():
         if isinstance(value, Mapping):
-            named = sorted(samples.flat(value).items(), key=lambda item: _rank(item[0]))
-            value = " · ".join(f"{name} {_detail(name, text)}" for name, text in named)
+            named = samples.flat(value).items()
+            value = ", ".join(f"{name} {_detail(name, text)}" for name, text in named)
         if value is not None:
             rows.append(("not compared" if key == samples.BESIDE else key, plain(str(value))))
     rows.sort(key=lambda row: row[0] == "not compared")
-    text = table((Column(), Column(shrink=True)), rows, width=width, indent=2)
+    text = table((Column(), Column(wrap=True)), rows, width=width, indent=2)
     return [f"environment {short(fingerprint)}", *text.splitlines()]
-
-
-def _rank(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def _detail(name: str, text: str) -> str:
     return measure(float(text), unit="B") if name.endswith("memory") and text.isdigit() else text
 
 
-def _failure(record: TrialRecord, width: int) -> list[str]:
-    """Say how a trial ended. The path of its log is never cut: it is there to be opened."""
-    outcome = record.outcome
-    if outcome is None:
-        return []
-    message = f": {plain(outcome.message)}" if outcome.message else ""
-    line = clip(f"  seed {record.trial.seed} {outcome.kind.value}{message}", width)
-    return [line, f"    log {outcome.log}"] if outcome.log else [line]
+def _remarks(record: TrialRecord, width: int) -> list[str]:
+    """Say what else there is to know of a trial. The path of a log is never cut: it is there to be
+    opened."""
+    outcome, seed, lines = record.outcome, f"  seed {record.trial.seed}", []
+    if outcome is not None and outcome.kind is not OutcomeKind.OK:
+        message = f": {plain(outcome.message)}" if outcome.message else ""
+        lines.append(clip(f"{seed} {outcome.kind.value}{message}", width))
+        lines += [f"    log {outcome.log}"] if outcome.log else []
+    if record.derived:
+        lines.append(f"{seed} {record.reused} (trial {record.derived})")
+    if outcome is not None and outcome.marks:
+        lines.append(f"{seed} marked {', '.join(outcome.marks)} ({record.trial.ulid})")
+    return lines
 
 
 def effect_text(verdict: Verdict, unit: str) -> str:

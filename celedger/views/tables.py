@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.views.format import cells, clip
+from celedger.views.format import clip
 
 GAP = 2  # columns between two columns
 _LEAST = 8  # a column that may shrink keeps this many
@@ -32,50 +31,36 @@ def table(
     width: int = 100,
     indent: int = 0,
 ) -> str:
-    """The rows as aligned lines, with a line of heads when any column has one. Columns without
-    a single entry are left out. Where the table is wider than `width`, columns that may shrink
-    are cut, the widest first; the last one is never padded, so lines have no trailing blanks."""
+    """Return the rows as aligned lines, under a line of heads when any column has one. Columns
+    without an entry are left out. Numbers are never cut: a long line is better than a wrong one."""
     used = [i for i, _ in enumerate(columns) if any(row[i] for row in rows)]
     if not used:
         return ""
-    heads = [columns[i].head for i in used]
+    columns = [columns[i] for i in used]
     lines = [[row[i] for i in used] for row in rows]
-    if any(heads):
-        lines.insert(0, heads)
-    widths = [max(cells(line[i]) for line in lines) for i in range(len(used))]
-    if columns[used[-1]].wrap:
-        room = max(_READABLE, width - indent - sum(widths[:-1]) - GAP * (len(used) - 1))
-        lines = [part for line in lines for part in _wrapped(line, room)]
-        widths[-1] = min(widths[-1], room)
-    excess = indent + sum(widths) + GAP * (len(used) - 1) - width
-    while excess > 0:
-        widest = max(
-            (i for i, at in enumerate(used) if columns[at].shrink and widths[i] > _LEAST),
-            key=lambda i: widths[i],
-            default=None,
-        )
-        if widest is None:
-            break  # Numbers are never cut: a long line is better than a wrong one.
-        widths[widest] -= 1
-        excess -= 1
-    return "\n".join(
-        (" " * indent + _line(line, widths, [columns[i].right for i in used])).rstrip()
-        for line in lines
-    )
+    if any(column.head for column in columns):
+        lines.insert(0, [column.head for column in columns])
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    room = width - indent - GAP * (len(used) - 1)
+    if columns[-1].wrap:
+        widths[-1] = min(widths[-1], max(_READABLE, room - sum(widths[:-1])))
+        lines = [part for line in lines for part in _wrapped(line, widths[-1])]
+    while sum(widths) > room:
+        shrinking = [i for i, c in enumerate(columns) if c.shrink and widths[i] > _LEAST]
+        if not shrinking:
+            break
+        widths[max(shrinking, key=widths.__getitem__)] -= 1
+    shown = []
+    for line in lines:
+        aligned = []
+        for text, size, column in zip(line, widths, columns, strict=True):
+            cell = clip(text, size) if column.shrink else text
+            aligned.append(cell.rjust(size) if column.right else cell.ljust(size))
+        shown.append((" " * indent + (" " * GAP).join(aligned)).rstrip())
+    return "\n".join(shown)
 
 
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
-    """Return the line, and those on which its last cell goes on. A number stays with its unit."""
-    joined = re.sub(r"(?<=\d) (?=[^\W\d]|%)", "\0", line[-1])
-    parts = textwrap.wrap(joined, room, break_long_words=False) or [""]
-    before = [list(line[:-1]), *([""] * (len(line) - 1) for _ in parts[1:])]
-    return [[*row, part.replace("\0", " ")] for row, part in zip(before, parts, strict=True)]
-
-
-def _line(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    shown = []
-    for text, room, flush in zip(line, widths, right, strict=True):
-        cut = clip(text, room)
-        blank = " " * (room - cells(cut))
-        shown.append(blank + cut if flush else cut + blank)
-    return (" " * GAP).join(shown)
+    """Return the line, and those on which its last cell goes on."""
+    first, *more = textwrap.wrap(line[-1], room, break_long_words=False) or [""]
+    return [[*line[:-1], first], *([""] * (len(line) - 1) + [part] for part in more)]

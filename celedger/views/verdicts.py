@@ -1,5 +1,6 @@
 """`celedger check`: the verdicts on one commit. What the suite declares comes first, then what is
-only telemetry, then what to run where the trials at hand cannot tell."""
+only telemetry, then what to run where the trials at hand cannot tell. `celedger baseline show`: who
+pinned and accepted what."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from shlex import quote
 
 from celedger.drift.judge import Judged, counted
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Metric, Verdict, VerdictKind
+from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
 from celedger.views.document import Document, pick
-from celedger.views.format import change, count, measure, percent, plain, short
+from celedger.views.format import change, count, iso_date, measure, percent, plain, short
 from celedger.views.samples import Sample
 from celedger.views.tables import Column, table
 
@@ -25,6 +26,10 @@ _ORDER = (
 _COLUMNS = (
     Column("task"), Column("metric"), Column("verdict"), Column("change", right=True),
     Column("", wrap=True),
+)  # fmt: skip
+_BASELINE_COLUMNS = (
+    Column("act"), Column("commit"), Column("of"), Column("date"),
+    Column("who", shrink=True), Column("why", shrink=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
 _TYPED = 100  # trials that a person may be asked to run; more need another remedy
@@ -99,27 +104,24 @@ class VerdictList(Document):
         """Say what to type where metrics of the suite are too noisy, and what else helps."""
         if not noisy:
             return []
-        wanted: dict[tuple[str, str, str], int] = {}
-        out_of_reach: dict[str, None] = {}
+        wanted: dict[str, int] = {}
+        calm: dict[str, None] = {}
         for verdict in noisy:
             answer = self.judged.answers[verdict.task, verdict.metric]
             trials = answer.trials or answer.each
             if trials is None or trials > _TYPED:
-                out_of_reach[verdict.task] = None
+                calm[f"  celedger show {quote(verdict.task)}"] = None
                 continue
             last = self.ledger.trial(verdict.baseline[-1]) if answer.trials is None else None
             for commit in (verdict.commit, *([last.trial.commit] if last else [])):
-                key = (verdict.suite, verdict.task, commit)
-                wanted[key] = max(wanted.get(key, 0), trials)
+                words = f"{quote(verdict.task)} --suite {verdict.suite} --commit {commit[:12]}"
+                wanted[words] = max(wanted.get(words, 0), trials)
         metrics = count(len(noisy), "metric")
         lines = ["", f"{metrics} of the suite too noisy to tell: undecided unless --lenient"]
         lines += ["more trials:"] if wanted else []
-        for (suite, task, sha), n in wanted.items():
-            words = f"{quote(task)} --suite {suite} --commit {sha[:12]} --seeds {n} --repeats 1"
-            lines.append(f"  celedger noise {words}")
-        if out_of_reach:
-            lines.append("calm the task, or set floors that its trials can tell:")
-        return [*lines, *(f"  celedger show {quote(task)}" for task in out_of_reach)]
+        lines += [f"  celedger noise {w} --seeds {n} --repeats 1" for w, n in wanted.items()]
+        lines += ["calm the task, or set floors that its trials can tell:"] if calm else []
+        return [*lines, *calm]
 
 
 def _levels(verdict: Verdict, metric: Metric) -> str:
@@ -152,18 +154,14 @@ def _sensitivity(verdict: Verdict, metric: Metric, answer: Judgement | None) -> 
     if verdict.kind is VerdictKind.UNDECIDED and (answer.trials or answer.each):
         return f"to tell {sample.smallest_text(answer.wanted)} takes {more}"
     if verdict.kind is VerdictKind.TOO_NOISY:
-        return f"cannot tell less than {smallest}; {_floor(metric)} takes {more}"
+        amount, floor = metric.floor.amount, f"its floor of {metric.floor}"
+        if not metric.floor.relative:
+            text = change(amount, unit=metric.unit, like=amount, signed=False)
+            floor = f"its floor of {text}"
+        if not amount:
+            floor = f"{percent(WITHOUT_FLOOR, signed=False)} (it has no floor)"
+        return f"cannot tell less than {smallest}; {floor} takes {more}"
     return ""
-
-
-def _floor(metric: Metric) -> str:
-    floor = metric.floor
-    if not floor.amount:
-        return f"{percent(WITHOUT_FLOOR, signed=False)} (it has no floor)"
-    if floor.relative:
-        return f"its floor of {percent(floor.amount, signed=False)}"
-    unit = "pp" if metric.unit == "%" else metric.unit
-    return f"its floor of {measure(floor.amount, unit=unit)}"
 
 
 def _evidence(ledger: Reader, verdict: Verdict) -> list[str]:
@@ -192,3 +190,27 @@ def _values(ledger: Reader, ulids: Sequence[str], metric: str) -> str:
         numbers = " ".join(f"{value:.6g}" for value in values)
         parts.append(f"{short(sha)} {numbers} (seeds {' '.join(map(str, seeds))})")
     return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineList(Document):
+    """Pins and accepted changes, the oldest first."""
+
+    records: Sequence[BaselineRecord]
+
+    def text(self, width: int = 100) -> str:
+        if not self.records:
+            return "no baseline is pinned, no change accepted: commits are held to their ancestors"
+        rows = [
+            (
+                r.act.value, short(r.commit),
+                "/".join(filter(None, (r.suite, r.task, r.metric.lstrip("*")))),
+                iso_date(r.at), plain(r.who), plain(r.why),
+            )
+            for r in self.records
+        ]  # fmt: skip
+        return table(_BASELINE_COLUMNS, rows, width=width)
+
+    def json(self) -> dict[str, object]:
+        names = "act commit suite task metric who why at"
+        return {"baselines": [{"id": r.ulid, **pick(r, names)} for r in self.records]}

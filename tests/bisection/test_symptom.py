@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celedger.bisection.symptom import signature
+from celedger.bisection.symptom import at_one_place, signature
 from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
 
 
@@ -48,3 +48,13 @@ def test_a_commit_that_fails_in_another_way_is_another_crash(
 def test_what_ran_or_was_killed_from_outside_has_no_signature() -> None:
     assert signature(crash("", OutcomeKind.OK, 0)) == ""
     assert signature(crash("killed by SIGKILL", OutcomeKind.KILLED, -9)) == ""
+
+
+def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
+    always = crash("exit status 1: ValueError: x (in forward of model.py, step 7 of epoch 0)")
+    later = crash("exit status 1: ValueError: x (in forward of model.py, step 9 of epoch 0)")
+    unknown = crash("exit status 1: ValueError: x")
+    assert at_one_place([always] * 3)
+    assert not at_one_place([always] * 2)
+    assert not at_one_place([always, always, later])
+    assert not at_one_place([unknown] * 3)

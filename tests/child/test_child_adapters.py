@@ -15,7 +15,7 @@ import pytest
 from celedger.ledger import Ledger, ulid
 from celedger.model import Commit, Environment, Task, Trial, Why
 from celedger.trial.journal import Journal
-from celedger.trial.sources import Source
+from celedger.trial.sources import EventFiles, Source
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -99,7 +99,6 @@ def test_event_files_hold_what_log_reports(
     from torch.utils.tensorboard import SummaryWriter
 
     from celedger.child import log
-    from celedger.trial.eventfiles import EventFiles
 
     journal = tmp_path / "by_log.jsonl"
     fd = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -124,4 +123,4 @@ def test_event_files_hold_what_log_reports(
     found = rows(ledger, journal)
     assert len(found["val/loss"]) == 3
     (tmp_path / "none.jsonl").touch()
-    assert rows(ledger, tmp_path / "none.jsonl", EventFiles(tmp_path / "runs")) == found
+    assert rows(ledger, tmp_path / "none.jsonl", EventFiles(tmp_path / "runs", tmp_path)) == found

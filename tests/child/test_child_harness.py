@@ -279,3 +279,19 @@ def test_peak_memory_is_this_processs_own() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     assert len(held) == 600 << 20
     assert 20 << 20 < int(said) < 600 << 20
+
+
+def test_an_exception_in_a_step_says_in_which(journal: Path) -> None:
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        steps.append(0)
+        if len(steps) == 6:
+            raise ValueError("shapes")
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    steps: list[int] = []
+    options = line(loss=loss)
+    with pytest.raises(ValueError, match="shapes") as raised:
+        harness.train(**options)
+    batches = len(list(options["data"]()))  # type: ignore[operator]
+    place = f"in step {5 % batches} of epoch {5 // batches}"
+    assert raised.value.__notes__ == [place]

@@ -74,7 +74,7 @@ def home(tmp_path: Path) -> Path:
     home = child_copy(tmp_path / "child")
     (home / "celedger" / "child" / "probes" / "recorder.py").write_text(RECORDER)
     (tmp_path / "site").mkdir()
-    source = home / "celedger" / "child" / "sitecustomize.py"
+    source = home / "sitecustomize.py"
     (tmp_path / "site" / "sitecustomize.py").write_text(source.read_text())
     (tmp_path / "out").mkdir()
     return home

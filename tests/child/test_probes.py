@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.utils.data import DataLoader
 
-from celedger.child.probes import memory, preflight, profile, speed
-from celedger.child.probes.operators import _Row
+from celedger.child.probes import memory, profile
+from celedger.child.probes.losses import LossCall, leading, loss_call
+from celedger.child.probes.operators import _figures
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
-from celedger.child.probes.seen import LossCall, Losses
-from celedger.child.torch import Training, shuffled
+from celedger.child.torch import shuffled
 from celedger.child.torch_steps import StepSeries
-from celedger.diagnose import preflight as parent
 from celedger.diagnose import profile as profiling
 from celedger.errors import CannotJudge
 from celedger.model import OutcomeKind
@@ -45,16 +43,58 @@ WEIGHT = torch.tensor([1.0, 2.0, 0.5])
 def test_a_loss_is_seen_alike_whatever_its_reduction(
     function: Any, target: torch.Tensor, more: dict[str, Any], guess: float
 ) -> None:
-    found: list[LossCall] = []
-    for reduction in ("mean", "sum", "none"):
-        with Losses() as losses:
-            function(Z, target, reduction=reduction, **more)
-        found += losses.calls
-    assert [loss.value for loss in found] == pytest.approx([found[0].value] * 3)
-    assert [loss.guess for loss in found] == pytest.approx([guess] * 3)
-    assert len({loss.floor for loss in found}) == 1
+    calls = [made(function, Z, target, reduction=kind, **more) for kind in ("mean", "sum", "none")]
+    values = [float(call.mean(call.output)) for call in calls]
+    assert values == pytest.approx([values[0]] * 3)
+    assert [call.guess() for call in calls] == pytest.approx([guess] * 3)
+    assert len({call.floor() for call in calls}) == 1
     if not target.is_floating_point():
-        assert more.get("ignore_index", -100) not in found[0].target
+        assert more.get("ignore_index", -100) not in calls[0].target
+
+
+def made(function: Any, output: torch.Tensor, target: torch.Tensor, **more: Any) -> LossCall:
+    output = output.clone().requires_grad_()
+    call = loss_call(function, (output, target), more, function(output, target, **more))
+    assert call is not None
+    return call
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "target", "misfit"),
+    [
+        (F.cross_entropy, Z, LABELS, ""),
+        (F.cross_entropy, Z.softmax(1), LABELS, "softmax comes twice"),
+        (F.nll_loss, Z, LABELS, "log_softmax is missing"),
+        (F.nll_loss, Z.log_softmax(1), LABELS, ""),
+        (F.binary_cross_entropy_with_logits, Z.sigmoid(), Z.sigmoid(), "sigmoid comes twice"),
+        (F.mse_loss, Z, Z, ""),
+        (F.mse_loss, Z[:, :1], Z[:, 0], "broadcasts (8, 1) with (8,)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_what_a_loss_does_not_take_is_told(
+    function: Any, output: torch.Tensor, target: torch.Tensor, misfit: str
+) -> None:
+    said = made(function, output, target).misfit()
+    assert misfit in said if misfit else not said
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_loss_that_a_library_computes_inside_is_not_judged(by_hand: bool) -> None:
+    """A model that reports how far its codes are from a target, as vector quantisers do."""
+    inside = made(F.mse_loss, Z, torch.full((8, 3), 1e-3))
+    call = made(F.cross_entropy, Z, LABELS)
+    loss = Z.clone().requires_grad_().sum()
+    if not by_hand:
+        loss = loss + function_of(call)
+    assert leading([inside, call], [loss]) is (None if by_hand else call)
+
+
+def function_of(call: LossCall) -> torch.Tensor:
+    """A value whose graph leads through the call's own node."""
+    value: torch.Tensor = call.function(call.output, call.arguments["target"])
+    call.node = value.grad_fn
+    return value * 0.5
 
 
 def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
@@ -184,9 +224,7 @@ def test_an_operators_use_of_the_gpu_is_read_by_its_older_name_too(kind: str) ->
         self_cpu_time_total=0.0, self_cpu_memory_usage=1, kernels=[],
         **{f"self_{kind}_time_total": 3e6, f"self_{kind}_memory_usage": 4},
     )  # fmt: skip
-    row = _Row(1)
-    row.add(0, event)
-    assert (row.device, row.memory) == (3.0, 5.0)
+    assert _figures(event) == {"calls": 1, "device": 3.0, "memory": 5.0, "kernels": 0}
 
 
 def test_an_order_is_drawn_on_the_cpu_whatever_the_default_device() -> None:
@@ -202,70 +240,3 @@ def test_a_loss_is_kept_as_it_was_in_its_step() -> None:
     series.add(loss, torch.zeros(()), optimiser)
     loss.add_(5.0)
     assert series.values([0.1])["loss"] == [1.0]
-
-
-def test_what_was_found_before_a_check_that_hangs_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preflight.write([("loss at the start", "pass", 1.0, "as expected")], tmp_path)
-    ended = Diagnostic(tmp_path, tmp_path / "log.txt", OutcomeKind.TIMEOUT, "took 60 s")
-    monkeypatch.setattr(parent, "diagnose", lambda *_, **__: ended)
-    nothing: Any = None
-    checks, finished = parent.preflight(nothing, nothing, nothing, 0, tmp_path)
-    assert not finished
-    assert [check["said"] for check in checks[:2]] == ["as expected", "not finished: took 60 s"]
-    assert [check["check"] for check in checks[1:]] == list(preflight.CHECKS)
-    assert {check["status"] for check in checks[1:]} == {"n/a"}
-
-
-@pytest.mark.parametrize(
-    ("own", "status"), [(True, "n/a"), (False, "pass")], ids=["by-hand", "cross-entropy"]
-)
-def test_a_loss_that_a_library_computes_inside_is_not_judged(own: bool, status: str) -> None:
-    """A model that reports how far its codes are from a target, as vector quantisers do."""
-    model = torch.nn.Linear(3, 3)
-    x, y = torch.ones(6, 3), torch.arange(6) % 3
-
-    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        F.mse_loss(model(batch).detach(), torch.full((6, 3), 1e-3))  # FAIL, before
-        logits = model(batch)
-        if own:
-            return -logits.log_softmax(1).gather(1, y[:, None]).mean()
-        return F.cross_entropy(logits, y) + 1e-3 * model.weight.square().sum()
-
-    training = Training(
-        model=lambda: model, optimiser=lambda m: torch.optim.SGD(m.parameters(), lr=0.1),
-        data=lambda: [x], loss=loss, evaluate=lambda m: {}, epochs=1,
-    )  # fmt: skip
-    found = preflight.start(preflight.PreflightBench(training), preflight.Seen())
-    assert found[0] == status
-
-
-class Local(torch.utils.data.Dataset[torch.Tensor]):
-    """Rows that no worker can read."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, at: int) -> torch.Tensor:
-        if torch.utils.data.get_worker_info() is not None:
-            raise OSError("no such connection")
-        return torch.ones(2) * at
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("cut", [{"batch_size": 3}, {"batch_sampler": [[0, 1, 2], [3], [4]]}])
-def test_workers_that_fail_leave_the_others_figures(
-    cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speed, "WORKERS", (0, 1))
-    model = torch.nn.Linear(2, 1)
-    training = Training(
-        model=lambda: model, optimiser=lambda m: torch.optim.SGD(m.parameters(), lr=0.01),
-        data=lambda: DataLoader(Local(), **cut),
-        loss=lambda m, batch: m(batch).mean(), evaluate=lambda m: {}, epochs=1,
-    )  # fmt: skip
-    status, rates, said = speed.loader(preflight.PreflightBench(training), None)
-    assert status in ("pass", "warn")
-    assert list(rates) == [0]
-    assert "1 workers fail (OSError)" in said

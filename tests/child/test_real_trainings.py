@@ -75,7 +75,8 @@ SCRIPTS = {
     ("name", "kind"),
     matrix_after(1, [
         ("strict", "trace"), ("compiled", "profile"), ("lightning", "trace"),
-        ("accumulated", "profile"),
+        ("accumulated", "profile"), ("strict", "preflight"),
+        ("lightning", "preflight"),
     ]),
 )  # fmt: skip
 def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: Path) -> None:
@@ -84,11 +85,11 @@ def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: P
     home = child_copy(tmp_path / "child")
     (tmp_path / "site").mkdir()
     (tmp_path / "out").mkdir()
-    source = home / "celedger" / "child" / "sitecustomize.py"
+    source = home / "sitecustomize.py"
     (tmp_path / "site" / "sitecustomize.py").write_text(source.read_text())
     (tmp_path / "fit.py").write_text(SCRIPTS[name])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(home)])}
-    probe = {"CELEDGER_PROBE": json.dumps({"kind": kind, "full": [0, 1]}),
+    probe = {"CELEDGER_PROBE": json.dumps({"kind": kind, "full": [0, 1], "steps": 200}),
              "CELEDGER_PROBE_OUT": str(tmp_path / "out")}  # fmt: skip
     bare, seen = (
         subprocess.run(

@@ -60,7 +60,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder = tmp_path_factory.mktemp("traced")
     home = child_copy(folder / "child")
     (folder / "site").mkdir()
-    site = (home / "celedger" / "child" / "sitecustomize.py").read_text()
+    site = (home / "sitecustomize.py").read_text()
     (folder / "site" / "sitecustomize.py").write_text(site)
     (folder / "fit.py").write_text(SCRIPT)
     (folder / "out").mkdir()

@@ -89,11 +89,11 @@ for factor in (1.0, 1e36, 1.0):
 """
 
 
-def look(folder: Path, kind: str) -> Path:
+def look(folder: Path, kind: str, script: str = SCRIPT) -> Path:
     out = folder / "out"
     out.mkdir()
-    (folder / "fit.py").write_text(SCRIPT)
-    probe = {"kind": kind, "full": list(range(9))}
+    (folder / "fit.py").write_text(script)
+    probe = {"kind": kind, "full": list(range(9)), "steps": 200}
     env = {
         **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
         "CELEDGER_PROBE": json.dumps(probe), "CELEDGER_PROBE_OUT": str(out),
@@ -128,6 +128,13 @@ def test_watchpoints_read_unusual_trainings(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
+def test_preflight_reads_unusual_trainings(tmp_path: Path) -> None:
+    (event,) = map(json.loads, (look(tmp_path, "preflight") / "events.jsonl").open())
+    assert event["steps"] == 8
+    assert "fail" not in {check["status"] for check in event["checks"]}, event["checks"]
+
+
+@pytest.mark.matrix
 def test_a_trace_reads_unusual_trainings(tmp_path: Path) -> None:
     folder = look(tmp_path, "trace")
     assert read(folder).steps == 8
@@ -137,3 +144,29 @@ def test_a_trace_reads_unusual_trainings(tmp_path: Path) -> None:
     pulses = [event for event in events if event["k"] == "pulse"]
     assert [pulse["skipped"] for pulse in pulses] == [False] * 6 + [True, False]
     assert {event["t"] for event in events if event["k"] == "pgrad"} == set(range(8))
+
+
+FUNCTIONAL = """\
+import json, os
+import torch
+from celedger.child.probes import observe, trace
+
+observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
+weight = torch.ones(3, requires_grad=True)
+optimiser = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):  # no module is ever called
+    loss = sum((weight * 2).split([1, 2])[1]).square()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+"""
+
+
+@pytest.mark.matrix
+def test_the_first_step_of_functional_code_has_its_calls(tmp_path: Path) -> None:
+    trace = read(look(tmp_path, "trace", FUNCTIONAL))
+    calls = {step: [e.call for e in trace.of("call") if e.step == step] for step in (0, 1)}
+    assert "mul(_, 2)" in calls[0]
+    assert calls[0] == [call for call in calls[1] if call != "grad()"]
+    (first,) = [e for e in trace.of("call") if e.step == 0 and e.name == "mul"]
+    assert first.tensors[0].values.tolist() == [2.0, 2.0, 2.0]

@@ -22,7 +22,7 @@ NOISY = """\
 import random, sys
 from celedger.child import log
 from model import LEVEL, NUMBER
-noise = random.Random(1000 * NUMBER + int(sys.argv[2])).gauss(0, 0.01)
+noise = random.Random(2000 * NUMBER + int(sys.argv[2])).gauss(0, 0.01)
 log(epoch=0, val_loss=LEVEL + noise)
 """
 SUITE = """\
@@ -94,7 +94,7 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert "…" not in narrow.out
     said = " ".join(narrow.out.split())
     assert re.search(
-        r"cannot tell less than 0\.\d+ nats \([\d.]+ %\); its floor of 0\.80 % takes about "
+        r"cannot tell less than 0\.\d+ nats \([\d.]+ %\); its floor of 0\.8% takes about "
         r"\d+ trials of this commit and as many of its baseline",
         said,
     ), narrow.out

@@ -150,8 +150,8 @@ def test_what_was_typed_cannot_be_meant(
     ("old", "new", "status", "says"),
     [
         ("floor =", "flor =", 129, "did you mean 'floor'?"),
-        ("seeds = [0, 1]", 'seeds = "x"', 129, "seeds is a string"),
-        ("{seed}", "{sed}", 129, "did you mean {seed}?"),
+        ("seeds = [0, 1]", 'seeds = "x"', 129, "seeds is 'x', not an integer"),
+        ("{seed}", "{sed}", 129, "did you mean '{seed}'?"),
         ("fit.py", "fot.py", 129, "did you mean 'fit.py'?"),
         ("[suite]", "[suite", 129, "is not TOML"),
         ("[[task]]", "[[task]]\nname = 'fit'\ncommand = 'true'\n[[task]]", 129, "is there twice"),
@@ -331,7 +331,7 @@ def test_a_read_only_disk_ends_no_command_in_an_internal_error(
         assert (seen.status, "checkouts, " in seen.out) == (0, True), seen.err
         pruned = tell(root, "doctor", "--prune")
         assert pruned.status == 0, pruned.err
-        assert "checkouts: read-only" in pruned.out
+        assert "removed" not in pruned.out
         assert tell(root, "drift").status == 0
         assert_one_line(tell(root, "plot", "drift"), 128, "Read-only")
         picture = tmp_path / "drift.png"
@@ -417,7 +417,7 @@ def test_a_detached_head_a_linked_worktree_and_a_bare_repository(
     ("line", "status", "says"),
     [
         ("log | head -n 0", 141, ""),
-        ("log >&-", 141, ""),
+        ("log >&-", 0, ""),
         ("log >/dev/full", 128, "cannot be written to stdout: No space left on device"),
         ("--help >/dev/full", 128, "cannot be written to stdout: No space left on device"),
         ("log <&- 2>&- >/dev/null", 0, ""),

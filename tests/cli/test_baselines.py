@@ -83,16 +83,6 @@ def test_a_baseline_needs_a_reason_and_a_metric_that_exists(project: Project) ->
     assert "val_loss" in wrong.err
 
 
-def test_a_verdict_can_be_asked_why(project: Project) -> None:
-    shas = project.history([1.0, 1.5])
-    project.run("check", shas[0])
-    done = project.run("check", shas[1], "--explain")
-    assert done.status == 1
-    assert "baseline" in done.out
-    assert "seeds 0 1" in done.out
-    assert "rule" in done.out
-
-
 def test_speed_is_believed_once_it_was_measured_in_turns(tmp_path) -> None:
     """A machine drifts more than code does: what `run` alone sees is a suspicion."""
     suite = SUITE.replace(

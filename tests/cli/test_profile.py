@@ -142,9 +142,9 @@ def test_an_added_operator_is_named_between_two_commits(trained: Project) -> Non
     matrix_after(1, [
         (("HEAD", "nothing"), 129, "no task 'nothing'"),
         (("nowhere", "fit"), 129, "unknown revision"),
-        (("HEAD", "fit", "--timeline", "trace.txt"), 129, "name it FILE.json"),
-        (("HEAD~1..HEAD", "fit", "--timeline", "t.json"), 129, "one commit"),
-        (("HEAD", "fit", "--memory", "--timeline", "t.json"), 129, "not of memory"),
+        (("HEAD", "fit", "--timeline", "trace.txt"), 129, "name it FILE.json.gz"),
+        (("HEAD~1..HEAD", "fit", "--timeline", "t.json.gz"), 129, "one commit"),
+        (("HEAD", "fit", "--memory", "--timeline", "t.json.gz"), 129, "not of memory"),
         (("HEAD", "fit", "-o", "steps.pdf"), 129, "PNG or SVG"),
         (("HEAD~1...HEAD", "fit"), 129, "three dots"),
         (("HEAD", "fit"), 125, "trains nothing that a probe can see"),

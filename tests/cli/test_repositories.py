@@ -176,6 +176,16 @@ log(epoch=0, val_loss=2.0 if seen else 1.0)
     assert "2.0" not in shown.out.partition("val_loss")[2].partition("\n")[0]
 
 
+def test_with_all_what_the_named_commit_leaves_is_searched_too(quick: ScriptedProject) -> None:
+    shas = quick.history([1.0] * 5 + [1.8] * 5 + [2.6] * 5)
+    done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--all", "--json")
+    assert done.status == 0, done.out + done.err
+    answer = json.loads(done.out)
+    reports = [answer["bisect"], *answer["further"]]
+    named = {report["culprits"][0] for report in reports if report["status"] == "found"}
+    assert named == {shas[5], shas[10]}
+
+
 def test_several_changes_in_a_range_the_largest_is_named_and_the_others_are_listed(
     quick: ScriptedProject,
 ) -> None:
@@ -184,6 +194,9 @@ def test_several_changes_in_a_range_the_largest_is_named_and_the_others_are_list
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss")
     assert done.status == 0, done.out + done.err
     assert f"first bad commit of fit val_loss: {shas[10]}" in done.out
-    also = next(line for line in done.out.splitlines() if line.startswith("  also"))
-    assert shas[4][:7] in also
-    assert shas[5][:7] in also
+    beside = next(
+        line.split() for line in done.out.splitlines() if line.startswith(("  also", "  perhaps"))
+    )
+    after, by = next(word for word in beside if ".." in word).split("..")
+    numbers = [next(i for i, sha in enumerate(shas) if sha.startswith(s)) for s in (after, by)]
+    assert numbers[0] < 5 <= numbers[1] < 10

@@ -25,5 +25,5 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
     modules = imported("log", "--help")
     assert "celedger.cli.reading" in modules
     assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
-    heavy = {"numpy", "matplotlib", "torch", "rich", "sqlite_utils", "psutil"}
+    heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy

@@ -1,4 +1,4 @@
-"""`celedger watch` and `celedger preflight` through the real program."""
+"""`celedger watch` through the real program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from conftest import UNCOMPILED, Project, make_project, matrix_after
 
 HERE = Path(__file__).parent
-DRIVEN = (HERE.parent / "diagnose" / "checked.py").read_text().partition("class DropoutOn")[0]
 SUITE = """\
 [suite]
 name = "tiny"
@@ -27,9 +26,6 @@ command = "{python} {suite}/broken.py {seed}"
 [[task]]
 name = "functional"
 command = "{python} {suite}/functional.py {seed}"
-[[task]]
-name = "driven"
-command = "{python} {suite}/driven.py --seed {seed}"
 [[task]]
 name = "bare"
 command = "{python} {suite}/bare.py {seed}"
@@ -75,7 +71,6 @@ SCRIPTS = {
     "bare.py": UNCOMPILED + BARE,
     "half.py": UNCOMPILED + (HERE / "half.py").read_text().replace("range(24)", "range(8)"),
     "broken.py": BROKEN,
-    "driven.py": DRIVEN + "from celedger.child.torch import train\ntrain(**vars(training()))\n",
     "plain.py": "print('no torch here')\n",
 }
 
@@ -122,24 +117,11 @@ def test_an_overflow_in_functional_code_is_followed_to_its_operator(project: Pro
     assert "overflow  step 7, outside the modules, log, forward" in done.out
 
 
-@pytest.mark.matrix
-def test_preflight_checks_what_the_harness_runs_and_says_what_it_cannot(project: Project) -> None:
-    refused = project.run("preflight", "broken")
-    assert (refused.status, refused.out) == (125, "")
-    assert "`celedger watch broken " in refused.err
-    before = dump(project)
-    done = project.run("preflight", "driven")
-    assert done.status == 0, done.out + done.err
-    assert "pass  gradients cleared" in done.out and "fail" not in done.out
-    assert dump(project) == before
-
-
 @pytest.mark.parametrize(
     ("verb", "task", "reason"),
     matrix_after(1, [
         ("watch", "plain", "no process of it took an optimiser's step"),
         ("watch", "bare", "no process of it took an optimiser's step"),
-        ("preflight", "plain", "celedger.child.torch.train"),
     ]),
 )  # fmt: skip
 def test_what_cannot_be_judged_says_why_and_keeps_its_log(

@@ -24,7 +24,7 @@ from celedger.demo.history import (
     suite,
     words,
 )
-from celedger.errors import RepositoryError, UsageError
+from celedger.errors import UsageError
 from celedger.repo import Repository
 from celedger.suite import command_lines, load
 
@@ -121,7 +121,7 @@ def test_the_repository_is_made_once_and_found_again(tmp_path):
     assert {subjects[repository.commit(sha).subject]: sha for sha in made.values()} == made
     assert not repository.is_dirty()
     assert materialise(tmp_path / "demo", 5) == made
-    with pytest.raises(RepositoryError, match="not the demo of seed 6"):
+    with pytest.raises(UsageError, match="not the demo of seed 6"):
         materialise(tmp_path / "demo", 6)
 
 

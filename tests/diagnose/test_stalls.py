@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.diagnose.stalls import CodeLine, StackSamples, Stalls, TimedSteps, find, period
+from celedger.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, find, period
 
 USUAL, OWN = CodeLine("loop.py", "fit", 3), CodeLine("loop.py", "save", 9)
 
@@ -21,7 +21,7 @@ def steps(
     seed: int = 0,
     collected: bool = False,
     machine: dict[int, float] | None = None,
-) -> Stalls:
+) -> Document:
     """Stalls of made-up steps of 10 ms, of which some last longer, spent at OWN or (0) as usual."""
     rng = np.random.default_rng(seed)
     own = 0.010 * np.exp(rng.normal(0.0, noise, n))
@@ -42,58 +42,45 @@ def steps(
 
 
 def test_a_regular_stall_is_named_with_its_period_line_and_share() -> None:
-    (stall,) = steps(dict.fromkeys(range(20, 200, 50), 0.1)).caused
-    assert (stall.every, stall.line, stall.phase, len(stall.steps)) == (50, OWN, "forward", 4)
-    assert stall.confidence > 0.999
-    assert stall.share == pytest.approx(0.4 / 2.4, rel=0.02)
+    (stall,) = steps(dict.fromkeys(range(20, 200, 50), 0.1))["found"]
+    assert (stall["every"], stall["place"], stall["phase"]) == (50, str(OWN), "forward")
+    assert len(stall["steps"]) == 4
+    assert stall["share"] == pytest.approx(0.4 / 2.4, rel=0.02)
 
 
 def test_an_irregular_stall_is_named_by_its_line_alone() -> None:
-    (stall,) = steps(dict.fromkeys((21, 48, 101, 163, 170), 0.1)).caused
-    assert (stall.every, stall.line) == (None, OWN)
+    (stall,) = steps(dict.fromkeys((21, 48, 101, 163, 170), 0.1))["found"]
+    assert (stall["every"], stall["place"]) == (None, str(OWN))
 
 
 def test_the_garbage_collector_is_named() -> None:
-    (stall,) = steps(dict.fromkeys((21, 48, 101), 0.1), collected=True).caused
-    assert (stall.collector, stall.line) == (True, OWN)
+    (stall,) = steps(dict.fromkeys((21, 48, 101), 0.1), collected=True)["found"]
+    assert (stall["collector"], stall["place"]) == (True, str(OWN))
 
 
 def test_slow_steps_that_do_what_all_steps_do_are_not_concluded_from() -> None:
     found = steps(dict.fromkeys((21, 48, 101, 163), 0.1), place=0)
-    assert (found.caused, found.unexplained) == ((), (21, 48, 101, 163))
+    assert (found["found"], found["unexplained"]) == ([], [21, 48, 101, 163])
 
 
 def test_a_step_without_a_core_is_the_machines() -> None:
     found = steps({}, machine={40: 0.2, 90: 0.1})
-    assert (found.caused, found.machine) == ((), (40, 90))
+    assert (found["found"], found["machine"]) == ([], [40, 90])
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0.0, 0.2))
 def test_noise_alone_is_no_stall(seed: int, noise: float) -> None:
-    assert steps({}, seed=seed, noise=noise).caused == ()
-
-
-@settings(max_examples=30)
-@given(st.sets(st.integers(0, 299), min_size=3, max_size=12))
-def test_a_period_needs_more_than_chance(chosen: set[int]) -> None:
-    """Few random sets are called regular: those that are, are on a lattice."""
-    every, confidence = period(sorted(chosen), range(300))
-    if every is not None:
-        phases = [at % every for at in chosen]
-        most = max(phases.count(phase) for phase in phases)
-        assert most >= 0.5 * len(chosen)
-        assert confidence >= 0.999
+    assert steps({}, seed=seed, noise=noise)["found"] == []
 
 
 @pytest.mark.parametrize("every", [5, 17, 50])
 def test_a_period_is_found_with_a_stranger_among_the_stalls(every: int) -> None:
     stalls = sorted({*range(every - 1, 300, every), 7})
-    assert period(stalls, range(300))[0] == every
+    assert period(stalls) == every
 
 
-@pytest.mark.matrix
 def test_random_stalls_have_no_period() -> None:
     rng = np.random.default_rng(1)
-    called = [period(sorted(rng.choice(300, 6, replace=False)), range(300))[0] for _ in range(300)]
+    called = [period(sorted(rng.choice(300, 6, replace=False))) for _ in range(300)]
     assert sum(found is not None for found in called) <= 2

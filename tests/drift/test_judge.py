@@ -13,6 +13,9 @@ from celedger.drift import judge as drift
 from celedger.errors import Status
 from celedger.ledger import Ledger
 from celedger.model import (
+    ENVIRONMENTS,
+    BaselineAct,
+    BaselineRecord,
     Command,
     Commit,
     Direction,
@@ -80,6 +83,36 @@ def test_the_noise_is_that_of_neighbours_in_history_not_in_time(ledger: Ledger) 
     judged = drift.judge(Line(made), ledger, made[1], [TASK], {"mlp": HERE})  # type: ignore[arg-type]
     assert [v.kind for v in judged.verdicts] == [VerdictKind.REGRESSED]
     assert judged.answers["mlp", "val_loss"].smallest < 0.1
+
+
+def test_environments_that_do_not_matter_are_compared(ledger: Ledger) -> None:
+    """A person measured a commit in both, and accepted that they tell no difference."""
+    made, upgraded = line(ledger, 8), Environment("f" * 64, {})
+    ledger.record_environment(upgraded)
+    draw = random.Random(5)
+    measured = [(i, HERE) for i in range(7)] + [(6, upgraded), (7, upgraded)]
+    for number, (i, environment) in enumerate(measured):
+        for seed in range(3):
+            ulid = f"01K{number:010d}{seed:013d}"
+            ledger.start_trial(
+                Trial(ulid, made[i].sha, TASK.recipe, environment.fingerprint, seed, Why.RUN,
+                      number, "")
+            )  # fmt: skip
+            loss = draw.gauss(1.0 + 0.5 * (i == 7), 0.01)
+            ledger.finish_trial(ulid, Outcome(OutcomeKind.OK, number), {"val_loss": loss})
+
+    def samples() -> set[str]:
+        judged = drift.judge(Line(made), ledger, made[7], [TASK], {"mlp": upgraded})  # type: ignore[arg-type]
+        (verdict,) = judged.verdicts
+        return {record.trial.commit for ulid in verdict.baseline if (record := ledger.trial(ulid))}
+
+    assert samples() == {made[6].sha}
+    ledger.record_baseline(
+        BaselineRecord(
+            "01P", BaselineAct.ACCEPT, made[6].sha, "core", "", ENVIRONMENTS, "A", "torch", 1.0
+        )
+    )
+    assert samples() == {commit.sha for commit in made[:7]}
 
 
 def status(*verdicts: Verdict, lenient: bool = False, gate: bool = True) -> Status:

@@ -1,4 +1,4 @@
-"""Values by commit, and their cache, against the rows of the ledger."""
+"""Values by commit against the rows of the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from celedger.drift.history import courses
 from celedger.drift.segment_cache import segment_cache
 from celedger.drift.values import PooledNoise, TaskValues
 from celedger.ledger import Ledger
-from celedger.ledger.columns import Floats, TaskColumns
 from celedger.model import (
     Command,
     Commit,
@@ -107,7 +106,6 @@ def expected(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, li
 def actual(ledger: Ledger, line: list[Commit], metric: Metric) -> dict[str, list[object]]:
     values = TaskValues(ledger, TASK.recipe, {c.sha: i for i, c in enumerate(line)})
     found = values.by_environment(metric)
-    values.keep()
     return {
         environment: [
             (sha, repr(group.tolist()))
@@ -124,64 +122,16 @@ def test_the_values_are_those_of_the_rows(ledger: Ledger, metric: Metric) -> Non
     assert actual(ledger, line, metric) == expected(ledger, line, metric)
 
 
-def test_a_cache_holds_for_the_trials_that_it_was_made_of(ledger: Ledger, tmp_path: Path) -> None:
-    """A trial that began before others and ended after them belongs between what was cached."""
-    line = commits(ledger, 60)
-    late = start(ledger, 0, line[30], 5, NEW)
-    fill(ledger, line[:50], 1)
-    (cached,) = [actual(ledger, line, LOSS)]
-    files = list((tmp_path / ".celedger" / "columns").iterdir())
-    assert len(files) == 1
-    assert actual(ledger, line, LOSS) == cached == expected(ledger, line, LOSS)
-    fill(ledger, line[50:52], 1000)
-    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS), "more trials than cached"
-    end(ledger, late, 7.0)
-    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS)
-    files[0].write_bytes(files[0].read_bytes()[:-9] + b"123456789")
-    assert actual(ledger, line, LOSS) == expected(ledger, line, LOSS), "a damaged file"
-
-
-def test_the_cache_of_another_ledger_is_not_taken(ledger: Ledger, tmp_path: Path) -> None:
-    """The same trials, whose commits were recorded in another order: a ledger that was rebuilt."""
-    line = commits(ledger, 8)
-    for number, commit in enumerate(line):
-        end(ledger, start(ledger, number, commit, 0, NEW), float(number))
-    actual(ledger, line, LOSS)
-    other = tmp_path / "other"
-    other.mkdir()
-    with Ledger.open(other / "ledger.db", create=True) as rebuilt:
-        rebuilt.record_commits(line[::-1])
-        for environment in (NEW, OLD):
-            rebuilt.record_environment(environment)
-        rebuilt.record_task(TASK)
-        for number, commit in enumerate(line):
-            end(rebuilt, start(rebuilt, number, commit, 0, NEW), float(number))
-        (tmp_path / ".celedger" / "columns").rename(other / "columns")
-        (other / ".celedger").mkdir(exist_ok=True)
-        (other / "columns").rename(other / ".celedger" / "columns")
-        assert actual(rebuilt, line, LOSS) == expected(rebuilt, line, LOSS)
-
-
-def test_a_second_answer_reads_no_value_again(
+def test_a_second_answer_segments_nothing_again(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = commits(ledger, 130)
     fill(ledger, line)
     with segment_cache(tmp_path / "drift") as cache:
         first = courses(ledger, line, cache=cache)
-    rows: list[int] = []
-    whole = TaskColumns._read_summaries
-
-    def count(columns: TaskColumns, since: int) -> Floats:
-        summaries = whole(columns, since)
-        rows.append(summaries.shape[1])
-        return summaries
-
-    monkeypatch.setattr(TaskColumns, "_read_summaries", count)
     monkeypatch.delattr("celedger.stats.long_history._settle")
     with segment_cache(tmp_path / "drift") as cache:
         second = courses(ledger, line, cache=cache)
-    assert rows and sum(rows) == 0
     assert [(c.steps, c.sd, c.valued, c.trials) for c in second] == [
         (c.steps, c.sd, c.valued, c.trials) for c in first
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from celedger.ledger import Ledger, opening
+from celedger.ledger import Ledger, schema
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ledger.md").read_text()
 
@@ -37,5 +37,5 @@ def test_the_page_names_every_column_of_every_view(ledger: Ledger) -> None:
 
 
 def test_the_page_tells_the_history_up_to_today() -> None:
-    assert list(section("Versions")) == [str(n) for n in range(1, opening.VERSION + 1)]
-    assert f"0x{opening.APPLICATION_ID:X}" in PAGE
+    assert list(section("Versions")) == [str(n) for n in range(1, schema.version() + 1)]
+    assert f"0x{schema.APPLICATION_ID:X}" in PAGE

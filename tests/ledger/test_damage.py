@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_utils.migrations import Migrations
 
 from celedger.errors import LedgerDamaged, LedgerError
-from celedger.ledger import Ledger, checking, opening, schema, store
+from celedger.ledger import Ledger, opening, schema
+from celedger.ledger import facts as ledger_facts
 
 PAGE = 4096
 
@@ -28,7 +28,7 @@ def filled(ledger: Ledger, facts: Any) -> Ledger:
 
 def test_nothing_is_wrong_with_what_celedger_wrote(filled: Ledger) -> None:
     with Ledger.open(filled.path, readonly=True) as ledger:
-        assert ledger.examine() == ([], [])
+        assert ledger.damage() == []
 
 
 def flip(data: bytearray, chance: random.Random) -> None:
@@ -65,7 +65,7 @@ def test_a_damaged_ledger_is_refused_or_answers_as_before(
     with Ledger.open(path, readonly=True) as ledger:
         expected = facts.answers(ledger)
     refused = 0
-    for _ in range(15):
+    for _ in range(6):
         data = bytearray(good)
         damage(data, chance)
         path.write_bytes(data)
@@ -123,25 +123,13 @@ def test_replace_of_a_client_without_recursive_triggers_is_noticed(filled: Ledge
         Ledger.open(filled.path)
 
 
-def test_rows_that_no_celedger_wrote_are_listed_and_do_not_stop_a_reader(filled: Ledger) -> None:
-    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
-        person.execute("INSERT INTO metrics (name) VALUES ('mine')")
-        person.execute("INSERT INTO points VALUES (999, 0, 1, 0.5)")
-    with Ledger.open(filled.path, readonly=True) as ledger:
-        damage, strange = ledger.examine()
-    assert damage == []
-    assert [line.split()[0] for line in strange] == ["row", "points"]
-
-
 def test_the_version_in_the_header_does_not_change_by_itself(filled: Ledger) -> None:
-    before = sorted(p.name for p in filled.folder.iterdir())
     for version in (0, 1, 2):
         with closing(sqlite3.connect(filled.path)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")
         for how in ({}, {"readonly": True}):
             with pytest.raises(LedgerDamaged, match="damaged: the version in its header"):
                 Ledger.open(filled.path, **how)
-    assert sorted(p.name for p in filled.folder.iterdir()) == before
 
 
 def test_another_program_may_checkpoint_and_vacuum(filled: Ledger, facts: Any) -> None:
@@ -154,42 +142,36 @@ def test_another_program_may_checkpoint_and_vacuum(filled: Ledger, facts: Any) -
             assert facts.answers(ledger) == expected
 
 
-def stamped(path: Path) -> bool:
-    with Ledger.open(path, readonly=True) as ledger:
-        return ledger._stamp.matches()
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_facts, "damage", lambda _: pytest.fail("its rows were checked"))
 
 
-def test_the_stamp_follows_every_checkpoint(
+@pytest.mark.parametrize("network", [False, True])
+def test_rows_are_not_checked_after_celedger_wrote_last(
+    tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch, network: bool
+) -> None:
+    monkeypatch.setattr(opening, "on_network", lambda *_: network)
+    path = tmp_path / "ledger.db"
+    with Ledger.open(path, create=True) as ledger:
+        facts.fill(ledger)
+        assert ledger._rows("PRAGMA journal_mode") == [("delete" if network else "wal",)]
+    unchecked(monkeypatch)
+    Ledger.open(path, readonly=True).close()
+
+
+def test_the_last_to_close_may_be_a_reader(
     ledger: Ledger, facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "CHECKPOINT", 100_000)
-    ledger._checkpoint_at = 100_000
     facts.fill(ledger)
-    before = ledger.path.read_bytes()
-    assert len(before) > 150_000, "no checkpoint happened"
-    assert ledger._stamp.matches()
-    reader = Ledger.open(ledger.path, readonly=True)  # the last to close folds in the rest
+    reader = Ledger.open(ledger.path, readonly=True)
     ledger.close()
     reader.close()
-    assert ledger.path.read_bytes() != before
-    with monkeypatch.context() as patch:
-        patch.setattr(checking, "damage", lambda _: pytest.fail("its rows were checked"))
-        assert stamped(ledger.path)
+    unchecked(monkeypatch)
+    Ledger.open(ledger.path, readonly=True).close()
 
 
-def test_a_checkpoint_does_not_hide_what_another_program_wrote(filled: Ledger, facts: Any) -> None:
-    with Ledger.open(filled.path) as ledger:
-        facts.finished(ledger, 1.0, commit=facts.commit(50))
-        data = bytearray(filled.path.read_bytes())
-        data[data.index(b"mlp.py")] ^= 1  # in a page that the checkpoint does not write
-        with filled.path.open("r+b") as file:
-            file.write(data)
-    with pytest.raises(LedgerDamaged, match="row 1 of tasks"):
-        Ledger.open(filled.path)
-
-
-def test_a_kill_between_a_checkpoint_and_its_stamp_costs_one_check_of_the_rows(
-    filled: Ledger, facts: Any
+def test_a_checkpoint_without_its_stamp_costs_one_check_of_the_rows(
+    filled: Ledger, facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = filled.path
     stamp = path.parent / ".celedger" / "ledger.db.stamp"
@@ -198,17 +180,15 @@ def test_a_kill_between_a_checkpoint_and_its_stamp_costs_one_check_of_the_rows(
         facts.finished(ledger, 1.0, commit=facts.commit(50))
     stamp.write_bytes(before)
     with Ledger.open(path, readonly=True) as ledger:
-        assert ledger.examine() == ([], [])
-    assert stamped(path)
+        assert ledger.damage() == []
+    unchecked(monkeypatch)
+    Ledger.open(path, readonly=True).close()
 
 
 def old(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a ledger of an older schema."""
-    today, then = schema.migrate, Migrations(schema.MIGRATIONS.name)
-    then._migrations = list(schema.MIGRATIONS._migrations)[:version]
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "VERSION", version)
-        patch.setattr(schema, "migrate", lambda connection: today(connection, then))
+        patch.setattr(schema, "MIGRATIONS", dict(list(schema.MIGRATIONS.items())[:version]))
         Ledger.open(path, create=True).close()
 
 
@@ -226,7 +206,7 @@ def test_the_rows_of_an_older_ledger_get_their_checksums(
             columns = ", ".join(r[1] for r in then.execute(f"PRAGMA table_info({table})"))
             then.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
     with Ledger.open(path) as ledger, Ledger.open(filled.path, readonly=True) as new:
-        assert ledger.examine() == ([], [])
+        assert ledger.damage() == []
         assert facts.answers(ledger) == facts.answers(new)
         assert ledger._rows("SELECT count(*) FROM checksums") == new._rows(
             "SELECT count(*) FROM checksums"
@@ -265,28 +245,14 @@ def test_the_parents_of_a_commit_may_come_later(ledger: Ledger, facts: Any) -> N
     ledger.record_commits([whole])
     ledger.record_commits([shallow])
     assert ledger.commits() == [whole]
-    assert ledger.examine() == ([], [])
+    assert ledger.damage() == []
 
 
 def test_an_epoch_after_the_outcome_comes_too_late(ledger: Ledger, facts: Any) -> None:
     trial = facts.finished(ledger, 1.0)
     assert ledger.append(trial.ulid, 7, {"loss": 2.0}) == ()
     assert ledger.series(trial.ulid) == {"loss": [(0, 1.0)]}
-    assert ledger.examine() == ([], [])
-
-
-def test_the_stamp_follows_a_ledger_without_a_wal(
-    tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a network file system."""
-    path = tmp_path / "ledger.db"
-    monkeypatch.setattr(opening, "on_network", lambda *_: True)
-    with Ledger.open(path, create=True) as ledger:
-        facts.fill(ledger)
-        assert ledger._rows("PRAGMA journal_mode") == [("delete",)]
-    with monkeypatch.context() as patch:
-        patch.setattr(checking, "damage", lambda _: pytest.fail("its rows were checked"))
-        assert stamped(path)
+    assert ledger.damage() == []
 
 
 def test_a_check_of_the_rows_sees_one_state_while_others_write(
@@ -294,23 +260,13 @@ def test_a_check_of_the_rows_sees_one_state_while_others_write(
 ) -> None:
     parent = facts.commit(1)
     ledger.record_commits([facts.commit(2)])
-    whole = checking.checksum
+    whole = ledger_facts.checksum
 
     def meanwhile(connection: sqlite3.Connection, table: str, row: int) -> int:
+        monkeypatch.setattr(ledger_facts, "checksum", whole)
         with Ledger.open(ledger.path) as writer:
             writer.record_commits([facts.commit(2, parent)])  # the commit gets another checksum
         return whole(connection, table, row)
 
-    monkeypatch.setattr(checking, "checksum", meanwhile)
-    assert list(checking.damage(ledger._connection)) == []
-
-
-def test_foreign_rows_are_listed_beside_damaged_ones(filled: Ledger) -> None:
-    with closing(sqlite3.connect(filled.path, isolation_level=None)) as person:
-        person.execute("INSERT INTO metrics (name) VALUES ('mine')")
-        person.execute("DROP TRIGGER environments_never_changed")
-        person.execute("UPDATE environments SET details = '{}'")
-    damage, foreign = checking.examine_file(filled.path)
-    assert "row 1 of environments" in damage
-    assert len(foreign) == 1
-    assert foreign[0].endswith("of metrics")
+    monkeypatch.setattr(ledger_facts, "checksum", meanwhile)
+    assert list(ledger_facts.damage(ledger._connection)) == []

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind
 
@@ -49,6 +51,7 @@ def test_todays_code_writes_to_a_copy_of_the_example(tmp_path: Path) -> None:
         assert ledger.series(new.ulid, "val_loss")["val_loss"] == [(99, 0.5)]
 
 
+@pytest.mark.matrix
 def test_the_script_makes_the_same_rows_from_the_same_seed(tmp_path: Path) -> None:
     make = runpy.run_path(str(ROOT / "scripts" / "make_example_ledger.py"))["make"]
     answers = []

@@ -13,7 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from celedger.ledger import Ledger
+import pytest
+
+from celedger.errors import LedgerError
+from celedger.ledger import Ledger, opening
 
 FORK = multiprocessing.get_context("fork")
 WRITERS, TRIALS, EPOCHS = 16, 2, 15
@@ -72,6 +75,18 @@ def test_opening_and_closing_all_at_once_is_never_locked(tmp_path: Path) -> None
     path, gate = tmp_path / "ledger.db", FORK.Barrier(8)
     all_end_well([FORK.Process(target=open_and_close, args=(path, gate)) for _ in range(8)])
     assert {p.name for p in tmp_path.iterdir()} == {"ledger.db", ".celedger"}
+
+
+def test_a_writer_waits_before_it_reads(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite refuses at once to let it write what rests on rows that another one has changed."""
+    monkeypatch.setattr(opening, "BUSY_TIMEOUT", 0.01)
+    with (
+        Ledger.open(ledger.path) as other,
+        ledger.transaction(),
+        pytest.raises(LedgerError, match="another process has held"),
+        other.transaction(),
+    ):
+        pytest.fail("two writers are in a transaction")
 
 
 def same_epochs(path: Path, ulid: str, gate: Any) -> None:

@@ -202,20 +202,6 @@ def test_what_fails_within_a_transaction_leaves_nothing_behind(
     assert ledger.series(trial.ulid) == {"other": [(1, 2.0)], "new name": [(2, 3.0)]}
 
 
-def test_a_part_that_fails_fails_the_whole_even_when_its_error_is_caught(
-    ledger: Ledger, facts: Facts
-) -> None:
-    trial = facts.trial(ledger)
-    half = [EpochReport(2, {"third": 1.0}), EpochReport(-1, {"x": 1.0})]
-    with pytest.raises(LedgerError, match="a part of"), ledger.transaction():
-        ledger.append(trial.ulid, 1, {"other": 2.0})
-        with pytest.raises(LedgerError, match="no epoch"):
-            ledger.append_epochs(trial.ulid, half)
-    assert ledger.series(trial.ulid) == {}
-    ledger.append(trial.ulid, 1, {"other": 2.0})  # and the next one is not touched by it
-    assert ledger.series(trial.ulid) == {"other": [(1, 2.0)]}
-
-
 def test_a_verdict_is_added_when_it_says_something_new(ledger: Ledger, facts: Facts) -> None:
     commit = facts.commit(1)
     ledger.record_commits([commit])

@@ -258,6 +258,7 @@ def test_a_slot_in_ruins_is_made_anew(tmp_path: Path, ids: dict[str, str], ruin:
     assert everything(tmp_path / "r") == before
 
 
+@pytest.mark.matrix
 def test_after_any_harm_a_move_ends_in_what_a_clone_would_hold(
     tmp_path: Path, ids: dict[str, str], git: Git
 ) -> None:
@@ -294,6 +295,7 @@ def test_a_commit_that_is_not_there_is_said_so(tmp_path: Path, ids: dict[str, st
         checkout.move_to("0" * 40)
 
 
+@pytest.mark.matrix
 def test_a_process_killed_in_mid_checkout_leaves_a_slot_that_works(
     tmp_path: Path, git: Git
 ) -> None:

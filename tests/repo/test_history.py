@@ -24,7 +24,7 @@ def graphs(draw: st.DrawFn) -> list[NewCommit]:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(graphs(), st.data())
 def test_histories_of_any_shape_agree_with_rev_list(

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 HEAVY = {
-    "torch", "matplotlib", "numpy", "scipy", "git", "sqlite_utils", "sqlite3", "psutil", "pynvml",
+    "torch", "matplotlib", "numpy", "scipy", "git", "sqlite3", "psutil", "pynvml",
     "rich", "celedger.model", "celedger.ledger", "celedger.repo", "celedger.stats",
 }  # fmt: skip
 

@@ -1,11 +1,12 @@
-"""The gate: every kind of process that celedger starts, with one byte changed, waits at the place
-where it would start; what a person types is allowed by that; and what is allowed goes on."""
+"""The gate: all that a suite asks for, with one byte changed, waits before anything of it starts;
+what a person types is allowed by that; and what is allowed goes on."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,17 +14,18 @@ from typing import Any
 
 import pytest
 from conftest import Project, git, make_project
-from hypothesis import given
-from hypothesis import strategies as st
 from scripted import typed
 
+from celedger import config
+from celedger import suite as suites
 from celedger.ledger import Ledger
 from celedger.model import JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import Worker
 from celedger.system import process
-from celedger.system.gate import Gate, NotAllowed, Permit, mark
+from celedger.system.gate import Gate, NotAllowed
+from celedger.trial.workplace import choose_tasks, set_bench
 
 from .conftest import Bell, Crew, allow, branch_ahead, until
 
@@ -65,13 +67,13 @@ def matrix_of(kind: str) -> list[pytest.MarkDecorator]:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     """The words of all that the one starting place began."""
-    begin, words = process._popen, []
+    begin, words = subprocess.Popen, []
 
     def popen(argv: Sequence[str], **options: Any) -> Any:
         words.append(argv)
         return begin(argv, **options)
 
-    monkeypatch.setattr(process, "_popen", popen)
+    monkeypatch.setattr(process.subprocess, "Popen", popen)
     return words
 
 
@@ -93,9 +95,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_process_with_one_byte_changed_waits(
     table: str, file: str, change: tuple[str, str],
-    tmp_path: Path, started: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, started: list[Sequence[str]],
 ) -> None:  # fmt: skip
-    """It waits where it would start; and before, since a job asks for all of its starts at once."""
     for name in ("p1", "p2"):
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -116,52 +117,35 @@ def test_a_process_with_one_byte_changed_waits(
     path.write_text(path.read_text().replace(before, after))
     sha = project.commit("second", dict.fromkeys(models, "X = 2\n"))
     crew.note()
-    with monkeypatch.context() as unasked:
-        unasked.setattr(Gate, "review", lambda *_, **__: None)
-        crew.worker().drain()
-    for asked in (False, True):
-        (_, (state, message)) = crew.states()
-        assert state is JobState.WAITING, message
-        assert "allow it: `celedger allow`" in message
-        assert not any(record.ok for record in crew.ledger.trials(commit=sha))
-        started.clear()
-        if not asked:
-            crew.worker().drain()
+    started.clear()
+    crew.worker().drain()
+    (_, (state, message)) = crew.states()
+    assert state is JobState.WAITING, message
+    assert "allow it: `celedger allow`" in message
+    assert not any(record.ok for record in crew.ledger.trials(commit=sha))
     assert started == []
 
 
-words = st.lists(
-    st.one_of(
-        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-        st.lists(st.sampled_from(["/t", "/t/x", "/o", "a", "tree", "{tree}", "\\0tree"])).map(
-            "".join
-        ),
-    ),
-    min_size=1,
-)
-
-
-@given(words)
-def test_a_description_with_the_values_of_its_marks_is_what_is_started(argv: list[str]) -> None:
-    paths = {"tree": "/t", "suite": "/t/x", "out": "/o"}
-    permit = Permit(Gate(Path("/nowhere"), attended=False), "any", paths, {"seed": "7"})
-    described = permit.request([*argv, mark("seed")]).facts["command"]
-    assert isinstance(described, list)
-    assert permit.filled(described) == (*argv, "7")
-
-
-def test_variables_that_are_not_the_users_own_count(tmp_path: Path) -> None:
-    gate = Gate(tmp_path, attended=False, variables={"HOME": "/h", "OMP": "1"})
-    permit = Permit(gate, "any", {"tree": "/t"}, given=["OMP"])
-
-    def digest(**env: str) -> str:
-        return permit.request(["x"], None, env).digest
-
-    assert digest(HOME="/h", OMP="1") == digest(OMP="1", CELEDGER_SEED="3")
-    assert digest(HOME="/evil", OMP="1") != digest(OMP="1")
-    assert digest(OMP="2") != digest(OMP="1")
-    assert digest(OMP="1", LD_PRELOAD="/t/x.so") != digest(OMP="1")
-    assert digest(OMP="/t") == permit.request(["x"], None, {"OMP": mark("tree")}).digest
+def test_a_program_that_changes_during_a_job_is_not_run(tmp_path: Path) -> None:
+    """A merge may come while the worker trains: each trial asks again."""
+    text = SUITE.format('python = "tools/python"')
+    project = make_project(tmp_path / "project", text, {"fit.py": FIT})
+    wrapper = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    sha = project.commit("first", {"model.py": "X = 1\n", "tools/python": wrapper})
+    (project.root / "tools" / "python").chmod(0o755)
+    repository = Repository.open(project.root)
+    settings = config.load(project.root, {})
+    suite = suites.load(suites.find("tiny", settings, project.root))
+    allow(project)
+    commit, tasks = repository.commit(sha), choose_tasks(suite, ())
+    gate = Gate.of(repository, attended=False)
+    with (
+        Ledger.open(project.root / "ledger.db", create=True) as ledger,
+        set_bench(repository, ledger, settings, suite, tasks, gate=gate) as bench,
+    ):
+        (project.root / "tools" / "python").write_text(f"{wrapper}# evil\n")
+        with pytest.raises(NotAllowed, match="tools/python"):
+            bench.run(commit, tasks[0], 0)
 
 
 def test_what_is_allowed_is_for_its_owner_alone_and_no_clone_has_it(
@@ -277,7 +261,7 @@ def test_init_and_the_first_hook_install_allow_what_is_there_a_second_one_does_n
 def test_allow_shows_what_differs_and_hides_nothing(tmp_path: Path) -> None:
     project = tracked_project(tmp_path / "project")
     first = project.run("allow")
-    assert "+command: '{python}' '{suite}/fit.py' --seed '{seed}'" in first.out
+    assert "+asks: command = '{python}' '{suite}/fit.py' --seed '{seed}'" in first.out
     assert "+tiny/fit.py" in first.out
     toml = (project.root / "suites" / "tiny" / "suite.toml").read_text()
     project.commit("theirs", {
@@ -291,15 +275,10 @@ def test_allow_shows_what_differs_and_hides_nothing(tmp_path: Path) -> None:
     assert (
         shown.out
         == """\
-build 1 of suite tiny
-  +command: make -j2
-  +folder: {tree}
-  +asks: metric
-""".replace("  +asks: metric\n", "")
-        + """
 training fit of suite tiny
-  -command: '{python}' '{suite}/fit.py' --seed '{seed}'
-  +command: '{python}' '{suite}/fit.py' --quick '\\u202e' --seed '{seed}'
+  -asks: command = '{python}' '{suite}/fit.py' --seed '{seed}'
+  +asks: build 1 = make -j2
+  +asks: command = '{python}' '{suite}/fit.py' --quick '\\u202e' --seed '{seed}'
 
 tiny/fit.py
   +\\x1b[8mhidden\\u200b
@@ -340,7 +319,7 @@ def test_a_pull_waits_for_a_person_and_goes_on_by_itself(hooked: Project, bell: 
 
 
 @pytest.mark.matrix
-def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_from_any(
+def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_there(
     hooked: Project, bell: Bell, tmp_path: Path
 ) -> None:
     linked = Project(tmp_path / "linked")
@@ -351,7 +330,7 @@ def test_what_a_linked_work_tree_waits_for_is_shown_and_allowed_from_any(
     assert bell.wait() == "ended 0"
     (job,) = _jobs(hooked)
     assert f"`celedger -C {linked.root} allow`" in job.message
-    assert "+# theirs" in hooked.run("allow").out
+    assert "+# theirs" in linked.run("allow").out
     until(lambda: _jobs(hooked)[0].state is JobState.DONE)
 
 

@@ -69,23 +69,6 @@ def test_files_of_celedger_are_their_owners_alone(
     assert f"{mask:d}" in project.run("show", "--json").out
 
 
-@pytest.mark.matrix
-def test_what_an_earlier_celedger_made_is_narrowed_but_for_what_was_shared_on_purpose(
-    project: Project,
-) -> None:
-    project.history([1.0])
-    assert project.run("run", "HEAD").status == 0
-    ledger, folder = project.root / "ledger.db", project.root / ".celedger"
-    ledger.chmod(0o644)
-    folder.chmod(0o755)
-    (project.root / ".git" / "celedger").chmod(0o755)
-    project.run("run", "HEAD")
-    assert not any(map(others, (ledger, folder, project.root / ".git" / "celedger")))
-    ledger.chmod(0o664)  # by whoever shares it with a group
-    project.run("run", "HEAD")
-    assert others(ledger) == 0o064
-
-
 def test_init_writes_the_persons_files_as_the_person_does(tmp_path: Path, mask: int) -> None:
     git(tmp_path, "init", "-q")
     Project(tmp_path).commit("first")

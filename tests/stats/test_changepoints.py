@@ -184,3 +184,22 @@ def test_unit_zero_and_sign_do_not_matter(power: int, shift: int, sign: float, s
     # The grid starts at the lowest level: a flip may move a tie by one grid step, no more.
     assert len(other) == len(indices(x))
     assert all(abs(a - b) <= 1 for a, b in zip(other, indices(x), strict=True))
+
+
+@pytest.mark.parametrize(("share", "offset"), [(0.1, 6.0), (0.2, 8.0)])
+def test_seeds_that_collapse_a_few_times_in_a_row_are_no_change(
+    share: float, offset: float
+) -> None:
+    random = np.random.default_rng(RNG_SEED)
+    noise = random.normal(size=(8, 1000)) + offset * (random.random((8, 1000)) < share)
+    assert [indices(x) for x in noise] == [[]] * 8
+    noise[0][500:] += 4
+    assert indices(noise[0]) == pytest.approx([500], abs=2)
+
+
+def test_a_change_as_large_as_the_offset_of_the_second_mode_is_seen() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    for sign in (1, -1):
+        x = random.normal(size=400) + 8 * (random.random(400) < 0.2)
+        x[200:] += 8 * sign
+        assert indices(x) == pytest.approx([200], abs=2)

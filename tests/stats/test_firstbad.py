@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import matrix_after
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from celedger.stats.choice import DOUBTED, Cost, choose, expected_trials
@@ -291,6 +291,9 @@ def test_order_does_not_matter(some: list[Reading], shuffle: random.Random) -> N
 
 
 @settings(max_examples=40, deadline=None)
+@example(
+    some=[*[Reading(0, 0.0)] * 4, Reading(1, 2.0), Reading(1, 0.75)], scale=0.37, shift=-5.0
+).via("two readings as far above their median as below")
 @given(readings, st.sampled_from([1e-6, 0.37, 40.0, 1e7]), st.sampled_from([-5.0, 0.0, 3.0]))
 def test_units_do_not_matter(some: list[Reading], scale: float, shift: float) -> None:
     mixed = (*ENDS, *some)
@@ -398,11 +401,19 @@ def test_commits_that_repeat_one_draw_are_one_observation_on_one_side() -> None:
     question = Question(Lineage.line(10), noise=NoisePrior(1.0, 20.0))
     once = posterior(question, Evidence((*ends, lucky[0])))
     often = posterior(question, Evidence((*ends, *lucky)))
-    fresh = [replace(r, draw=None, seed=10 + i) for i, r in enumerate(lucky)]
+    fresh = [
+        replace(r, draw=None, seed=10 + i, value=value)
+        for i, (r, value) in enumerate(zip(lucky, (0.0, 0.3, 0.1, 0.4), strict=True))
+    ]
     witnesses = posterior(question, Evidence((*ends, *fresh)))
     inside = sum(often.probability[4:7])
     assert inside < sum(once.probability[4:7])
-    assert often.probability[7:].sum() < witnesses.probability[7:].sum()
+
+    def later(answer: Posterior) -> float:
+        """Odds that all of them are good, against all bad."""
+        return float(answer.probability[7:].sum() / answer.probability[:4].sum())
+
+    assert later(often) < later(witnesses)
 
 
 # --- nothing changed ---------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_what_looks_wrong_is_warned_of(tmp_path: Path) -> None:
         )
     )
     told = "\n".join(found.warnings)
-    for part in ("calls itself other", "parameter lr", "CELEDGER_SEED", "&& is an argument"):
+    for part in ("calls itself other", "parameter lr", "CELEDGER_SEED"):
         assert part in told
 
 
@@ -194,7 +194,7 @@ WRONG = [
     ('[[task]]\nname = "t"\ncommand = ["{a\\nb}", "x"]\n', "unknown placeholder"),
     ("[[task]]\nname = 't'\ncommand = 'a \"b'\n", "split into words"),
     ("[[task]]\nname = 't'\ncommand = [1]\n", "list of strings"),
-    ("[[task]]\nname = 't'\ncommand = 'x {sede}'\n", "did you mean {seed}"),
+    ("[[task]]\nname = 't'\ncommand = 'x {sede}'\n", "did you mean '{seed}'"),
     ("[[task]]\nname = 't'\ncommand = 'x {'\n", "lone brace"),
     ("[[task]]\nname = 't'\ncommand = ['x', '{\"a\": 1}']\n", "unknown placeholder"),
     ("[[task]]\nname = 't'\ncommand = '{python} {suite}/absent.py'\n", "is not there"),
@@ -220,7 +220,7 @@ WRONG = [
     (
         TASK + "params = { a = 1, b = 1 }\n"
         "alias = { a = { 1 = { w = 1 } }, b = { 1 = { w = 1 } } }\n",
-        "'w' in alias 'a' and in alias 'b'",
+        "'w' in alias 'b' and in alias 'a'",
     ),
     (TASK + "steps = 1\n", "not true or false"),
     (TASK + "pattern = 'loss (.*'\n", "no regular expression"),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PERMIT
 
 from celedger.errors import MachineError
 from celedger.model import Environment
@@ -25,38 +24,30 @@ GPU = Gpu("GPU-1", "NVIDIA H200", 80 << 30, "550.54", "12.4", None)
 CUDA = Device("GPU-1", "cuda:0", "GPU-1", GPU)
 
 
-def written(packages: Mapping[str, str]) -> Any:
-    """An interpreter that answers what is written here."""
-    answer = {"implementation": "CPython", "version": "3.12.1", "packages": packages}
-
-    def run(argv: object, **options: object) -> tuple[int, str, str]:
-        return 0, json.dumps(answer | {"excluded": []}), ""
-
-    return run
-
-
 def described(
     packages: Mapping[str, str], device: Device = CPU, threads: int = 1, **more: Any
 ) -> Environment:
-    root = Path("/repo")
-    return describe(
-        "python", device=device, threads=threads, repo_root=root, permit=PERMIT,
-        run=written(packages), **more,
-    )  # fmt: skip
+    """The environment of an interpreter that answers what is written here."""
+    answer = {"implementation": "CPython", "version": "3.12.1", "packages": packages}
+    answer |= {"excluded": [], "folders": []}
+    with pytest.MonkeyPatch.context() as patch:
+        environment._probe.cache_clear()
+        patch.setattr(environment, "capture", lambda *_, **__: (0, json.dumps(answer), ""))
+        return describe("python", device=device, threads=threads, repo_root=Path("/repo"), **more)
 
 
-def test_this_interpreter_is_described_and_asked_once(tmp_path: Path) -> None:
+def test_this_interpreter_is_described_and_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def counted(argv: Sequence[str], **options: Any) -> tuple[int, str, str]:
         asked.append(argv)
         return capture(argv, **options)
 
+    monkeypatch.setattr(environment, "capture", counted)
     first, again = (
-        describe(
-            sys.executable, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT, run=counted
-        )
-        for _ in range(2)
+        describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path) for _ in range(2)
     )
     packages = first.details["packages"]
     assert isinstance(packages, dict)
@@ -115,7 +106,7 @@ def test_what_moves_with_the_commits_is_no_part_of_the_environment(tmp_path: Pat
     path = os.pathsep.join([str(site), str(repo / "src")])
     interpreter.write_text(f"#!/bin/sh\nPYTHONPATH='{path}' exec '{sys.executable}' -S \"$@\"\n")
     interpreter.chmod(0o755)
-    found = describe(str(interpreter), device=CPU, threads=1, repo_root=repo, permit=PERMIT).details
+    found = describe(str(interpreter), device=CPU, threads=1, repo_root=repo).details
     assert found["packages"] == {"from-index": "1.0", "from-elsewhere": "1.0"}
     assert found["beside"]["excluded"] == ["celedger", "editable", "from-here"]  # type: ignore[index]
 
@@ -147,7 +138,7 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
     for program in ("true", "false", "cat"):
         path = subprocess.check_output(["sh", "-c", f"command -v {program}"], text=True).strip()
         with pytest.raises(MachineError, match=program):
-            describe(path, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT)
+            describe(path, device=CPU, threads=1, repo_root=tmp_path)
 
 
 def test_modules_in_the_current_folder_do_not_answer_for_an_interpreter(
@@ -156,5 +147,5 @@ def test_modules_in_the_current_folder_do_not_answer_for_an_interpreter(
     monkeypatch.chdir(tmp_path)
     for name in ("json", "email", "urllib", "platform"):
         (tmp_path / f"{name}.py").write_text("1 / 0\n")
-    found = describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path, permit=PERMIT)
+    found = describe(sys.executable, device=CPU, threads=1, repo_root=tmp_path)
     assert found.details["packages"]

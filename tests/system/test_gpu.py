@@ -214,7 +214,7 @@ def test_the_figures_of_an_interval_and_of_the_trial(nvml: FakeNvml) -> None:
     second = sampler.take()
     assert (second["gpu_energy"], second["gpu_memory"]) == (40.0, 20.0)
     assert sampler.totals() == {"peak_rss": 1000.0, "gpu_memory": 30.0, "gpu_energy": 100.0}
-    assert sampler.marks() == set()
+    assert sampler.marks == set()
 
 
 def test_a_stranger_disturbs_and_heat_throttles_but_a_dying_trial_is_no_stranger(
@@ -227,12 +227,12 @@ def test_a_stranger_disturbs_and_heat_throttles_but_a_dying_trial_is_no_stranger
     for usage in (Usage(99, (here,), 1000, 0.0), Usage()):
         now[0] += 1.0
         sampler.sample(lambda usage=usage: usage)  # type: ignore[misc]
-    assert sampler.marks() == set()
+    assert sampler.marks == set()
     nvml.running.append((os.getppid(), 1))
     nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x40
     now[0] += 1.0
     sampler.take()
-    assert sampler.marks() == {Mark.DISTURBED, Mark.THROTTLED}
+    assert sampler.marks == {Mark.DISTURBED, Mark.THROTTLED}
 
 
 def test_the_real_library_is_read_without_an_error_whatever_the_machine_has() -> None:

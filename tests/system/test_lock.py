@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import Interrupted, MachineError
+from celedger.errors import MachineError
 from celedger.system.lock import DeviceLock, Holder, default_folder, try_flock
 
 HOLDER = """
@@ -54,7 +54,6 @@ def test_a_second_celedger_waits_is_told_for_whom_and_then_gets_the_device(tmp_p
             assert (mine.pid, mine.label) == (os.getpid(), "me")
     (holder,) = waited
     assert (holder.pid, holder.label) == (other.pid, "train it")
-    assert holder.host == os.uname().nodename
     assert before <= holder.since <= time.time()
     assert lock.holder() is None
 
@@ -68,48 +67,23 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     assert waited == []
 
 
-def test_waiting_can_be_stopped(tmp_path: Path) -> None:
-    first = DeviceLock("cpu", folder=tmp_path, label="first")
-    second = DeviceLock("cpu", folder=tmp_path, label="second")
-    waited: list[Holder] = []
-    with (
-        first.hold(waited.append),
-        pytest.raises(Interrupted),
-        second.hold(waited.append, poll=0.01, stop=lambda: bool(waited)),
-    ):
-        pytest.fail("both hold it")
-    assert [holder.label for holder in waited] == ["first"]
-    with second.hold(waited.append):
-        assert len(waited) == 1
+class _EnoughError(Exception):
+    pass
 
 
 def test_a_holder_that_wrote_rubbish_is_waited_for_without_a_name(tmp_path: Path) -> None:
     lock = DeviceLock("cpu", folder=tmp_path, label="")
+    waited: list[Holder] = []
+
+    def wait(holder: Holder) -> None:
+        waited.append(holder)
+        raise _EnoughError
+
     with try_flock(lock.path) as rude:  # type: ignore[union-attr]
         rude.write('{"pid": "no number"')
-        waited: list[Holder] = []
-        with pytest.raises(Interrupted), lock.hold(waited.append, stop=lambda: bool(waited)):
+        with pytest.raises(_EnoughError), lock.hold(wait, poll=0.001):
             pass
-    assert [holder.pid for holder in waited] == [0]
-
-
-def test_a_name_that_is_missing_for_a_moment_at_every_change_of_holder_is_no_rude_holder(
-    tmp_path: Path,
-) -> None:
-    lock = DeviceLock("cpu", folder=tmp_path, label="")
-    known = '{"pid": 7, "label": "seven", "since": 0, "host": ""}'
-    looks, waited = 0, list[Holder]()
-    with try_flock(lock.path) as holder:  # type: ignore[union-attr]
-
-        def stop() -> bool:
-            nonlocal looks
-            looks += 1
-            holder.write("" if looks % 5 else known)
-            return looks > 100
-
-        with pytest.raises(Interrupted), lock.hold(waited.append, poll=0.0, stop=stop):
-            pass
-    assert [each.pid for each in waited] == [7]
+    assert [str(holder) for holder in waited] == ["another celedger"]
 
 
 def test_other_devices_do_not_wait(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PERMIT, Project, make_project, matrix_after
+from conftest import Project, make_project, matrix_after
 
 from celedger import config
 from celedger import suite as suites
@@ -74,7 +74,7 @@ def test_a_command_writes_only_where_it_may(
     log = tmp_path / "log"
     done = process.run(
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out")],
-        cwd=tmp_path / "tree", env=os.environ, log=log, permit=PERMIT, timeout=60,
+        cwd=tmp_path / "tree", env=os.environ, log=log, timeout=60,
         writable=(tmp_path / "tree", log),
     )  # fmt: skip
     assert done.ok, log.read_text()
@@ -163,6 +163,7 @@ def test_a_sandbox_that_this_kernel_does_not_have_is_refused(
         )  # fmt: skip
 
 
+@pytest.mark.matrix
 def test_doctor_says_whether_there_is_one(project: Project) -> None:
     there = sandbox.version() >= sandbox.NEEDED
     assert f"sandbox     {'available' if there else 'not available'}" in project.run("doctor").out

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PERMIT
 
 from celedger.system import tree
 from celedger.system.process import Running, run
@@ -22,9 +21,7 @@ def test_the_memory_of_the_whole_tree_counts_orphans_too(tmp_path: Path) -> None
     child = "kept = b'x' * 60_000_000; print('up', flush=True); import time; time.sleep(200)"
     script = f'(setsid {sys.executable} -S -c "{child}" &); exec {sys.executable} -S -c "{child}"'
     log = tmp_path / "log"
-    with Running.start(
-        ["sh", "-c", script], cwd=tmp_path, env=ENV, log=log, permit=PERMIT
-    ) as running:
+    with Running.start(["sh", "-c", script], cwd=tmp_path, env=ENV, log=log) as running:
         deadline = time.monotonic() + 60
         while log.read_text() != "up\nup\n":
             assert time.monotonic() < deadline
@@ -37,6 +34,7 @@ def test_the_memory_of_the_whole_tree_counts_orphans_too(tmp_path: Path) -> None
         assert sampler.totals() == {"peak_rss": figures["rss"]}
 
 
+@pytest.mark.matrix
 def test_the_cpu_share_of_a_busy_process_is_about_one_core(tmp_path: Path) -> None:
     sampler = Sampler(None)
     shares: list[float] = []
@@ -49,7 +47,7 @@ def test_the_cpu_share_of_a_busy_process_is_about_one_core(tmp_path: Path) -> No
     busy = "import time; e = time.process_time() + 0.5\nwhile time.process_time() < e: pass"
     done = run(
         [sys.executable, "-S", "-c", busy],
-        cwd=tmp_path, env=ENV, log=tmp_path / "log", permit=PERMIT, timeout=120, on_tick=on_tick,
+        cwd=tmp_path, env=ENV, log=tmp_path / "log", timeout=120, on_tick=on_tick,
     )  # fmt: skip
     assert done.ok
     assert 0.5 <= done.cpu < 1.5
@@ -59,7 +57,7 @@ def test_the_cpu_share_of_a_busy_process_is_about_one_core(tmp_path: Path) -> No
 def test_a_short_trial_still_has_figures(tmp_path: Path) -> None:
     sampler = Sampler(None)
     done = run(
-        ["sleep", "0.1"], cwd=tmp_path, env=ENV, log=tmp_path / "log", permit=PERMIT, timeout=90,
+        ["sleep", "0.1"], cwd=tmp_path, env=ENV, log=tmp_path / "log", timeout=90,
         on_tick=lambda running: sampler.sample(running.usage),
     )  # fmt: skip
     assert sampler.take()["rss"] > 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PERMIT, matrix_after
+from conftest import matrix_after
 
 import celedger
 from celedger.errors import SuiteError
@@ -70,7 +70,7 @@ class Place:
         return fork
 
     def forker(self, argv: tuple[str, ...], env: Mapping[str, str]) -> process.Fork | str:
-        return self.launchers.forker(argv, self.tree, sys.executable, PRELOAD, env, PERMIT)
+        return self.launchers.forker(argv, self.tree, sys.executable, PRELOAD, env)
 
     def run(
         self, text: str, *words: str, warm: bool = True, argv: tuple[str, ...] = (),
@@ -86,7 +86,7 @@ class Place:
             fork = self.fork(argv, env) if warm else None
             return process.run(
                 argv, cwd=self.tree, env=env, log=self.log, pass_fds=(CHANNEL,), timeout=timeout,
-                fork=fork, permit=PERMIT, **limits,  # type: ignore[arg-type]
+                fork=fork, **limits,  # type: ignore[arg-type]
             )  # fmt: skip
         finally:
             os.close(channel)
@@ -153,6 +153,7 @@ def test_a_forked_script_sees_what_a_cold_one_sees(place: Place) -> None:
     assert seen["argv"][1:] == ["--lr", "0.1"] and seen["group"] and seen["session"]
 
 
+@pytest.mark.matrix
 def test_a_module_by_name_runs_like_a_script(place: Place) -> None:
     (place.tree / "pack").mkdir()
     (place.tree / "pack" / "__init__.py").write_text("")
@@ -265,6 +266,7 @@ def test_every_ending_is_that_of_a_cold_start(place: Place, text: str) -> None:
     place.both("import numpy\n" + text)
 
 
+@pytest.mark.matrix
 def test_processes_and_pools_inside_a_trial(place: Place) -> None:
     place.both("""\
 import multiprocessing, subprocess, sys
@@ -309,7 +311,7 @@ def test_a_forked_trial_is_found_by_its_id(place: Place) -> None:
     argv = place.argv("import time; time.sleep(600)")
     env = place.env(CELEDGER_FD="")
     with process.Running.start(
-        argv, cwd=place.tree, env=env, log=place.log, permit=PERMIT, fork=place.fork(argv, env)
+        argv, cwd=place.tree, env=env, log=place.log, fork=place.fork(argv, env)
     ) as running:
         assert psutil.pid_exists(running.pid)
         assert tree.hunt(variable=("CELEDGER_TRIAL", place.token)) >= 1
@@ -385,14 +387,12 @@ def test_kill_9_of_celedger_leaves_nothing(place: Place) -> None:
 import os, sys, time
 from pathlib import Path
 from celedger.system import process
-from celedger.system.gate import Gate, Permit
 from celedger.system.warm import Launchers
 held = Launchers(Path({str(LAUNCHER)!r}), Path("/nowhere"))
 argv, env = (sys.executable, {script!r}), {place.env()!r}
-permit = Permit(Gate(Path({str(place.tree)!r}).parent / "allowed", attended=True), "a test's")
-fork = held.forker(argv, Path("/"), sys.executable, ("numpy",), env, permit)
+fork = held.forker(argv, Path("/"), sys.executable, ("numpy",), env)
 process.run(argv, cwd=Path({str(place.tree)!r}), env=env, log=Path({str(place.log)!r}),
-            timeout=600, fork=fork, permit=permit)
+            timeout=600, fork=fork)
 """
     celedger_ = subprocess.Popen([sys.executable, "-c", parent])
     _until(lambda: place.log.exists() and "on" in place.log.read_text())
@@ -443,8 +443,8 @@ def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     assert place is not None
     argv = (str(python), place.argv("print(1)")[1])
     words = (argv, place.tree, str(python))
-    assert not isinstance(launchers.forker(*words, ("json",), place.env(), PERMIT), str)
-    assert problem in str(launchers.forker(*words, (preload,), place.env(), PERMIT))
+    assert not isinstance(launchers.forker(*words, ("json",), place.env()), str)
+    assert problem in str(launchers.forker(*words, (preload,), place.env()))
     launchers.close()
 
 
@@ -470,13 +470,11 @@ def test_a_module_of_the_repository_is_refused(tmp_path: Path) -> None:
     python.symlink_to(Path(sys.executable).resolve())
     launchers = Launchers(LAUNCHER, own)
     with pytest.raises(SuiteError, match="mylib, which is the repository's own"):
-        launchers.forker(
-            (str(python), argv[1]), place.tree, str(python), ("mylib",), place.env(), PERMIT
-        )
+        launchers.forker((str(python), argv[1]), place.tree, str(python), ("mylib",), place.env())
     # What an installed module imports of it early no trial would be seen to read.
     (folder / "site-packages" / "plugin.py").write_text("import mylib")
     problem = launchers.forker(
-        (str(python), argv[1]), place.tree, str(python), ("plugin",), place.env(), PERMIT
+        (str(python), argv[1]), place.tree, str(python), ("plugin",), place.env()
     )
     assert "imports mylib, which is the repository's own" in str(problem)
     launchers.close()

@@ -16,6 +16,8 @@ import pytest
 from conftest import Project, git, make_project, matrix_after
 
 from celedger.ledger import Ledger
+from celedger.repo import Repository
+from celedger.trial.requirements import Unmade, requirements
 from celedger.trial.venvs import install_lines, install_variables, python_of
 
 SUITE = """\
@@ -143,8 +145,8 @@ def test_what_a_build_rewrote_of_the_commit_is_not_carried_to_another(native: Pr
 @pytest.mark.matrix
 def test_damage_to_what_is_kept_is_seen_and_built_again(native: Project) -> None:
     native.run("run")
-    kept = next((native.root / ".git" / "celedger" / "builds").glob("*/tree/lib/level"))
-    kept.write_text("7.77\n")
+    kept = next((native.root / ".git" / "celedger" / "builds").glob("*/0.tar"))
+    kept.write_bytes(kept.read_bytes().replace(b"1.0\n", b"7.7\n"))
     sha = native.commit("code", {"model.py": "EXTRA = 3\n"})
     native.run("run")
     assert losses(native)[sha] == [4.0]
@@ -333,13 +335,25 @@ def test_an_environment_is_made_with_uv_where_it_is_there(
      (".[test]", "pythonpath"), ("package @ file:./package", "pythonpath")],
 )  # fmt: skip
 def test_the_repositorys_own_code_is_no_part_of_an_environment(
-    tmp_path: Path, line: str, reason: str
+    project: Project, line: str, reason: str
 ) -> None:
-    project = make_project(tmp_path / "own", VENV_SUITE, {"fit.py": VENV_FIT})
-    project.commit("own", {"requirements.txt": f"{line}\n", "package/x.py": ""})
-    done = project.run("run")
-    assert done.status == 125
-    assert reason in done.out + done.err
+    sha = project.commit("own", {"requirements.txt": f"{line}\n", "package/x.py": ""})
+    with pytest.raises(Unmade, match=reason):
+        requirements(Repository.open(project.root), sha, ("requirements.txt",))
+
+
+def test_what_requirements_name_is_taken_from_where_pip_takes_it(project: Project) -> None:
+    files = {
+        "in/r.txt": "-c c.txt\n--requirement=more.txt\n-f wheels\nnumpy==1  # ./no.whl\n",
+        "in/c.txt": "", "in/more.txt": "./own.whl\n", "wheels/a.whl": "", "own.whl": "",
+        "c.txt": "", "numpy": "",
+    }  # fmt: skip
+    sha = project.commit("files", files)
+    taken = requirements(Repository.open(project.root), sha, ("in/r.txt",))
+    assert taken.install == ("in/r.txt",)
+    assert taken.files.keys() == {
+        "in/r.txt", "in/c.txt", "in/more.txt", "wheels/a.whl", "own.whl"
+    }  # fmt: skip
 
 
 def test_uv_takes_no_settings_from_the_folders_above(tmp_path: Path) -> None:

@@ -106,5 +106,12 @@ def test_the_reason_of_a_failure_is_its_exception_whatever_libraries_say_after(
     end = process.Exit(process.End.EXITED, 1, 1.0, 0, 1.0, False, "exit status 1")
     said = "exit status 1: torch._dynamo.exc.InternalTorchDynamoError: no hooks"
     assert explain(end, log) == said
+    log.write_text(
+        'Traceback (most recent call last):\n  File "/a/fit.py", line 3, in <module>\n    train()\n'
+        '  File "/a/model.py", line 9, in forward\n    x @ w\nValueError: shapes\n'
+        "in step 4 of epoch 1\n"
+    )
+    said = "exit status 1: ValueError: shapes (in forward of model.py, step 4 of epoch 1)"
+    assert explain(end, log) == said
     log.write_text("sorry\n\n")
     assert explain(end, log) == "exit status 1: sorry"

@@ -11,9 +11,9 @@ from typing import Any
 from celedger.drift.history import Course, LevelStep, courses
 from celedger.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
-from celedger.views import drift, timeline
+from celedger.views import drift_picture
 from celedger.views.document import document
-from celedger.views.history import CourseList
+from celedger.views.drift import CourseList
 from celedger.views.noise import NoiseList, TaskNoise
 
 Commits = Callable[..., list[Commit]]
@@ -151,8 +151,8 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     assert (step.among, step.unmeasured) == (tuple(made[4:6]), 1)
     assert (step.start, step.end) == (made[3], made[5])
     assert "over 8 commits, 12 trials, 1 metric" in CourseList(found).text()
-    shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=made)
-    assert (shown.measured, shown.trials) == (8, 12)
+    figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
+    assert figure.axes[0].get_title("left") == "8 commits, 12 trials"
 
 
 def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
@@ -163,10 +163,11 @@ def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
     measure(history, measured, [0.4, 0.4, 0.5, 0.5])
     history.trial(measured[3], {}, kind=OutcomeKind.FAILED)
     history.trial(measured[3], {"val_loss": math.nan}, seed=7)
-    shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=measured, lineage=made)
-    assert shown.steps == ((1, 2.5, True),)
-    assert [m.text for m in shown.marks] == [f"one of 6 up to {made[12].sha[:8]}  +25.0 % (> 99 %)"]
-    subtitle = drift.draw(shown).axes[0].get_title("left")
+    figure = drift_picture.draw(
+        history.ledger, "mlp_digits", "val_loss", commits=measured, lineage=made
+    )
+    assert "one of 6 +25.0 % (> 99 %)" in [text.get_text() for text in figure.axes[0].texts]
+    subtitle = figure.axes[0].get_title("left")
     assert subtitle == "4 commits, 12 trials, 2 failed or not finite"
     text = CourseList(of_loss(history, measured, made)).text()
     assert text.endswith("1 changed over 4 commits, 12 trials, 1 metric")
@@ -180,13 +181,12 @@ def test_a_task_is_shown_with_the_counts_of_its_picture(
     history.trial(made[2], {"val_loss": 0.4}, seed=8, marks=(Mark.EARLY_STOPPED,))
     history.trial(made[3], {}, kind=OutcomeKind.FAILED)
     history.trial(made[3], {}, seed=1, kind=OutcomeKind.KILLED)
-    shown = timeline.drift(history.ledger, "mlp_digits", "val_loss", commits=made)
+    figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
     task = TaskNoise.of(history.ledger, "core", "mlp_digits")
-    assert (task.trials, task.commits, task.seeds, task.others) == (9, 3, 3, 3)
-    assert (shown.trials, shown.measured) == (9, 3)
+    assert (task.trials, task.commits, task.seeds) == (9, 3, 3)
+    assert "3 commits, 9 trials" in figure.axes[0].get_title("left")
     text = NoiseList([task]).text()
     assert "  9 trials, 3 seeds, 3 commits, environment" in text
-    assert "  3 more trials gave no value of their own" in text
     assert "over 3 commits, 9 trials" in CourseList(of_loss(history, made, made)).text()
 
 

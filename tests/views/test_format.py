@@ -13,8 +13,6 @@ from celedger.text import escaped
 from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Scale,
-    ago,
-    cells,
     change,
     clip,
     duration,
@@ -35,8 +33,8 @@ NAN = math.nan
     ("seconds", "text"),
     [
         (0.00042, "420 µs"), (0.84, "840 ms"), (12.34, "12.3 s"), (59.96, "1 m 00 s"),
-        (185, "3 m 05 s"), (3599.8, "1 h 00 m"), (3720, "1 h 02 m"), (86399, "1 d 00 h"),
-        (90000, "1 d 01 h"), (-185, "-3 m 05 s"), (NAN, "nan"),
+        (185, "3 m 05 s"), (3599.8, "1 h 00 m"), (3720, "1 h 02 m"), (86399, "23 h 59 m"),
+        (90000, "25 h 00 m"), (-185, "-3 m 05 s"), (NAN, "nan"),
     ],
 )  # fmt: skip
 def test_a_duration_is_read_at_a_glance(seconds: float, text: str) -> None:
@@ -87,8 +85,6 @@ def test_ratios_and_probabilities() -> None:
 
 def test_dates_are_utc_and_hashes_short() -> None:
     assert iso_date(1_772_000_000) == "2026-02-25"
-    assert ago(0, 7200) == "2 h ago"
-    assert ago(10, 0) == "just now"
     assert short("0123456789abcdef") == "01234567"
 
 
@@ -98,32 +94,29 @@ def test_a_strangers_text_cannot_move_the_cursor() -> None:
     assert escaped("a\x1b[8m\tb\u200b") == "a\\x1b[8m\\tb\\u200b"
 
 
-def test_wide_letters_take_two_columns() -> None:
-    assert cells("日本") == 4
-    assert clip("日本語の題", 5) == "日本…"
+def test_a_long_text_is_cut_at_its_end() -> None:
+    assert clip("a long subject", 7) == "a long…"
     assert clip("short", 5) == "short"
 
 
 def test_columns_line_up_and_only_text_is_cut() -> None:
     columns = (Column("name", shrink=True), Column("n", right=True), Column("empty"))
-    rows = [("a very long name indeed", "1", ""), ("日本", "1000", "")]
+    rows = [("a very long name indeed", "1", ""), ("short", "1000", "")]
     lines = table(columns, rows, width=20, indent=1).splitlines()
     assert lines == [
         " name              n",
         " a very long…      1",
-        " 日本           1000",
+        " short          1000",
     ]
     assert table(columns, [], width=20) == ""
 
 
-def test_a_line_never_breaks_between_a_number_and_its_unit() -> None:
+def test_the_last_column_may_go_on_in_the_next_line() -> None:
     columns = (Column("metric"), Column("", wrap=True))
     text = "within noise, can tell 0.99 ms (8.3 %), takes about 12 trials"
-    for width in range(28, 70):
-        lines = table(columns, [("step_time", text)], width=width).splitlines()
-        cells = [line[11:] for line in lines[1:]]
-        assert " ".join(cells) == text
-        assert not any(cell[-1].isdigit() for cell in cells[:-1]), (width, cells)
+    lines = table(columns, [("step_time", text)], width=40).splitlines()
+    assert " ".join(line[11:] for line in lines[1:]) == text
+    assert all(len(line) <= 40 for line in lines)
 
 
 def test_json_is_strict_whatever_was_measured() -> None:

@@ -372,9 +372,9 @@ def attach(probe: Probe) -> Observer:
 
 def install() -> None:
     """Attach the probe that CELEDGER_PROBE names once torch is imported, and hear what the script
-    reports. A probe that drives the training itself (celedger.child.torch) needs neither."""
+    reports."""
     options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
-    if not options or options.get("drives"):
+    if not options:
         return
     from celedger import child
 

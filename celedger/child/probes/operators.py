@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celedger.child.probes.names import ModuleNames
 
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
+_FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
 OPTIMISER = "(optimiser)"  # stands for a module, in what an optimiser's step does
 PYTHON = "(Python)"  # time of a phase that no operator accounts for
@@ -104,9 +105,11 @@ class ProfilerWindow:
             if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
                 owners[event.sequence_nr] = module
         n = len(edges.steps)
-        rows: dict[tuple[str, str, str | None], _Row] = defaultdict(lambda: _Row(n))
+        rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
+            lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
+        )
         for step, phase, seconds in edges.phases():
-            rows[PYTHON, phase, None].seconds[step] += seconds
+            rows[PYTHON, phase, None]["seconds"][step] += seconds
         for event in events:
             at = edges.of(event)
             if at is None or event.name == "[memory]":
@@ -119,17 +122,19 @@ class ProfilerWindow:
             elif phase == "tail" and _within(event, "Optimizer.") is not None:
                 module = OPTIMISER
             elif module is not None and phase == "data":
-                rows[PYTHON, phase, None].seconds[step] -= seconds
+                rows[PYTHON, phase, None]["seconds"][step] -= seconds
                 phase = "evaluation"
-                rows[PYTHON, phase, None].seconds[step] += seconds
-            rows[PYTHON, phase, None].seconds[step] -= seconds
+                rows[PYTHON, phase, None]["seconds"][step] += seconds
+            rows[PYTHON, phase, None]["seconds"][step] -= seconds
             name = PYTHON if event.name.startswith("celedger ") else event.name.replace(_NODE, "")
-            rows[name, phase, module].add(step, event)
+            row = rows[name, phase, module]
+            row["seconds"][step] += seconds
+            for figure, value in _figures(event).items():
+                row[figure] += value
         table = [
             {
-                "name": name, "phase": phase, "module": module, "seconds": row.seconds,
-                "calls": row.calls / n, "device": row.device / n, "memory": row.memory / n,
-                "kernels": row.kernels / n,
+                "name": name, "phase": phase, "module": module, "seconds": row["seconds"],
+                **{figure: row[figure] / n for figure in _FIGURES},
             }
             for (name, phase, module), row in rows.items()
         ]  # fmt: skip
@@ -144,21 +149,12 @@ def _range(name: str) -> Any:
     return opened
 
 
-class _Row:
-    """An operator's sums over the window."""
-
-    def __init__(self, steps: int) -> None:
-        self.seconds = [0.0] * steps
-        self.calls = self.kernels = 0
-        self.device = self.memory = 0.0
-
-    def add(self, step: int, event: Any) -> None:
-        self.seconds[step] += event.self_cpu_time_total / 1e6
-        self.calls += 1
-        self.kernels += len(event.kernels)
-        self.device += _on_device(event, "time_total") / 1e6
-        self.memory += event.self_cpu_memory_usage
-        self.memory += _on_device(event, "memory_usage")
+def _figures(event: Any) -> dict[str, float]:
+    """Return what an operator's row sums up beside its self time: see `read`."""
+    memory = event.self_cpu_memory_usage + _on_device(event, "memory_usage")
+    device = _on_device(event, "time_total") / 1e6
+    values = (1, device, memory, len(event.kernels))
+    return dict(zip(_FIGURES, values))  # noqa: B905 (Python 3.8)
 
 
 def _on_device(event: Any, what: str) -> float:

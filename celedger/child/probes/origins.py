@@ -46,7 +46,7 @@ class Origins:
         self.constructed[thing] = self._probe.sites.here(without=thing)
 
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
-        if parameter is not None and self._probe.store is None:
+        if parameter is not None and not self._probe.started:
             self._adopters[address(parameter)] = self._probe.sites.here()
 
     def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,375 +1,384 @@
-"""The checks a person makes before trusting a training, on a `Training` of `celedger.child.torch`.
-
-`drive` runs them instead of the training, one after another, each on a model made anew from the
-seed, and writes `preflight.json`: a list of results, of which each has a check's name, its status
-(pass, warn, fail, or n/a), its figure, and a sentence, empty for those still to come. The first
-batch has to train: an error there is the training's own, and is raised. An error in a later check
-is its result, and one in the rest of the epoch that of all checks that look at it.
+"""The probe of `celedger preflight`: the checks a person makes before trusting a training, judged
+on what was seen of it. Each returns a status (pass, warn, fail, or n/a where it cannot be told), a
+figure and a sentence; CHECKS names them. An error in one is its result.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import random
-import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_map
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from celedger.child.probes import speed
-from celedger.child.probes.seen import Losses, Seen, minimised
-from celedger.child.torch import Training, device, fingerprint, prepare, step
-from celedger.child.torch_steps import dense
-
-PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
-
-EPOCH_STEPS, EPOCH_SECONDS = 200, 60.0  # of processor time, of the epoch looked at, at most
-OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0
-ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
-REPEATED_STEPS = 3
-# The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
-# times a confident mistake; half of it is knowledge that an untrained model cannot have.
-START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
-# What is left of the loss above its floor after learning one batch by heart.
-LEFT_PASS, LEFT_WARN = 0.1, 0.5
-ZEROED = 1e-3  # relative: a loss that changes less without inputs does not look at them
-OVERLAP_FAIL = 0.05  # share of validation rows met in training
-MAJORITY = 0.9  # share of the commonest class
-INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
+from celedger.child.probes import observe
+from celedger.child.probes.first_steps import REPEATED, FirstSteps, OuterCall, Replay
+from celedger.child.probes.latency import latency
+from celedger.child.probes.losses import LossCall, graded
+from celedger.child.probes.tensors import tensors
 
 if TYPE_CHECKING:
     Result = tuple[str, Any, str]  # status, figure, sentence
 
+PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
 
-def drive(training: Training, out: Path) -> nn.Module:
-    """Run the checks; ends the process, since nothing was trained for what the script does next."""
-    bench = PreflightBench(training)
-    observed = Seen()
-    results = [(FIRST, *start(bench, observed))]
-    broken: Exception | None = None
-    try:
-        epoch(bench, observed)
-    except Exception as error:
-        if not observed.steps:
-            raise
-        broken = error
-    write(results, out)
-    for name, check in CHECKS.items():
-        began = time.perf_counter()
+# The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
+# times a confident mistake; half of it is knowledge that an untrained model cannot have.
+START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
+OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0  # of processor time
+ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
+# What is left of the loss above its floor after learning one batch by heart.
+LEFT_PASS, LEFT_WARN = 0.1, 0.5
+ZEROED = 1e-6  # relative: an output that changes less without an input does not look at it
+OVERLAP_FAIL = 0.05  # share of validation rows met in training
+MAJORITY = 0.9  # share of the commonest class
+INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
+APART = 0.5  # of the deviation: how far the means of training and validation may be apart
+GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
+USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
+
+
+class Probe(FirstSteps):
+    """Writes one event, `preflight`. Where only as many steps run as are repeated, nothing is
+    checked."""
+
+    def ends(self) -> None:
+        self.gives_up()
+        rows = []
+        if self.options["steps"] > REPEATED:
+            if observe._observer is not None:
+                observe._observer.silence()  # what the checks run is no training
+            rows = [self._result(name, check) for name, check in CHECKS.items()]
+        about = {"fingerprint": self.fingerprint, "steps": self.steps, "ended": self.ended}
+        self.write("preflight", checks=rows, **about)
+        self.flush()
+
+    def _result(self, name: str, check: Callable[[FirstSteps], Result]) -> dict[str, Any]:
         try:
-            if broken is not None and name not in ANEW:
-                raise broken
-            result = check(bench, observed)
+            status, figure, sentence = check(self)
         except Exception as error:
-            result = NONE, None, f"could not be tried: {type(error).__name__}: {error}"
-        results.append((name, *result))
-        write(results, out)  # each time: a later check may hang
-        spent = time.perf_counter() - began
-        print(f"preflight: {name}: {result[0]}, {spent:.1f} s", file=sys.stderr)
-    raise SystemExit(0)
-
-
-def write(results: Sequence[tuple[str, str, Any, str]], out: Path) -> None:
-    to_come = [(name, NONE, None, "") for name in list(CHECKS)[len(results) - 1 :]]
-    fields = ("check", "status", "figure", "said")
-    rows = [dict(zip(fields, row)) for row in (*results, *to_come)]  # noqa: B905 (Python 3.8)
-    (out / "preflight.new").write_text(json.dumps(rows))
-    (out / "preflight.new").replace(out / "preflight.json")
-
-
-class PreflightBench:
-    """Makes the training anew, as often as is asked."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self.where = device()
-        self._first: tuple[nn.Module, dict[str, Tensor]] | None = None
-
-    def fresh(self) -> tuple[nn.Module, Optimizer, LRScheduler | None]:
-        model, optimiser, schedule = prepare(self.training, self.where)
-        if self._first is None:
-            state = {k: v.detach().clone() for k, v in model.state_dict().items()}
-            self._first = model, state
-        elif self._first[0] is model:  # the script made its model once
-            model.load_state_dict(self._first[1])
-        model.train()
-        return model, optimiser, schedule
-
-    def reseed(self, add: int = 0) -> None:
-        random.seed(self.training.seed + add)
-        torch.manual_seed(self.training.seed + add)
-
-    def first_batch(self) -> Any:
-        return next(iter(self.training.data()))
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        model.eval()
-        with torch.no_grad():
-            metrics = {k: float(v) for k, v in self.training.evaluate(model).items()}
-        return {k: v for k, v in metrics.items() if not k.startswith(("latency", "step_time"))}
+            message = str(error).partition("\n")[0][:100]
+            status, figure = NONE, None
+            sentence = f"could not be tried: {type(error).__name__}: {message}"
+        return {"check": name, "status": status, "figure": figure, "said": sentence}
 
 
 # --- the loss --------------------------------------------------------------------------------
 
 
-def start(bench: PreflightBench, observed: Seen) -> Result:
+def start(probe: FirstSteps) -> Result:
     """Loss of the untrained model beside that of a guess without knowledge."""
-    model, _, _ = bench.fresh()
-    with Losses() as losses, torch.enable_grad():
-        loss = bench.training.loss(model, bench.first_batch())
-    observed.minimised = minimised(losses.calls, loss)
-    total = float(loss.detach())
+    if probe.start is None:
+        return NONE, None, "no backward pass was seen"
+    total, call = probe.start
     if not math.isfinite(total):
         return FAIL, total, f"the loss is {total} before any training"
-    call = losses.calls[observed.minimised] if observed.minimised is not None else None
-    if call is None or not call.guess:
+    if call is None or not graded(call) or not call.guess():
         why = "no one loss of torch's own leads to it that would say what to expect"
         return NONE, total, f"{total:.4g}; {why}"
-    ratio = call.value / call.guess
-    sentence = f"{call.name} {call.value:.4g}, {call.guess:.4g} for a guess without knowledge"
+    value, guess = float(call.mean(call.output)), call.guess()
+    sentence = f"{call.name} {value:.4g}, {guess:.4g} for a guess without knowledge"
+    ratio = value / guess
     status = FAIL if ratio < START_LOW else _graded(ratio, START_WARN, START_FAIL)
     return status, ratio, sentence
 
 
-def overfits(bench: PreflightBench, observed: Seen) -> Result:
+def fits(probe: FirstSteps) -> Result:
+    """What the loss is given beside what it takes."""
+    if not probe.losses_seen:
+        return NONE, None, "no one loss of torch's own leads to what is minimised"
+    for misfit, count in probe.misfits.items():
+        if count == probe.losses_seen:  # each time, so not by chance
+            return WARN if "twice" in misfit else FAIL, count, f"the loss {misfit}"
+    if probe.targets:
+        (low, high), (least, most) = _span(probe.targets), _span(probe.outputs)
+        sentence = f"targets from {low:.4g} to {high:.4g}, output from {least:.4g} to {most:.4g}"
+        if low < 0 and least == 0:  # of a ReLU, say
+            return WARN, least, f"{sentence}: never below 0"
+        return PASS, most - least, sentence
+    return PASS, 0, "shapes and values are those that the loss takes"
+
+
+def overfits(probe: FirstSteps) -> Result:
     """A few rows learnt by heart, with the same random numbers in every step."""
-    model, optimiser, _ = bench.fresh()
-    batch, cut = _few(bench, model, bench.first_batch())
-    first, floored = math.nan, True
+    replay = probe.replay
+    if isinstance(replay, str) or replay.optimiser is None:
+        return NONE, None, replay if isinstance(replay, str) else "no step was seen"
+    floor = replay.loss.floor() if replay.loss is not None and graded(replay.loss) else None
+    try:
+        rows: int | None = ROWS
+        first = float(_loss(replay, rows).detach())
+    except Exception:
+        rows, first = None, float(_loss(replay, None).detach())
+    least, left, number = floor or 0.0, 1.0, 0
     ends = time.process_time() + OVERFIT_SECONDS
-    for number in range(OVERFIT_STEPS):
-        bench.reseed()
-        with Losses() as losses:
-            last, floor = float(step(bench.training, model, optimiser, None, batch)), 0.0
-        call = losses.calls[observed.minimised] if observed.minimised is not None else None
-        floored = call is not None and call.floor is not None
-        if call is not None and call.floor is not None:
-            last, floor = call.value, call.floor
-        if number == 0:
-            first = last
-        left = (last - floor) / (first - floor) if first > floor else 0.0
-        if time.process_time() > ends or left < LEFT_PASS / 2:
-            break
-    rows = f"{len(_tensors(batch)[0])} rows" if cut else "the whole batch (it cannot be cut)"
-    steps = f"{first:.4g} -> {last:.4g} in {number + 1} steps"
-    sentence = f"loss of {rows} {steps}, floor {floor:.4g}"
+    while number < OVERFIT_STEPS and left >= LEFT_PASS / 2 and time.process_time() < ends:
+        torch.manual_seed(0)
+        loss = _loss(replay, rows)
+        replay.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        replay.optimiser.step()
+        last, number = float(loss.detach()), number + 1
+        left = (last - least) / (first - least) if first > least else 0.0
+    what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
+    sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps, floor {least:.4g}"
     if left <= LEFT_PASS:
         return PASS, left, sentence
-    if left <= LEFT_WARN or not cut:
-        return WARN, left, sentence + ": it learns, but does not learn it by heart"
-    if not floored:
-        return WARN, left, sentence + ": the floor of this loss is not known"
+    if left <= LEFT_WARN or not rows:
+        return WARN, left, f"{sentence}: it learns, but does not learn it by heart"
+    if floor is None:
+        return WARN, left, f"{sentence}: the floor of this loss is not known"
     return FAIL, left, sentence
 
 
-def zeroed(bench: PreflightBench, observed: Seen) -> Result:
-    """The trained model's loss with and without inputs."""
-    values = []
-    for blank in (False, True):
-        bench.reseed()
-        with torch.no_grad(), observed.blanked(blank):
-            values.append(float(bench.training.loss(observed.model, observed.batches[-1])))
-    real, zero = values
-    change = (zero - real) / max(abs(real), 1e-12)
-    sentence = f"loss {real:.4g} with inputs, {zero:.4g} with zeros in their place"
-    if abs(change) < ZEROED:
-        return FAIL, change, sentence
-    if change < 0:
-        return WARN, change, sentence + ": inputs do not help (yet)"
-    return PASS, change, sentence
+def _loss(replay: Replay, rows: int | None) -> Tensor:
+    """Return the loss of the first rows of the batch, or of all of it. The loss may be taken of a
+    view of the output, which is the same view of a shorter one."""
+    batch = next(len(t) for _, t in tensors([replay.args, replay.kwargs]) if t.dim())
+
+    def few(tensor: Tensor) -> Tensor:
+        if rows is None or not tensor.dim() or len(tensor) % batch:
+            return tensor
+        return tensor[: len(tensor) // batch * rows]
+
+    args, kwargs = tree_map_only(Tensor, few, (replay.args, replay.kwargs))
+    output = dict(tensors(replay.module(*args, **kwargs)))[replay.path]
+    if replay.inside or replay.loss is None:
+        return output
+    given = replay.loss.output
+    view = output.as_strided(few(given).shape, given.stride(), given.storage_offset())
+    target = few(replay.loss.arguments["target"])
+    call = LossCall(replay.loss.function, {**replay.loss.arguments, "target": target}, None)
+    return call.mean(view)
 
 
-def repeats(bench: PreflightBench, observed: Seen) -> Result:
-    """A few steps twice."""
-    ends = []
-    for _ in range(2):
-        parts = bench.fresh()
-        losses = [
-            float(step(bench.training, *parts, batch))
-            for _, batch in zip(range(REPEATED_STEPS), bench.training.data())  # noqa: B905
-        ]
-        ends.append((losses, fingerprint(parts[0])))
-    (one, first), (other, second) = ends
-    if first == second and one == other:
-        return PASS, 0.0, f"equal bits after {len(one)} steps"
-    gap = max(abs(a - b) for a, b in zip(one, other))  # noqa: B905 (Python 3.8)
-    return FAIL, gap, f"losses differ by {gap:.3g} within {len(one)} steps of the same seed"
+def zeroed(probe: FirstSteps) -> Result:
+    """The trained modules' output with zeros in place of each input."""
+    without, tried = [], False
+    for module, call in probe.last.items():
+        name, usual = probe.names.of(module) or "the model", _outputs(call, None)
+        dense = [row for row in tensors([call.args, call.kwargs]) if row[1].layout == torch.strided]
+        inputs = [(path, tensor) for path, tensor in dense if bool((tensor != 0).any())]
+        blind = [path for path, t in inputs if _same(usual, _outputs(call, t))]
+        if not inputs or not usual:  # the output may be no tensor: a distribution, say
+            continue
+        tried = True
+        if len(blind) == len(inputs):
+            return FAIL, len(blind), f"{name} gives the same output for zeros"
+        without += [f"input {path.partition('.')[2]} of {name}" for path in blind]
+    if not tried:
+        return NONE, None, "no module was called with tensors and returned one"
+    if without:
+        return WARN, len(without), f"no effect on the output: {', '.join(without[:3])}"
+    return PASS, 0, "zeros in place of any input change the output"
 
 
-# --- an epoch, and what was observed in it -------------------------------------------------------
+@torch.no_grad()
+def _outputs(call: OuterCall, blank: Tensor | None) -> list[Tensor]:
+    """Return what a module gives with zeros in place of one of its inputs."""
+
+    def one(tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor) if tensor is blank else tensor
+
+    args, kwargs = tree_map_only(Tensor, one, (call.args, call.kwargs))
+    torch.manual_seed(0)
+    return [t.double() for _, t in tensors(call.module(*args, **kwargs)) if t.is_floating_point()]
 
 
-def epoch(bench: PreflightBench, observed: Seen) -> None:
-    """Train an epoch with eyes open; the checks that follow read what was observed."""
-    model, optimiser, schedule = bench.fresh()
-    observed.begins(model, optimiser)
-    ends = time.process_time() + EPOCH_SECONDS
-    with observed, Losses() as losses:
-        for number, batch in enumerate(bench.training.data()):
-            observed.note_batch(batch)
-            step(bench.training, model, optimiser, schedule, batch)
-            observed.note_step(losses)
-            if number + 1 >= EPOCH_STEPS or time.process_time() > ends:
-                break
-    buffers = {k: v.clone() for k, v in model.named_buffers()}
-    observed.evaluating = True
-    with observed:
-        bench.reseed()
-        observed.metrics = [bench.evaluate(model)]
-    changed = [k for k, v in model.named_buffers() if not torch.equal(v, buffers[k])]
-    observed.buffers_changed_in_evaluation = changed
-    try:  # some scripts count their evaluations
-        for add in (0, 1):
-            bench.reseed(add)
-            observed.metrics.append(bench.evaluate(model))
-    except Exception:
-        observed.metrics = observed.metrics[:1]
-    model.train()
+def _same(usual: list[Tensor], other: list[Tensor]) -> bool:
+    return len(usual) == len(other) and all(
+        a.shape == b.shape and bool(((a - b).abs() <= ZEROED * a.abs().max()).all())
+        for a, b in zip(usual, other)  # noqa: B905 (Python 3.8)
+        if a.numel()
+    )
 
 
-def labels(bench: PreflightBench, observed: Seen) -> Result:
-    if observed.classes is not None:
-        counts = observed.classes
+# --- data --------------------------------------------------------------------------------------
+
+
+def labels(probe: FirstSteps) -> Result:
+    if probe.classes is not None:
+        counts = probe.classes
         total, kinds = int(counts.sum()), int((counts > 0).sum())
         share = int(counts.max()) / total
         sentence = f"{kinds} of {len(counts)} classes in {total} labels, the commonest {share:.0%}"
         return FAIL if kinds < 2 else _graded(share, MAJORITY), share, sentence
-    if observed.targets:
-        low, high = min(a for a, _ in observed.targets), max(b for _, b in observed.targets)
+    if probe.losses_seen < probe.passes:
+        return NONE, None, "no one loss of torch's own leads to what is minimised"
+    if probe.targets:
+        low, high = _span(probe.targets)
         sentence = f"targets from {low:.4g} to {high:.4g}"
         return PASS if high > low else FAIL, high - low, sentence
+    if probe.codes:
+        return NONE, None, "the training computes its targets itself: they are no labels"
     return NONE, None, "no labels were seen: the loss has none that torch names"
 
 
-def inputs(bench: PreflightBench, observed: Seen) -> Result:
-    if not observed.ranges:
+def inputs(probe: FirstSteps) -> Result:
+    rows = probe.ranges[False]
+    if not rows:
         return NONE, None, "no module was called with a tensor"
-    low, high = min(a for a, _, _ in observed.ranges), max(b for _, b, _ in observed.ranges)
+    low, high = _span([(row.low, row.high) for row in rows])
     size = max(abs(low), abs(high))
     sentence = f"from {low:.4g} to {high:.4g}"
     if not math.isfinite(size):
         return FAIL, size, f"{sentence}: not finite"
     if low == high:
         return FAIL, size, f"{sentence}: constant"
-    if all(floats for *_, floats in observed.ranges) and size > INPUT_WARN:
+    if all(row.floats for row in rows) and size > INPUT_WARN:
         return WARN, size, f"{sentence}: scale them to about -1..1 or unit variance"
     return PASS, size, sentence
 
 
-def overlap(bench: PreflightBench, observed: Seen) -> Result:
-    if not observed.rows_evaluated:
-        return NONE, None, "evaluation did not call what training called"
-    shared = len(observed.rows_evaluated & observed.rows_trained)
-    share = shared / len(observed.rows_evaluated)
-    sentence = f"{shared} of {len(observed.rows_evaluated)} validation rows were met in training"
-    if share and observed.same_tensor:
+def shuffled(probe: FirstSteps) -> Result:
+    """Whether whole batches come back, as they do when each epoch has the same order."""
+    batches = probe.batches
+    again = len(batches) - len(set(batches))
+    sentence = f"{again} of {len(batches)} batches had come before"
+    if len(set(batches)) <= 1:
+        return NONE, again, "every step has the same input, or none"
+    if again >= 2:
+        return WARN, again, f"{sentence}: every epoch has the same order"
+    if again or len(probe.rows[False]) >= probe.row_count:
+        return NONE, again, f"{sentence}, and no row: no epoch ended, or the data are new each time"
+    return PASS, again, f"{sentence}, but their rows had"
+
+
+def overlap(probe: FirstSteps) -> Result:
+    if why := _not_evaluated(probe):
+        return NONE, None, why
+    rows = probe.rows[True]
+    shared = len(rows & probe.rows[False])
+    share = shared / max(len(rows), 1)
+    sentence = f"{shared} of {len(rows)} validation rows were met in training"
+    if share and probe.same_tensor:
         sentence += ": the model is given one and the same tensor in both, as on a graph"
         return WARN, share, sentence
     return _graded(share, 0.0, OVERLAP_FAIL), share, sentence
 
 
-def modes(bench: PreflightBench, observed: Seen) -> Result:
-    drawn: list[str] = []
-    if len(observed.metrics) == 3:
-        one, again, other = observed.metrics
-        drawn = [k for k in one if one[k] == again[k] != other[k]]
-    still = sorted(observed.norms - observed.norms_moved)
-    for names, status, sentence in (
-        (sorted(observed.training_in_evaluation), FAIL, "in training mode during evaluation: {}"),
-        (observed.buffers_changed_in_evaluation, FAIL, "evaluation changed {}"),
-        (drawn, FAIL, "{} of one model depends on random numbers: dropout is on?"),
-        (still, WARN, "statistics never updated in training: {}"),
-    ):
-        if names:
-            return status, len(names), sentence.format(", ".join(names[:3]))
-    norms = (
-        f"{len(observed.norms)} norms updated in training alone"
-        if observed.norms
-        else "no batch norm"
+def alike(probe: FirstSteps) -> Result:
+    """Mean and spread of the inputs in training and validation."""
+    sides = [[row for row in probe.ranges[at] if row.floats] for at in (False, True)]
+    if (why := _not_evaluated(probe)) or not all(sides):
+        return NONE, None, why or "the inputs are no floating-point numbers"
+    (one, spread), (other, second) = (
+        [
+            sum(values) / len(rows)
+            for values in ([r.mean for r in rows], [r.deviation for r in rows])
+        ]
+        for rows in sides
     )
-    return PASS, 0, f"{norms}; evaluation repeats itself"
+    sentence = f"{one:.3g} ± {spread:.3g} in training, {other:.3g} ± {second:.3g} in validation"
+    small, large = sorted((spread, second))
+    gap = abs(one - other) / max(large, 1e-12)
+    return WARN if gap > APART or small < APART * large else PASS, gap, sentence
 
 
-def gradients(bench: PreflightBench, observed: Seen) -> Result:
-    optimised = _optimised(observed)
-    trained = {path: p for path, p in observed.model.named_parameters() if p.requires_grad}
-    wrong = []
-    for path, parameter in trained.items():
-        if path not in observed.with_gradient:
-            wrong.append(f"{path} gets no gradient")
-        elif id(parameter) not in optimised:
-            wrong.append(f"{path} is held by no optimiser")
-        elif parameter.dim() > 1 and torch.equal(parameter.detach(), observed.initial[path]):
+# --- the model -----------------------------------------------------------------------------------
+
+
+def modes(probe: FirstSteps) -> Result:
+    why = _not_evaluated(probe)
+    if probe.bad_modes and not why:
+        return FAIL, len(probe.bad_modes), "; ".join(sorted(probe.bad_modes)[:3])
+    still = [
+        name for name, (norm, mean) in probe.norms.items() if torch.equal(norm.running_mean, mean)
+    ]
+    if still:
+        names = ", ".join(still[:3])
+        return WARN, len(still), f"statistics never updated in training: {names}"
+    if why:
+        return NONE, None, why
+    if any(probe.evaluated.values()):
+        return WARN, 1, "evaluation records a graph: torch.no_grad() saves its time and memory"
+    norms = len(probe.norms)
+    return PASS, 0, f"{norms} norms updated in training alone" if norms else "no batch norm"
+
+
+def gradients(probe: FirstSteps) -> Result:
+    initial = {id(parameter): value for parameter, value in probe.initial.items()}
+    owners = {
+        id(p): id(m) for _, root in probe.names.roots() for m in root.modules()
+        for p in m._parameters.values()
+    }  # fmt: skip
+    trained = [(path, p) for path, p in probe.parameters() if p.requires_grad]
+    wrong: list[str] = []
+    idle: list[str] = []
+    for path, parameter in trained:
+        before = initial.get(id(parameter))
+        if id(parameter) in probe.with_gradient:
+            if before is None:
+                wrong.append(f"{path} is held by no optimiser")
             # A bias before a norm has no effect, so its gradient is rounding alone.
-            wrong.append(f"{path} did not move")
+            elif parameter.dim() > 1 and torch.equal(parameter.detach(), before):
+                wrong.append(f"{path} did not move")
+        elif before is not None:
+            called = owners.get(id(parameter)) in probe.called
+            (wrong if called else idle).append(f"{path} gets no gradient")
     if wrong:
         return FAIL, len(wrong), f"{len(wrong)} of {len(trained)}: {'; '.join(wrong[:3])}"
-    return PASS, 0, f"all {len(trained)} get gradients and moved in {observed.steps} steps"
+    if idle:
+        return WARN, len(idle), f"modules that were never called: {'; '.join(idle[:3])}"
+    if not trained:
+        return NONE, None, "no module has parameters"
+    return PASS, 0, f"all {len(trained)} get gradients and moved in {probe.steps} steps"
 
 
-def cleared(bench: PreflightBench, observed: Seen) -> Result:
-    observed.optimiser.zero_grad(set_to_none=True)
-    optimised = _optimised(observed)
-    left = [
-        path for path, p in observed.model.named_parameters()
-        if id(p) in optimised and p.grad is not None and bool((dense(p.grad) != 0).any())
-    ]  # fmt: skip
-    if left:
-        names = ", ".join(left[:3])
-        return FAIL, len(left), f"zero_grad leaves the gradient of {names}: they add up over steps"
-    return PASS, 0, "zero_grad leaves none"
+def cleared(probe: FirstSteps) -> Result:
+    for name, count in probe.uncleared.items():
+        sentence = f"the gradient of {name} and others is still there in the next backward pass"
+        return FAIL, count, f"{sentence}, {count} times: they add up over steps"
+    return PASS, 0, "each step begins without"
 
 
-def _optimised(observed: Seen) -> set[int]:
-    """Identities of the optimiser's parameters."""
-    return {id(p) for group in observed.optimiser.param_groups for p in group["params"]}
+def flat(probe: FirstSteps) -> Result:
+    """Tensors, and nodes of autograd's graph, that are left at the end of steps."""
+    rises = [
+        [(count - before) / probe.spacing for count, before in zip(now, last)]  # noqa: B905
+        for last, now in zip(probe.left, probe.left[1:])  # noqa: B905 (Python 3.8)
+    ]
+    if len(rises) < 2:
+        return NONE, None, "too few steps"
+    # What grows once, or until an epoch ends, is no leak: the smallest rise counts.
+    more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
+    sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
+    return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
+
+
+def _not_evaluated(probe: FirstSteps) -> str:
+    """Return why nothing can be told of evaluation; empty where it can."""
+    if not probe.evaluated:
+        return "no evaluation of what training calls was seen"
+    if len(probe.evaluated) > USUAL * probe.steps:
+        return "passes without gradients come with nearly every step: evaluation is not told apart"
+    return ""
+
+
+def _span(rows: list[tuple[float, float]]) -> tuple[float, float]:
+    return min(low for low, _ in rows), max(high for _, high in rows)
 
 
 def _graded(value: float, warn: float, fail: float = math.inf) -> str:
     return FAIL if value > fail else WARN if value > warn else PASS
 
 
-def _tensors(batch: Any) -> list[Tensor]:
-    return [batch] if isinstance(batch, Tensor) else [t for t in batch if isinstance(t, Tensor)]
-
-
-def _few(bench: PreflightBench, model: nn.Module, batch: Any) -> tuple[Any, bool]:
-    """The first rows of a batch, where the loss can do with them."""
-    parts = _tensors(batch)
-    plain = isinstance(batch, Tensor) or len(parts) == len(batch)
-    if plain and len({len(part) for part in parts}) == 1:
-        few = tree_map(lambda part: part[:ROWS], batch)
-        try:
-            with torch.no_grad():
-                if math.isfinite(float(bench.training.loss(model, few))):
-                    return few, True
-        except Exception:
-            pass
-    return batch, False
-
-
-FIRST = "loss at the start"
-CHECKS: dict[str, Callable[[PreflightBench, Seen], Result]] = {
-    "looks at its inputs": zeroed,
+CHECKS: dict[str, Callable[[FirstSteps], Result]] = {
+    "loss at the start": start,
+    "output fits the loss": fits,
     "labels balanced": labels,
     "inputs in range": inputs,
+    "training data shuffled": shuffled,
     "train and validation apart": overlap,
+    "train and validation alike": alike,
     "train and eval mode": modes,
     "every parameter learns": gradients,
     "gradients cleared": cleared,
     "overfits one batch": overfits,
-    "same seed, same result": repeats,
-    "loader keeps up": speed.loader,
-    "inference latency": speed.latency,
-    "memory stays flat": speed.memory,
+    "looks at its inputs": zeroed,
+    "memory stays flat": flat,
+    "inference latency": latency,
 }
-# Those that need nothing of the epoch.
-ANEW = {"overfits one batch", "same seed, same result", "loader keeps up", "memory stays flat"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import io
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -94,13 +95,21 @@ def data_hash(data: bytes) -> str:
 
 
 class TensorStore:
-    """Writes tensors to a folder and says of each how to find it again."""
+    """Writes tensors to a folder and says of each how to find it again. What is described before
+    the folder is known is kept in memory."""
 
-    def __init__(self, folder: Path) -> None:
-        self._values = (folder / "values.bin").open("wb")
-        self._rows = (folder / "rows.bin").open("wb")
+    def __init__(self) -> None:
+        self._values: Any = io.BytesIO()
+        self._rows: Any = io.BytesIO()
         self._value = self._row = 0  # how many are written
         self._described: dict[int, tuple[Any, int, int, dict[str, Any]]] = {}
+
+    def open(self, folder: Path) -> None:
+        early = self._values.getvalue(), self._rows.getvalue()
+        self._values = (folder / "values.bin").open("wb")
+        self._rows = (folder / "rows.bin").open("wb")
+        self._values.write(early[0])
+        self._rows.write(early[1])
 
     def describe(self, tensor: Tensor) -> dict[str, Any]:
         """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k`

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
+_EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
 _ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
 _TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
@@ -53,13 +54,14 @@ class Probe(observe.Probe):
         self.full = frozenset(options.get("full", (0, 1, 2)))
         self.last = int(options.get("steps", 0))
         self.step = 0
-        self.store: TensorStore | None = None
+        self.started = False
+        self.store = TensorStore()
         self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
         self.origins = Origins(self)
         self._early: list[dict[str, Any]] = []  # before the folder is known
         self._busy = False  # what we compute ourselves is no call of the training's
         self._roots = IdentityMap()
-        self._random = ""
+        self._random = describe.torch_generators()
         self._rows = 0
         self._optimisers: dict[int, int] = {}
         self._settings: dict[int, str] = {}
@@ -89,7 +91,7 @@ class Probe(observe.Probe):
             self._busy = before
 
     def write(self, k: str, **event: Any) -> None:
-        if self.store is None:
+        if not self.started:
             self._early.append({"k": k, **event})
             return
         if k not in _TIMELESS:
@@ -99,7 +101,6 @@ class Probe(observe.Probe):
         super().write(k, **event)
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
-        assert self.store is not None
         before, self._busy = self._busy, True  # at every call: a context costs as much as the rest
         try:
             return [self.store.describe(tensor) for _, tensor in tensors(value)]
@@ -112,7 +113,8 @@ class Probe(observe.Probe):
         import torch
 
         with self._quietly():
-            self.store = TensorStore(self.out)
+            self.started = True
+            self.store.open(self.out)
             version = str(torch.__version__)
             self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
             for event in self._early:
@@ -127,7 +129,6 @@ class Probe(observe.Probe):
         used. A root is what was called by none."""
         if self._roots.get(root):
             return
-        assert self.store is not None
         self._roots[root] = True
         for module in root.modules():
             kind = type(module)
@@ -158,9 +159,11 @@ class Probe(observe.Probe):
         self._busy = True  # at every call of the training: a context costs as much as the rest
         try:
             name = describe.function_name(function)
-            if self.store is None:
+            if not self.started:
                 self.origins.called(name, args, kwargs)
-                return
+                functional = any(tensor.grad_fn is not None for _, tensor in tensors(result))
+                if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
+                    return
             if self._recording() and not name.startswith(_PROPERTIES):
                 self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
             if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
@@ -193,7 +196,7 @@ class Probe(observe.Probe):
 
     def _write_rows(self, role: str, path: str, tensor: Any) -> None:
         """Write a digest of every row, for about an epoch."""
-        if self.store is not None and not tensor.is_sparse and whole(tensor) and len(tensor):
+        if not tensor.is_sparse and whole(tensor) and len(tensor):
             self.write("rows", r=role, p=path, **self.store.rows(tensor))
 
     # --- modules
@@ -287,8 +290,6 @@ class Probe(observe.Probe):
     # --- backward, step, the rest
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
-        if self.store is None:
-            return
         self._evaluating = self._looking = False
         with self._quietly():
             for loss in losses:
@@ -315,8 +316,6 @@ class Probe(observe.Probe):
                 self.write("pgrad", p=name, x=self._tensors(weight.grad))
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        if self.store is None:
-            return
         self._busy = True
         self.store.forget()
         named = self.names.parameters(optimiser)
@@ -398,8 +397,7 @@ class Probe(observe.Probe):
         self.flush()
 
     def flush(self) -> None:
-        if self.store is not None:
-            self.store.flush()
+        self.store.flush()
         super().flush()
 
     def _dispatch(self, on: bool) -> None:

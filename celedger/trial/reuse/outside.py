@@ -67,7 +67,7 @@ def judge(
     others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
     own_folders = tuple(map(_inside, own))
     work_trees = {_inside(p): p for p in beside if p not in (repository.common_dir, trials)}
-    tracked: dict[bytes, _Tracked] = {}
+    tracked: dict[bytes, tuple[set[bytes], set[bytes]]] = {}
     # Where byte-code was there, Python opens no source.
     sources = (_COMPILED.fullmatch(path) for path in named.opened)
     opened = named.opened | {match[1] + match[2] + b".py" for match in sources if match}
@@ -83,45 +83,38 @@ def judge(
             name = at[len(git) : -1]
             if path in opened or name.partition(b"/")[0] in _TELLING:
                 outside.doubt("it reads the user's own .git: ", name)
-        elif at.startswith(
-            tuple(work_trees)
-        ):  # the innermost: a linked work tree may lie in the main one
-            top = max((top for top in work_trees if at.startswith(top)), key=len)
-            if at != top or path in opened:  # else it is there
-                if top not in tracked:
-                    names = ask(work_trees[top], "ls-files", "-z").out.split(b"\0")[:-1]
-                    tracked[top] = _Tracked([*repository.files(commit), *names])
-                _judge_one(path, top, tracked[top], path in opened, named.since - TICK, outside)
+        elif tops := [top for top in work_trees if at.startswith(top)]:
+            top = max(tops, key=len)  # a linked work tree may lie in the main one
+            if top not in tracked:
+                names = ask(work_trees[top], "ls-files", "-z").out.split(b"\0")[:-1]
+                files = {*repository.files(commit), *names}
+                above = {name[:end] for name in files for end in _slashes(name)}
+                tracked[top] = files, {b"", *above}
+            name = at[len(top) : -1]
+            _judge_one(path, name, tracked[top], path in opened, named.since - TICK, outside)
     return outside
 
 
-class _Tracked:
-    """The files that a work tree or the trial's commit has, and the folders that hold one."""
-
-    def __init__(self, names: Iterable[bytes]) -> None:
-        self.files = frozenset(names)
-        self.folders = {b""}
-        for name in self.files:
-            while (name := name.rpartition(b"/")[0]) not in self.folders:
-                self.folders.add(name)
-
-
 def _judge_one(
-    path: bytes, top: bytes, tracked: _Tracked, opened: bool, since: float, outside: Outside
-) -> None:
-    """Judge one path of the work tree at `top`."""
-    name = path[len(top) :]
-    parts = name.split(b"/")
-    starts = (b"/".join(parts[: end + 1]) for end in range(len(parts)))
-    # The first part that is no folder of tracked files: a commit may have something there.
-    part = next((start for start in starts if start not in tracked.folders), name)
-    if part in tracked.files or (opened and part in tracked.folders):
-        if opened and part in tracked.files:
-            outside.file = outside.file or os.fsdecode(name)
+    path: bytes, name: bytes, tracked: tuple[set[bytes], set[bytes]], opened: bool, since: float,
+    outside: Outside,
+) -> None:  # fmt: skip
+    """Judge one path of a work tree, of that name in it. `tracked` are files, and the folders that
+    hold one."""
+    files, folders = tracked
+    if name in files:
+        outside.file = outside.file or (os.fsdecode(name) if opened else "")
+        outside.doubt(_READS, name)
+    elif opened and name in folders:
         outside.doubt(_READS, name)
     elif opened and _changed(path, since):  # by the trial itself, as by one that resumes
         outside.doubt(f"{_READS}changed meanwhile: ", name)
-    (outside.opened if opened and part == name else outside.looked).add(part)
+    if name:
+        (outside.opened if opened else outside.looked).add(name)
+
+
+def _slashes(name: bytes) -> list[int]:
+    return [at for at, letter in enumerate(name) if letter == ord("/")]
 
 
 def _changed(path: bytes, since: float) -> bool:

@@ -60,16 +60,13 @@ class Reuse:
             matching = self._repository.matching(commit.sha, inputs)
             if task.build and not matching:
                 unknown = unknown or "its build declares no inputs"
-            if beside.opened or beside.looked:
-                places = (journal.out_path, journal.log_path, journal.path)
-                own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
-                verdict = outside.judge(
-                    self._repository, self.beside, beside, commit.tree,
-                    journal.own_folder(self._ledger), own,
-                )  # fmt: skip
-                file, unknown = verdict.file, unknown or verdict.unknown
-                inside.opened |= verdict.opened
-                inside.looked |= verdict.looked
+            places = (journal.out_path, journal.log_path, journal.path)
+            own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
+            trials = journal.own_folder(self._ledger)
+            verdict = outside.judge(self._repository, self.beside, beside, commit.tree, trials, own)
+            file, unknown = verdict.file, unknown or verdict.unknown
+            inside.opened |= verdict.opened
+            inside.looked |= verdict.looked
             paths = {*inside.opened, *inside.looked, *map(os.fsencode, matching)}
             names = {checkout.filtered.get(os.fsdecode(path), "") for path in paths} - {""}
             if filters.LFS in names:  # it reads one file of the tree
@@ -89,21 +86,20 @@ class Reuse:
         if unknown:
             self._ledger.record_unknown_footprint(ulid, unknown)
         else:
-            self._ledger.record_footprint(ulid, footprint, self._surroundings(commit, task))
+            around = self._surroundings([commit], task)[commit.sha]
+            self._ledger.record_footprint(ulid, footprint, around)
         return file
 
     @cached_property
     def _manner(self) -> str:
         return filters.manner(self._repository)
 
-    def _surroundings(self, commit: Commit, task: Task) -> str:
-        """Return what beside a tree decides what a training reads: one blob is different files
-        where git is told to write it otherwise, and an environment's fingerprint has neither the
-        user's variables nor what is in packages but their versions."""
-        words = (
-            RULES, self._manner, self._variables(task), self._installed(commit.sha, task)
-        )  # fmt: skip
-        return ":".join(words)
+    def _surroundings(self, commits: Sequence[Commit], task: Task) -> dict[str, str]:
+        """Return for each commit (by hash) what beside its tree decides what a training reads: one
+        blob is different files where git is told to write it otherwise, and an environment's
+        fingerprint has neither the user's variables nor what is in packages but their versions."""
+        shared = f"{RULES}:{self._manner}:{self._variables(task)}:"
+        return {commit.sha: shared + self._installed(commit.sha, task) for commit in commits}
 
     def agreeing(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
@@ -133,7 +129,7 @@ class Reuse:
             for trial in trials:
                 if trial.tree in here or trial.tree in present:
                     by_footprint.setdefault(trial.footprint, []).append(trial)
-            around = {commit.sha: self._surroundings(commit, task) for commit in commits}
+            around = self._surroundings(commits, task)
             for number, of_footprint in by_footprint.items():
                 sums = self.agreement(number).sums(trees)
                 keys[number] = {c.sha: (around[c.sha], sums[c.tree]) for c in commits}

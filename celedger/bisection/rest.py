@@ -1,0 +1,104 @@
+"""What a named commit leaves unexplained: a further step before it, or after it.
+
+Each side of the commit is a range of its own, with its own trials, and is asked the same question
+as the whole was (../shared/research/hard-worlds.md, section 3). Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from celedger.repo import History
+from celedger.stats import firstbad
+from celedger.stats.lineage import GOOD, Lineage
+
+NO_STEP_PRIOR = 0.8
+"""Prior probability that a side of the named commit holds no further step: most regressions are
+one commit's."""
+OPEN = 0.15
+"""Probability of a further step from which it is mentioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A further step, at a commit that is not an ancestor of position `after` and is one of `by`,
+    or `by` itself. `effect` is its size in the readings' unit, `low` and `high` bound it with the
+    asked confidence; `share` is its part of the whole difference between the ends."""
+
+    after: int
+    by: int
+    probability: float
+    effect: float
+    low: float
+    high: float
+    share: float
+
+
+def part(history: History, after: int, by: int) -> History:
+    """Return the candidates that came after one position, and not after another."""
+    lineage = Lineage(history.parents)
+    inside = np.flatnonzero(lineage.ancestors(by) & ~lineage.ancestors(after)).tolist()
+    parents, _ = _renumbered(lineage, inside)
+    return History(tuple(history.commits[i] for i in inside), parents)
+
+
+def rests(
+    question: firstbad.Question, evidence: firstbad.Evidence, answer: firstbad.Posterior
+) -> tuple[Rest, ...]:
+    """Return the further steps that the sides of the leader may hold, oldest first. None for a
+    crash, and where readings of an end are not finite."""
+    lineage, leader = question.lineage, answer.leader
+    if answer.belief is None or answer.belief.fit.rates:
+        return ()
+    good, bad = (
+        np.mean([r.value for r in evidence.readings if r.position == p])
+        for p in (GOOD, lineage.bad)
+    )
+    whole = float(bad - good)
+    if not (np.isfinite(whole) and whole > 0):
+        return ()
+    before = np.flatnonzero(lineage.ancestors(leader)).tolist()[:-1]
+    after = [p for p, reached in enumerate(lineage.reach([leader])) if reached and p != leader]
+    sides = [(GOOD, before), (leader, after)]
+    steps = [_step(question, evidence, start, inside) for start, inside in sides if len(inside)]
+    return tuple(replace(step, share=step.effect / whole) for step in steps if step is not None)
+
+
+def _renumbered(
+    lineage: Lineage, inside: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
+    """Return the parents of the positions `inside` among themselves, and their new numbers."""
+    number = {p: i for i, p in enumerate(inside)}
+    parents = (tuple(number[q] for q in lineage.parents[p] if q in number) for p in number)
+    return tuple(parents), number
+
+
+def _step(
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    start: int,
+    inside: Sequence[int],
+) -> Rest | None:
+    """Return the step among the positions `inside`, of which `start` is the good end; its share
+    left open."""
+    parents, number = _renumbered(question.lineage, inside)
+    side = firstbad.Question(
+        Lineage(parents), question.confidence, question.noise,
+        floor=question.floor, none_prior=NO_STEP_PRIOR,
+    )  # fmt: skip
+    number[start] = GOOD
+    readings = tuple(
+        replace(reading, position=number[reading.position])
+        for reading in evidence.readings
+        if reading.position in number
+    )
+    answer = firstbad.posterior(side, firstbad.Evidence(readings))
+    probability = 1 - answer.no_change
+    if answer.belief is None or probability < OPEN or not answer.effect > 0:
+        return None
+    first = max(parents[min(answer.candidates)], default=GOOD)
+    after = start if first == GOOD else inside[first]
+    by = inside[max(answer.candidates)]
+    return Rest(after, by, probability, answer.effect, answer.effect_low, answer.effect_high, 0.0)

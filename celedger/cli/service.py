@@ -1,0 +1,230 @@
+"""`celedger hook install | uninstall | status`, `worker`, `queue` and `allow`: train after every
+merge, show what waits, and let it go on."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.session import (
+    Options,
+    find,
+    keep_out_of_git,
+    note,
+    reading,
+    settled,
+    warn,
+    writing,
+)  # fmt: skip
+from celedger.errors import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celedger.service.hooks import HookStatus
+
+_LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
+
+hook = typer.Typer(
+    no_args_is_help=True,
+    help="Train after every merge: install, remove, show the hooks.",
+)
+
+
+@hook.command()
+def install(context: typer.Context) -> int:
+    """Install the post-merge and post-rewrite hooks. A hook that is there runs first.
+
+    The first time, the suite and settings that are here are allowed by that: see `celedger allow`.
+    """
+    from celedger.service import allow, hooks
+    from celedger.system.gate import Gate
+
+    options: Options = context.obj
+    repository, settings = find(options)
+    done = hooks.install(repository, sys.executable)
+    keep_out_of_git(repository, settings.ledger)
+    gate = Gate.of(repository, attended=True)
+    asked = allow.asked(repository, settings)
+    if gate.empty:
+        gate.review([asked.settings, *asked.starts], texts=asked.texts)
+    if asked.problem is not None:
+        note(f"celedger: no suite is allowed yet: {asked.problem}")
+    elif gate.missing([asked.settings, *asked.starts]):
+        warn(options.retyped(f"the suite or the settings are new since allowed: {gate.hint}"))
+    if isinstance(done, hooks.Elsewhere):
+        print(f"core.hooksPath is {done.configured}: celedger does not write there.")
+        print("Add this line to each of these executable sh scripts there:")
+        for name, line in done.lines:
+            print(f"\n{done.configured / name}:\n    {line}")
+        return Status.GOOD
+    _print_hooks(done)
+    note(options.retyped("celedger: after the next merge, see `celedger queue` and `celedger log`"))
+    return Status.GOOD
+
+
+@hook.command()
+def uninstall(context: typer.Context) -> int:
+    """Remove the hooks and put back those they replaced."""
+    from celedger.service import hooks
+
+    repository, _ = find(context.obj)
+    touched = hooks.uninstall(repository)
+    for path in touched:
+        print(f"{path}: " + ("the earlier hook is back" if path.is_file() else "removed"))
+    if not touched:
+        note("celedger: no hook of celedger's is installed")
+    return Status.GOOD
+
+
+@hook.command()
+def status(context: typer.Context) -> int:
+    """Say which hooks are installed, and what waits to be allowed."""
+    from celedger.service import allow, hooks
+
+    repository, settings = find(context.obj)
+    configured = hooks.elsewhere(repository)
+    if configured is not None:
+        print(f"core.hooksPath is {configured}: git reads hooks there only")
+    _print_hooks(hooks.status(repository, sys.executable))
+    for line in allow.waiting(repository, settings):
+        print(context.obj.retyped(line))
+    return Status.GOOD
+
+
+def _print_hooks(hooks: Sequence[HookStatus]) -> None:
+    for hook in hooks:
+        print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
+
+
+def allow(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is new, and allow nothing.")
+    ] = False,
+) -> int:
+    """Let the worker start what is here, and show what is new since this was last typed.
+
+    After a merge the worker runs only what was allowed on this machine: the suite's commands,
+    scripts and limits, and the settings. The rest waits, and goes on by itself once allowed.
+    What you run yourself is allowed by that.
+    """
+    from celedger.service import allow as service
+    from celedger.system.gate import Gate
+    from celedger.views.allow import changes_text
+
+    command: Options = context.obj
+    repository, settings = find(command)
+    gate = Gate.of(repository, attended=True)
+    asked = service.asked(repository, settings)
+    new = gate.missing([asked.settings, *asked.starts])
+    if new:
+        print(changes_text(repository, gate, new, asked.texts))
+    elif asked.problem is None:
+        warn("nothing is new since it was last allowed")
+    if not dry_run:
+        gate.review(new, texts=asked.texts)
+        if service.wake(repository, settings, gate):
+            warn(command.retyped("what waited goes on; see `celedger queue`"))
+    if asked.problem is not None:
+        raise asked.problem
+    return Status.GOOD
+
+
+def worker(
+    context: typer.Context,
+    from_hook: Annotated[
+        bool, typer.Option("--from-hook", hidden=True, help="Started by a git hook.")
+    ] = False,
+) -> int:
+    """Run every queued job, then end. One worker at a time; the hook starts it by itself.
+
+    One that the hook starts runs only what was allowed on this machine; a job with anything else
+    waits (see `allow`). One that you type runs every job, and allows it by that, as `run` does.
+    """
+    from celedger.service.worker import detach
+    from celedger.system.gate import NotAllowed
+
+    if from_hook:
+        detach()
+    try:
+        _drain(context.obj, from_hook=from_hook)
+    except NotAllowed as error:  # the settings: they say which ledger the queue is in
+        if not from_hook:
+            raise
+        _write(context.obj.retyped(f"a merge waits: {error}"))
+    return Status.GOOD
+
+
+def _write(text: str) -> None:
+    """Write a line for worker.log."""
+    note(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
+
+
+def _drain(command: Options, *, from_hook: bool) -> None:
+    from celedger.cli.progress import Progress
+    from celedger.config import Config
+    from celedger.errors import MachineError
+    from celedger.repo import Repository
+    from celedger.service.worker import Worker
+    from celedger.system.output import Output
+
+    def configure(repository: Repository) -> Config:
+        return stack.enter_context(settled(repository, command))[0]
+
+    with (
+        writing(command, attended=not from_hook) as session,
+        Progress() as progress,
+        ExitStack() as stack,
+    ):
+        # The main work tree: a linked one may be removed while a job runs.
+        repository = Repository.open(session.repository.root)
+        log: Path = repository.state_dir / "worker.log"
+
+        def say(text: str) -> None:
+            text = command.retyped(text)
+            if not from_hook:
+                progress.say(f"celedger: {text}")
+                return
+            _write(text)
+            with suppress(MachineError), closing(Output(log, _LOG_LIMIT)) as output:
+                output.trim()
+
+        worker = Worker(
+            repository, session.ledger, configure, say, listen=progress, attended=not from_hook
+        )
+        done = worker.drain()
+        if done is None:
+            say("another worker is at it, and will run what is queued")
+        elif not from_hook:
+            say(f"{done} job{'s' * (done != 1)} run, the queue is empty")
+
+
+def queue(
+    context: typer.Context,
+    json: options.Json = False,
+) -> int:
+    """Show the jobs that wait, the one that runs, and the last ones."""
+    from celedger.repo import Repository
+    from celedger.service.allow import held_back, queue_folder
+    from celedger.service.worker import at_work
+    from celedger.views.queue import Queue
+
+    command: Options = context.obj
+    repository = Repository.open(command.repository)
+    settings, _ = context.with_resource(settled(repository, command))
+    notes = len(list(queue_folder(repository).glob("*.moved")))
+    jobs = []
+    if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
+        with reading(command) as session:
+            jobs = session.ledger.jobs()
+    waits = held_back(repository, settings) if notes else ""
+    document = Queue(jobs, notes, at_work(settings.ledger), waits)
+    options.answer(document, json, command.retyped)
+    return Status.GOOD

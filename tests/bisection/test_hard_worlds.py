@@ -1,0 +1,80 @@
+"""benchmarks/hard_worlds.py: its cases are what it says, and reach the answer of a bisect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import load_script
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
+
+
+@pytest.fixture(scope="module")
+def battery() -> ModuleType:
+    return load_script(SCRIPT)
+
+
+@pytest.mark.parametrize("shape", ["line", "merges", "docs"])
+def test_the_range_of_each_shape_has_the_commits_asked_for(
+    tmp_path: Path, battery: ModuleType, shape: str
+) -> None:
+    battery.create(tmp_path / "range", battery.commits(shape, 40), checkout=False)
+    opened = battery.Range.open(tmp_path / "range")
+    parents = [len(commit.parents) for commit in opened.history.commits]
+    assert len(parents) == 40
+    assert len(opened.older) == battery.OLDER
+    assert opened.reach[-1].all()  # BAD has every commit among its ancestors
+    assert parents.count(2) >= 5 if shape == "merges" else set(parents) == {1}
+    assert (len(opened.read) < 40) == (shape == "docs")
+
+
+@pytest.mark.matrix
+def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> None:
+    words = ["--worlds", "n4,crash-always", "--cases", "2", "--commits", "16"]
+    tables = [
+        subprocess.run(
+            [sys.executable, str(SCRIPT), *words, *more], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for more in ([], ["--jobs", "2"])
+    ]
+    for name, line, again in zip(("n4", "crash-always"), tables[0][1:], tables[1][1:], strict=True):
+        world, cases, trials, *_, milliseconds = line.split()
+        assert (world, cases) == (name, "2")
+        assert 4 <= float(trials) <= 20
+        assert " 0/2 " in line
+        assert again.split()[:5] == line.split()[:5]
+        assert 0 < float(milliseconds) < 1000
+
+
+PARTS = {  # world, module, constant, what switches the part off, cases
+    "a side's own noise": ("bad-noisier-2", "shifts", "SAME", 1 - 1e-9, 3),
+    "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 3),
+    "the second step": ("steps-2+4", "rest", "OPEN", 2.0, 3),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_switched_off_turns_its_world_red(
+    tmp_path: Path, battery: ModuleType, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    name, module, constant, off, cases = PARTS[part]
+    world = battery.WORLDS[name]
+    battery.create(tmp_path / "range", battery.commits(world.shape, 64), checkout=False)
+
+    def cost() -> float:
+        """Trials, with a fine for every wrong answer and every step that is not told."""
+        limits = battery.Limits(budget=120)
+        results = [battery.run_case(world, tmp_path / "range", limits, i) for i in range(cases)]
+        wrong = sum(r.wrong for r in results)
+        untold = sum(len(world.steps) > 1 and not r.told for r in results)
+        return float(sum(r.trials for r in results) + 40 * wrong + 40 * untold)
+
+    usual = cost()
+    package = "bisection" if module == "rest" else "stats"
+    monkeypatch.setattr(f"celedger.{package}.{module}.{constant}", off)
+    assert cost() > 1.15 * usual

@@ -1,0 +1,76 @@
+"""`celedger preflight` through the real program, on a loop that a person wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import UNCOMPILED, make_project
+
+SUITE = """\
+[suite]
+name = "tiny"
+[metrics.val_loss]
+direction = "lower"
+kind = "quality"
+[[task]]
+name = "sound"
+command = "{python} {suite}/fit.py {seed}"
+[[task]]
+name = "unseeded"
+command = "{python} {suite}/fit.py {seed} unseeded"
+[[task]]
+name = "broken"
+command = "{python} {suite}/broken.py {seed}"
+[[task]]
+name = "plain"
+command = "{python} {suite}/plain.py {seed}"
+"""
+FIT = """\
+import os
+import torch
+import torch.nn.functional as F
+torch.manual_seed(int(sys.argv[1]) if len(sys.argv) < 3 else int.from_bytes(os.urandom(4), "big"))
+rows = torch.randn(256, 8)
+labels = (rows[:, 0] > 0).long() + 2 * (rows[:, 1] > 0).long()
+validation = torch.randn(64, 8)
+net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+for epoch in range(3):
+    for at in torch.randperm(256).split(32):
+        optimiser.zero_grad()
+        F.cross_entropy(net(rows[at]), labels[at]).backward()
+        optimiser.step()
+    with torch.no_grad():
+        net(validation)
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "status"),
+    [("sound", 0), *(pytest.param(*row, marks=pytest.mark.matrix) for row in (
+        ("unseeded", 1), ("plain", 125), ("broken", 125),
+    ))],
+)  # fmt: skip
+def test_any_training_is_checked_and_run_twice(task: str, status: int, tmp_path: Path) -> None:
+    scripts = {
+        "fit.py": UNCOMPILED + FIT, "broken.py": UNCOMPILED + FIT + "1 / 0\n",
+        "plain.py": "print('no torch here')\n",
+    }  # fmt: skip
+    project = make_project(tmp_path / "project", SUITE, scripts)
+    project.commit("one")
+    done = project.run("preflight", task, "--json")
+    assert done.status == status, done.out + done.err
+    if status == 125:
+        reason = "ZeroDivisionError" if task == "broken" else "trains nothing that a probe can see"
+        assert reason in done.err and not done.out
+        return
+    checks = {check["check"]: check for check in json.loads(done.out)["checks"]}
+    del checks["inference latency"]  # of this machine and moment
+    failed = {name for name, check in checks.items() if check["status"] not in ("pass", "n/a")}
+    assert failed == ({"same seed, same result"} if task == "unseeded" else set()), checks
+    assert len(checks) == 14
+    assert (
+        not (project.root / "ledger.db").exists() or project.run("log").out.count("val_loss") == 0
+    )
