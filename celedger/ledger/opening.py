@@ -101,8 +101,10 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def readonly(path: Path) -> sqlite3.Connection:
-    """Return a connection to a file that may be damaged."""
+    """Return a connection to a file that may be damaged; works on a read-only disk too."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
+    if not _writable(path) and not size(Path(f"{path}-wal")):
+        uri += "&immutable=1"  # else SQLite asks for a -shm, which cannot be made there
     return sqlite3.connect(uri, uri=True, isolation_level=None)
 
 
