@@ -177,7 +177,7 @@ def fit(
         sites, ends[1] - ends[0], noise.sd if noise.dof > 0 else 0.0
     )
     background = Background(sites.values, usual)
-    noises = kinds(sites, usual)
+    noises = kinds(sites)
     # Where the mass lies is found with one kind of noise of each shape.
     plain, *modes = [kind for kind in noises if not kind.share]
     shapes = [plain, *modes[len(modes) // 2 :][:1]]

@@ -11,8 +11,8 @@ Model of a reading x at a side with level m, scale s and share of outliers w
     collapse   q = 9/10 N(x; m + D, sqrt(s² + (0.3 s0)²)) + 1/20 Cauchy + 1/20 K
 
 K is the kernel estimate of all other readings, with width 0.8 s0, and s0 their robust scale. A
-collapse is weighed only where a reading was seen further than 4 s0 from its own position's. It is
-always for the worse: where most seeds of a side collapse, the rest is still its level.
+collapse is weighed only where a position's readings were seen to fall into two modes. It is always
+for the worse: where most seeds of a side collapse, the rest is still its level.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ OUTLYING_PRIOR = np.array((0.40, 0.20, 0.16, 0.14, 0.10))
 """Nodes and prior of the share of outliers at a side (hard-worlds.md, section 2)."""
 COLLAPSE_PRIOR = 0.4
 """Prior probability that outliers lie in a second mode, where one of them was seen."""
-SEEN = 4.0 * (1 + 1e-9)
-"""Robust scales from its position's median beyond which a reading is one of a second mode."""
+ROUNDING = 1e-9
+"""Relative difference of two lengths that are equal but for rounding: units must not matter."""
+GAP = 5.0 * (1 + ROUNDING)
+"""A position's readings are of two modes where they leave a gap wider than so many scales of one.
+Ten normal readings of two positions look so in one of ten cases, thirty in none of a thousand."""
 OFFSETS = 0.8, 1.0, 1.2
-"""Nodes of the second mode's distance, in medians of the distances seen."""
+"""Nodes of the second mode's distance, in the median of the distances seen."""
 OWN_SHARE, OWN_PRIOR = 0.02, 0.22
 """Share of a trial's variance that belongs to its commit, and the prior that it does: m repeats
 count as m / (1 + (m - 1) r), so that a commit with a small effect of its own is not blamed.
@@ -75,17 +78,34 @@ class Sites:
         return self.values[start : start + int(self.counts[site])]
 
     @cached_property
-    def medians(self) -> Floats:
-        """(R,) the median of each reading's own position."""
-        lower = self.values[self.starts + (self.counts - 1) // 2]
-        upper = self.values[self.starts + self.counts // 2]
-        return np.repeat((lower + upper) / 2, self.counts)
+    def modes(self) -> list[tuple[Floats, ...]]:
+        """The readings of each position that has several, as one mode or as two: those that leave
+        a gap wider than GAP scales of what lies on either side of such gaps."""
+        sites = [self.at(int(site)) for site in np.flatnonzero(self.counts > 1)]
+        split = [_at_widest_gap(values) for values in sites]
+        parts = [part for pair in split for part in pair if len(part) > 1]
+        freedom = max(sum(len(part) - 1 for part in parts), 1)
+        scale = np.sqrt(sum(len(part) * part.var() for part in parts) / freedom)
+        if scale <= ROUNDING * np.ptp(self.values):  # they repeat exactly
+            return [(values,) for values in sites]
+        return [
+            (lower, upper) if upper[0] - lower[-1] > GAP * scale else (values,)
+            for values, (lower, upper) in zip(sites, split, strict=True)
+        ]
 
     @cached_property
-    def own(self) -> Floats:
-        """Distances of readings from their position's median, where it has several; sorted."""
-        repeated = np.repeat(self.counts, self.counts) > 1
-        return np.sort(np.abs(self.values - self.medians)[repeated])
+    def offsets(self) -> list[float]:
+        """Distances of the two modes where a position has them; sorted."""
+        pairs = (parts for parts in self.modes if len(parts) == 2)
+        return sorted(middle(upper) - middle(lower) for lower, upper in pairs)
+
+    @cached_property
+    def own(self) -> tuple[Floats, int]:
+        """Distances of readings from the median of their mode at their position, where it has
+        several; sorted. And how many medians were taken."""
+        parts = [part for parts in self.modes for part in parts if len(part) > 1]
+        distances = [np.abs(part - middle(part)) for part in parts]
+        return np.sort(np.concatenate(distances)) if parts else np.empty(0), len(parts)
 
 
 @dataclass(frozen=True)
@@ -129,19 +149,24 @@ class Background:
         return np.asarray(np.exp(-0.5 * off * off).mean(axis=1) / (width * _ROOT))
 
 
-def kinds(sites: Sites, scale: float) -> tuple[Noise, ...]:
+def kinds(sites: Sites) -> tuple[Noise, ...]:
     """Return the kinds of noise to weigh: a second mode only where one was seen."""
-    far = sites.own[sites.own > SEEN * scale]
-    plain = 1.0 - COLLAPSE_PRIOR if len(far) else 1.0
+    plain = 1.0 - COLLAPSE_PRIOR if sites.offsets else 1.0
     noises = [
         Noise(np.nan, 0.0, plain * (1 - OWN_PRIOR)),
         Noise(np.nan, OWN_SHARE, plain * OWN_PRIOR),
     ]
-    if len(far):
-        noises += [
-            Noise(factor * middle(far), 0.0, COLLAPSE_PRIOR / len(OFFSETS)) for factor in OFFSETS
-        ]
+    if sites.offsets:
+        usual = middle(sites.offsets)
+        noises += [Noise(factor * usual, 0.0, COLLAPSE_PRIOR / len(OFFSETS)) for factor in OFFSETS]
     return tuple(noises)
+
+
+def _at_widest_gap(values: Floats) -> tuple[Floats, Floats]:
+    """Cut sorted values in two; of equal gaps at the first."""
+    gaps = np.diff(values)
+    cut = int(np.argmax(gaps >= gaps.max() * (1 - ROUNDING))) + 1
+    return values[:cut], values[cut:]
 
 
 def core_density(x: Floats, level: Floats, scale: Floats) -> Floats:
@@ -198,7 +223,7 @@ def _sharing(logs: Floats, counts: Ints, share: float) -> Floats:
     return np.asarray(best + (logs - best) / shared - 0.5 * np.log(shared))
 
 
-def middle(ordered: Floats) -> float:
+def middle(ordered: Floats | Sequence[float]) -> float:
     """The median of sorted values: np.median costs ten times as much on so few."""
     n = len(ordered)
     return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -209,7 +234,8 @@ def tamed(sites: Sites) -> Sites:
     and grids that must reach it would be too coarse for the rest."""
     sites = replace(sites, values=np.clip(sites.values, -HUGE, HUGE))
     ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
-    scale = max(abs(ends[1] - ends[0]), middle(sites.own) if len(sites.own) else 0.0)
+    own, _ = sites.own
+    scale = max(abs(ends[1] - ends[0]), middle(own) if len(own) else 0.0)
     if not scale > 0:
         return sites
     low, high = min(ends) - FAR * scale, max(ends) + FAR * scale

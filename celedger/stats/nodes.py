@@ -57,10 +57,11 @@ def scale_range(sites: Sites, gap: float, sd: float) -> tuple[float, float, floa
     of the ends, `sd` what the ledger knows of the noise (0: nothing)."""
     guesses = [abs(gap) / 2, float(np.ptp(sites.values)) / 4, sd]
     robust = 0.0
-    if n := len(sites.own):
-        free = max(n - int((sites.counts > 1).sum()), 1)
-        guesses += [float(np.sqrt((sites.own**2).sum() / free)), middle(sites.own)]
-        robust = 1.4826 * middle(sites.own) * np.sqrt(n / free)
+    own, medians = sites.own
+    if n := len(own):
+        free = max(n - medians, 1)
+        guesses += [float(np.sqrt((own**2).sum() / free)), middle(own)]
+        robust = 1.4826 * middle(own) * np.sqrt(n / free)
     possible = [guess for guess in guesses if guess > 0]
     finest = max(gap, max(possible) * 1e-3) / FINEST
     lowest = max(min(possible) / 6, finest)

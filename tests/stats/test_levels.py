@@ -107,3 +107,23 @@ def test_ends_that_made_somebody_ask_count_given_that_they_did(stored: int) -> N
         )
         odds = chosen / (1 - chosen) / (plain / (1 - plain))
         assert 1.1 < odds <= 1.01 / tail
+
+
+@pytest.mark.parametrize("up", [1, 3, 5, 6])
+def test_a_second_mode_is_seen_however_many_seeds_collapse(up: int) -> None:
+    good = [-1.2, -0.4, 0.1, 0.3, 0.8, 1.1]
+    bad = sorted([8.0 * (i < up) + x for i, x in enumerate([0.9, -1.0, 0.2, -0.5, 0.6, 0.0, 1.3])])
+    sites = Sites(np.array([*good, *bad]), np.array([6, 7]), good=0, bad=1)
+    assert sites.offsets == pytest.approx([8.0], abs=1.5)
+    own, medians = sites.own
+    assert (len(own), medians) == (13 - (up in (1, 6)), 3 - (up in (1, 6)))
+    assert own.max() < 2
+
+
+def test_readings_of_one_mode_show_no_second() -> None:
+    random = np.random.default_rng(3)
+    seen = 0
+    for _ in range(200):
+        values = np.concatenate([np.sort(random.standard_normal(15)) for _ in range(2)])
+        seen += bool(Sites(values, np.array([15, 15]), good=0, bad=1).offsets)
+    assert seen <= 2
