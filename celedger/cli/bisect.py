@@ -93,7 +93,7 @@ def bisect(
     with writing(context.obj, suite=suite, device=device) as session:
         ends = _ends(session.repository, commits, first_parent)
         with set_bench(session, "bisect", task, why=Why.BISECT) as (bench, tasks):
-            search = _Search(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)
+            search = _Inputs(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)
             if dry_run:
                 options.answer(BisectPlans(search.plans()), json)
                 return Status.GOOD
@@ -124,8 +124,8 @@ def _ends(repository: Repository, commits: str, first_parent: bool) -> tuple[His
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """What is asked of a bench."""
+class _Inputs:
+    """What the bench is asked to bisect."""
 
     bench: Bench
     history: History

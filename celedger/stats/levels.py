@@ -19,7 +19,7 @@ from celedger.stats.likelihood import (
     OUTLYING_PRIOR,
     Background,
     Floats,
-    Noise,
+    NoiseKind,
     Sites,
     core_density,
     kinds,
@@ -52,7 +52,7 @@ class Fit:
     """log evidence that nothing changed at all"""
     log_small: Floats | None
     """(G,) log evidence of a change below the floor at each group; None without a floor"""
-    noises: tuple[Noise, ...]
+    noises: tuple[NoiseKind, ...]
     good: Floats
     """(G, K, A, W) beliefs given the group; each sums to one"""
     bad: Floats
@@ -191,7 +191,7 @@ def _integrated(
     sites: Sites,
     splits: Bools,
     sides: Sides,
-    noises: Sequence[Noise],
+    noises: Sequence[NoiseKind],
     prior: ChangePrior,
     background: Background,
 ) -> Fit:

@@ -109,7 +109,7 @@ class Sites:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseKind:
     """One kind of noise. `offset` is the second mode's distance in the values' unit, nan without
     one; `share` what repeats at one commit have in common; `weight` the prior."""
 
@@ -149,16 +149,18 @@ class Background:
         return np.asarray(np.exp(-0.5 * off * off).mean(axis=1) / (width * _ROOT))
 
 
-def kinds(sites: Sites) -> tuple[Noise, ...]:
+def kinds(sites: Sites) -> tuple[NoiseKind, ...]:
     """Return the kinds of noise to weigh: a second mode only where one was seen."""
     plain = 1.0 - COLLAPSE_PRIOR if sites.offsets else 1.0
     noises = [
-        Noise(np.nan, 0.0, plain * (1 - OWN_PRIOR)),
-        Noise(np.nan, OWN_SHARE, plain * OWN_PRIOR),
+        NoiseKind(np.nan, 0.0, plain * (1 - OWN_PRIOR)),
+        NoiseKind(np.nan, OWN_SHARE, plain * OWN_PRIOR),
     ]
     if sites.offsets:
         usual = middle(sites.offsets)
-        noises += [Noise(factor * usual, 0.0, COLLAPSE_PRIOR / len(OFFSETS)) for factor in OFFSETS]
+        noises += [
+            NoiseKind(factor * usual, 0.0, COLLAPSE_PRIOR / len(OFFSETS)) for factor in OFFSETS
+        ]
     return tuple(noises)
 
 
@@ -190,7 +192,7 @@ def tail_density(
 
 
 def tables(
-    sites: Sites, level: Floats, scale: Floats, noises: Sequence[Noise], back: Background
+    sites: Sites, level: Floats, scale: Floats, noises: Sequence[NoiseKind], back: Background
 ) -> list[Floats]:
     """(T, L, C, W) log likelihoods of each position's readings, one for each kind of noise, at
     (L, C) levels, (C,) scales and the nodes of OUTLYING."""

@@ -14,7 +14,7 @@ from celedger.stats.likelihood import (
     OUTLYING_PRIOR,
     Background,
     Floats,
-    Noise,
+    NoiseKind,
     Sites,
     middle,
     tables,
@@ -35,7 +35,7 @@ _FINE = 400  # points on which a density is drawn to lay nodes under it
 
 
 @dataclass(frozen=True)
-class Side:
+class SideNodes:
     """Nodes of one side: (L, C) levels, (C,) scales, (L, C) log sizes of the nodes' cells."""
 
     level: Floats
@@ -48,7 +48,7 @@ class Side:
         return self.level.ravel(), np.broadcast_to(self.scale, self.level.shape).ravel()
 
 
-Sides = tuple[Side, Side, Side]
+Sides = tuple[SideNodes, SideNodes, SideNodes]
 """Nodes of the good side, of the bad one, and of no change."""
 
 
@@ -76,9 +76,9 @@ def coarse(sites: Sites, ends: tuple[float, float], lowest: float, highest: floa
     u = np.linspace(-REACH, REACH, levels)
     step = u[1] - u[0]
 
-    def side(centre: float, width: float) -> Side:
+    def side(centre: float, width: float) -> SideNodes:
         cell = np.broadcast_to(np.log(width * step * scale), (levels, scales))
-        return Side(centre + width * u[:, None] * scale, scale, cell)
+        return SideNodes(centre + width * u[:, None] * scale, scale, cell)
 
     good, bad = (1.4 / np.sqrt(len(sites.at(end))) for end in (sites.good, sites.bad))
     return side(ends[0], good), side(ends[1], bad), side(middle(np.sort(sites.values)), 1.0)
@@ -88,7 +88,7 @@ def focused(
     sites: Sites,
     splits: Bools,
     wide: Sides,
-    noises: Sequence[Noise],
+    noises: Sequence[NoiseKind],
     background: Background,
     log_prior: Floats,
     lowest: float,
@@ -109,11 +109,11 @@ def focused(
     scales = int(np.clip(np.ceil((high - low) / (1.2 * finest)) + 1, *SCALE_NODES))
     scale = np.exp(np.linspace(low, high, scales))
 
-    def narrow(side: Side, belief: Floats) -> Side:
+    def narrow(side: SideNodes, belief: Floats) -> SideNodes:
         level = _equidistributed(side, belief)
         shape = len(level), scales
         cell = np.log(np.gradient(level))
-        return Side(
+        return SideNodes(
             np.broadcast_to(level[:, None], shape), scale, np.broadcast_to(cell[:, None], shape)
         )
 
@@ -125,7 +125,7 @@ def _alone(
     sites: Sites,
     splits: Bools,
     sides: Sides,
-    noises: Sequence[Noise],
+    noises: Sequence[NoiseKind],
     background: Background,
     log_prior: Floats,
 ) -> list[Floats]:
@@ -151,7 +151,7 @@ def _alone(
     return [belief / belief.sum() for belief in beliefs]
 
 
-def _equidistributed(side: Side, belief: Floats) -> Floats:
+def _equidistributed(side: SideNodes, belief: Floats) -> Floats:
     """Return levels that equidistribute the cube root of their density, which follows two
     modes."""
     level, mass = side.level.ravel(), belief.ravel()

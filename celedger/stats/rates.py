@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from celedger.stats.levels import Fit
-from celedger.stats.likelihood import Floats, Noise, Sites
+from celedger.stats.likelihood import Floats, NoiseKind, Sites
 from celedger.stats.nodes import IMPOSSIBLE, Bools
 
 RATE_NODES = 41
@@ -70,7 +70,7 @@ def fit_rates(sites: Sites, splits: Bools, asked: int, sure: float = SURE) -> Fi
         log_evidence,
         float(one_top + np.log(belief.sum())),
         None,
-        (Noise(np.nan, 0.0, 1.0),),
+        (NoiseKind(np.nan, 0.0, 1.0),),
         np.nan_to_num(on_left).reshape(shape),
         np.nan_to_num(on_right).reshape(shape),
         (belief / belief.sum()).reshape(shape[1:]),

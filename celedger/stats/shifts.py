@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, Floats, Noise
-from celedger.stats.nodes import Side
+from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, Floats, NoiseKind
+from celedger.stats.nodes import SideNodes
 
 SHIFTS = (0.9, 2.0), (0.1, 20.0)
 """Prior of the shift, a mixture of lognormals (weight, median in scales of the good side): who
@@ -75,8 +75,8 @@ class ChangePrior:
 
     def __init__(
         self,
-        good: Side,
-        bad: Side,
+        good: SideNodes,
+        bad: SideNodes,
         noise: NoisePrior,
         *,
         sharp: bool,
@@ -120,7 +120,7 @@ class ChangePrior:
         more = np.triu(free, 1)
         self._more = more / more.sum()
 
-    def changes(self, noise: Noise) -> list[tuple[float, Floats, Floats]]:
+    def changes(self, noise: NoiseKind) -> list[tuple[float, Floats, Floats]]:
         """Return what a change may be under one kind of noise: weight, (A, A), (W, W)."""
         if np.isnan(noise.offset):
             return [(1.0, self._pair, self.outlying)]

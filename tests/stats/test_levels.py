@@ -8,13 +8,15 @@ from scipy import special
 
 from celedger.stats import likelihood, shifts
 from celedger.stats.firstbad import NONE_PRIOR, Evidence, Question, Reading, posterior
-from celedger.stats.likelihood import Background, Noise, Sites, core_density, tail_density
+from celedger.stats.likelihood import Background, NoiseKind, Sites, core_density, tail_density
 from celedger.stats.lineage import GOOD, Lineage
 
 Readings = dict[int, list[float]]
 
 
-def plainly(values: Readings, n: int, noises: list[Noise], s0: float) -> tuple[np.ndarray, float]:
+def plainly(
+    values: Readings, n: int, noises: list[NoiseKind], s0: float
+) -> tuple[np.ndarray, float]:
     """(n,) posterior given a change, and of no change: an independent, slow sum.
 
     Both sides have their own level, scale and share of outliers on fixed grids."""
