@@ -53,6 +53,7 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
 PARTS = {  # world, module, constant, what switches the part off, cases
     "a side's own noise": ("bad-noisier-2", "shifts", "SAME", 1 - 1e-9, 3),
     "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 3),
+    "selected ends": ("null-selected", "shifts", "SELECTING_T", 1e9, 4),
     "the second step": ("steps-2+4", "rest", "OPEN", 2.0, 3),
 }
 
