@@ -56,7 +56,7 @@ VERBS = [
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
-    ["hook", "status"], ["queue"], ["worker"], ["demo"], ["doctor"],
+    ["hook", "status"], ["status"], ["queue"], ["worker"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
 
