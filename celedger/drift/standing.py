@@ -42,7 +42,8 @@ class FirstBad:
 
     def json(self) -> dict[str, object]:
         return {
-            "bisect": self.bisect.ulid, "metric": self.bisect.metric,
+            "bisect": self.bisect.ulid, "suite": self.bisect.suite, "task": self.bisect.task,
+            "metric": self.bisect.metric,
             "direction": "better" if self.improved else "bad",
             "probability": self.bisect.probability,
         }  # fmt: skip
