@@ -56,7 +56,7 @@ VERBS = [
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["plot", "bisect"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
-    ["hook", "status"], ["status"], ["queue"], ["worker"], ["demo"], ["doctor"],
+    ["hook", "status"], ["status"], ["queue"], ["worker"], ["merge"], ["demo"], ["doctor"],
 ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ _MODULES = {
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
     "noise": "run", "table": "reading", "status": "status", "queue": "service",
     "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",
-    "plot": "plot", "hook": "service",
+    "plot": "plot", "hook": "service", "merge": "merge",
 }  # fmt: skip
 
 
