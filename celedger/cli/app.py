@@ -30,6 +30,7 @@ _MODULES = {
     "noise": "run", "table": "reading", "status": "status", "queue": "service",
     "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",
     "plot": "plot", "hook": "service", "merge": "merge",
+    "export": "export",
 }  # fmt: skip
 
 
