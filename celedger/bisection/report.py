@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -216,6 +217,32 @@ def _others(track: Track, sign: int) -> tuple[Other, ...]:
         )
         for rest in rests(track.question, track.evidence, track.posterior)
     )  # fmt: skip
+
+
+def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
+    """Return the report of which `record` was made. Raises KeyError for a commit that is not among
+    these."""
+    fields = dict(stored.report)
+    other = [
+        {**o, "after": commits[o["after"]], "by": commits[o["by"]]} for o in _rows(fields, "others")
+    ]
+    between: Any = fields.get("between")
+    fields |= {
+        "good": commits[stored.good],
+        "bad": commits[stored.bad],
+        "commits": tuple(commits[sha] for sha in _rows(fields, "commits")),
+        "culprits": tuple(commits[sha] for sha in stored.culprits),
+        "others": tuple(Other(**o) for o in other),
+        "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
+        "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
+    }
+    for name in ("posterior", "untestable", "steps", "compared"):
+        fields[name] = tuple(_rows(fields, name))
+    return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
+
+
+def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:
+    return list(fields.get(name) or ())
 
 
 def record(report: Report) -> BisectRecord:

@@ -27,8 +27,10 @@ _MODULES = {
     "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
-    "noise": "run", "table": "reading", "queue": "service", "worker": "service", "demo": "demo",
-    "doctor": "doctor", "baseline": "check", "plot": "plot", "hook": "service",
+    "noise": "run", "table": "reading", "status": "status", "queue": "service",
+    "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",
+    "plot": "plot", "hook": "service", "merge": "merge",
+    "export": "export",
 }  # fmt: skip
 
 

@@ -16,19 +16,24 @@ if TYPE_CHECKING:
 
 def log(
     context: typer.Context,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="At most so many commits.")
-    ] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    bisects: Annotated[
+        bool, typer.Option("--bisects", help="List what was bisected instead, and what it gave.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
     """List the measured commits, newest first."""
     from celedger.service import allow
+    from celedger.views.bisects import BisectList
     from celedger.views.log import Log
 
     with reading(context.obj) as session:
         for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
-        options.answer(Log.of(session.ledger, limit), json)
+        if bisects:
+            options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
+        else:
+            options.answer(Log.of(session.ledger, limit), json)
     return Status.GOOD
 
 

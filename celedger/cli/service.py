@@ -27,7 +27,11 @@ from celedger.errors import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from celedger.config import Config
+    from celedger.model import Job
+    from celedger.repo import Repository
     from celedger.service.hooks import HookStatus
+    from celedger.views.queue import Queue
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
@@ -169,7 +173,6 @@ def _write(text: str) -> None:
 
 def _drain(command: Options, *, from_hook: bool) -> None:
     from celedger.cli.progress import Progress
-    from celedger.config import Config
     from celedger.errors import MachineError
     from celedger.repo import Repository
     from celedger.service.worker import Worker
@@ -212,19 +215,26 @@ def queue(
 ) -> int:
     """Show the jobs that wait, the one that runs, and the last ones."""
     from celedger.repo import Repository
-    from celedger.service.allow import held_back, queue_folder
-    from celedger.service.worker import at_work
-    from celedger.views.queue import Queue
+    from celedger.service.allow import queue_folder
 
     command: Options = context.obj
     repository = Repository.open(command.repository)
     settings, _ = context.with_resource(settled(repository, command))
-    notes = len(list(queue_folder(repository).glob("*.moved")))
     jobs = []
-    if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
+    # The first merge's worker has yet to make the ledger.
+    if settings.ledger.exists() or not any(queue_folder(repository).glob("*.moved")):
         with reading(command) as session:
             jobs = session.ledger.jobs()
-    waits = held_back(repository, settings) if notes else ""
-    document = Queue(jobs, notes, at_work(settings.ledger), waits)
-    options.answer(document, json, command.retyped)
+    options.answer(queue_document(repository, settings, jobs), json, command.retyped)
     return Status.GOOD
+
+
+def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
+    """Return the queue with the merges that are not in it yet."""
+    from celedger.service.allow import held_back, queue_folder
+    from celedger.service.worker import at_work
+    from celedger.views.queue import Queue
+
+    notes = len(list(queue_folder(repository).glob("*.moved")))
+    waits = held_back(repository, settings) if notes else ""
+    return Queue(jobs, notes, at_work(settings.ledger), waits)

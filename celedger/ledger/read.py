@@ -226,6 +226,13 @@ class Reader(Store):
             values,
         )
 
+    def judged(self) -> list[tuple[str, str, str, float]]:
+        """Return each (suite, task, commit) that was judged, and when: seconds since the epoch."""
+        return self._rows(
+            "SELECT suite, task, c.sha, CAST(strftime('%s', max(v.recorded)) AS REAL) "
+            f"{_VERDICTS} GROUP BY v.revision, suite, task"
+        )
+
     def verdict_kinds(
         self, *, suite: str, task: str, recipe: str, environment: str
     ) -> dict[tuple[str, str], VerdictKind]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from celedger.drift.standing import FirstBad, first_bad_commits
 from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
@@ -101,6 +102,7 @@ class BatchRows:
 class CommitRows(Document):
     commit: Commit
     batches: tuple[BatchRows, ...]
+    first_bad: tuple[FirstBad, ...]  # what bisects named it for
 
     @classmethod
     def of(cls, ledger: Reader, sha: str) -> CommitRows:
@@ -122,7 +124,8 @@ class CommitRows(Document):
             )
             environment = ledger.environment(batch.environment)
             rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
-        return cls(commit, tuple(rows))
+        first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
+        return cls(commit, tuple(rows), first_bad)
 
     def text(self, width: int = 100) -> str:
         commit = self.commit
@@ -132,6 +135,8 @@ class CommitRows(Document):
             "",
             clip(f"    {plain(commit.subject)}", width),
         ]
+        if self.first_bad:
+            lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
         shown = ""
         for rows in self.batches:
             if rows.batch.environment != shown:
@@ -144,6 +149,7 @@ class CommitRows(Document):
         environments = [r.environment for r in self.batches if r.environment]
         return {
             "commit": pick(self.commit, "sha tree parents author author_time commit_time subject"),
+            "first_bad": self.first_bad,
             "environments": {e.fingerprint: e.details for e in environments},
             "tasks": self.batches,
         }

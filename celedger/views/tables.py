@@ -62,5 +62,7 @@ def table(
 
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
     """Return the line, and those on which its last cell goes on."""
-    first, *more = textwrap.wrap(line[-1], room, break_long_words=False) or [""]
+    first, *more = textwrap.wrap(
+        line[-1], room, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     return [[*line[:-1], first], *([""] * (len(line) - 1) + [part] for part in more)]

@@ -93,6 +93,8 @@ def test_a_merge_is_trained_judged_and_shown_and_nothing_of_the_users_is_touched
     refs = git(hooked.root, "for-each-ref")
     assert bell.wait() == "ended 0", log(hooked)
     assert jobs(hooked) == [(sha, "done", "nothing regressed")]
+    line = (hooked.root / ".git" / "celedger" / "last-job").read_text()
+    assert line == f"celedger: {sha[:10]}: nothing regressed (see `celedger status`)\n"
     with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
         trials = ledger.trials(commit=sha)
         assert [(t.ok, t.trial.why, t.trial.seed) for t in trials] == [
