@@ -28,7 +28,8 @@ _MODULES = {
     "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
     "noise": "run", "table": "reading", "queue": "service", "worker": "service", "demo": "demo",
-    "doctor": "doctor", "baseline": "check", "plot": "plot", "hook": "service",
+    "doctor": "doctor", "report": "report", "baseline": "check", "plot": "plot",
+    "hook": "service",
 }  # fmt: skip
 
 
