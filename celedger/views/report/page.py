@@ -22,7 +22,7 @@ from celedger.views.report.links import Host, view
 from celedger.views.report.series import History, Scope, Series, read
 from celedger.views.report.states import RECENT, Finding, State, TaskState, judge
 
-MOST_CARDS = 12
+MOST_CARDS = 8
 """Cards that are open; those below them are folded."""
 _WAYS = {"lower": "lower is better", "higher": "higher is better", "info": "not judged"}
 _TAGS = {State.WORSE: "worse", State.UNDECIDED: "undecided", State.BETTER: "better"}

@@ -663,7 +663,9 @@
       const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
       change = `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
       const worse = metric.direction === "lower" ? relative > 0 : metric.direction === "higher" ? relative < 0 : false;
-      if (worse && metric.state === "worse") { change += ", worse"; way = " bad"; }
+      const step = metric.stretches?.at(-1)?.steps.at(-1);
+      const isOpen = metric.state === "worse" && step && base < step.at && step.at <= at;
+      if (worse && isOpen) { change += ", worse"; way = " bad"; }
     }
     const picture = svg("svg", { viewBox: "0 0 200 80", preserveAspectRatio: "none", role: "img", "aria-label": `${name} by epoch ${change}` });
     curves.forEach((curve, i) => {
