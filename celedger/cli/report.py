@@ -13,6 +13,7 @@ from celedger.cli.session import Session, note, reading
 from celedger.errors import MachineError, Status
 
 if TYPE_CHECKING:
+    from celedger.model import Commit
     from celedger.views.report.series import Scope
 
 _POLL = 1.0  # seconds between two looks at the ledger with --watch
@@ -76,7 +77,9 @@ def _scope(session: Session, revision: str) -> Scope:
     from celedger.repo.history import main_line
     from celedger.views.report.series import Scope
 
-    repository, commits, whole, axis, aside = session.repository, [], [], [], 0
+    repository, aside = session.repository, 0
+    commits: list[Commit] = []
+    whole, axis = commits, commits
     if session.ledger.commits_with_trials():  # else the page says what to type first
         commits, whole = measured(session, revision)
         line = main_line(whole)

@@ -38,6 +38,7 @@ class Bisect:
     columns: int
     bars: Sequence[Cell]  # the posterior at its end, of height 1
     rows: int
+    trials: str
     narrowing: Sequence[Cell]  # one row a trial
     label: str
 
@@ -54,36 +55,48 @@ def _bisect(record: BisectRecord, commits: Mapping[str, Commit], host: Host) -> 
     candidates = _sequence(report, "commits")
     final = [float(p) for p in _sequence(report, "posterior")]
     narrowed = [{int(i): float(p) for i, p in row} for row in _sequence(report, "narrowing")]
+    if len(narrowed) < 2:  # nothing was run; the bars at the end tell as much
+        narrowed = []
     kind = "better" if report.get("improved") else "bad"
-    culprit = commits.get(record.culprits[0]) if record.culprits else None
-    if record.status == "found":
-        answer = (
-            f"First {kind} commit: {short(record.culprits[0])}, {sure(record.probability)} sure"
-        )
-    elif record.status == "set":
-        answer = (
-            f"One of {count(len(record.culprits), 'commit')}: what lies between cannot be tested"
-        )
-    elif record.status == "nothing-changed":
-        answer = f"Nothing changed, {sure(record.probability)} sure"
-    else:
-        answer = f"Undecided among {count(len(record.culprits), 'commit')}"
-    ends = f"{short(record.good)}..{short(record.bad)}"
-    facts = [ends, count(len(candidates), "candidate"), iso_date(record.ended)]
-    if isinstance(trials := report.get("trials"), int):
-        facts.insert(
-            2, f"{count(trials, 'trial')} run, {report.get('stored', 0)} in the ledger before"
-        )
+    culprit = commits.get(record.culprits[0]) if record.status == "found" else None
+    facts = [
+        f"{short(record.good)}..{short(record.bad)}", count(len(candidates), "candidate"),
+        *_spent(report), iso_date(record.ended),
+    ]  # fmt: skip
     columns = min(_COLUMNS, max(1, len(candidates)))
     share = max(1, len(candidates)) / columns
     return Bisect(
-        f"{record.suite}/{record.task} {record.metric or 'crash'}", answer, " · ".join(facts),
-        CommitLine.of(culprit, host) if culprit and record.status == "found" else None,
-        columns, _bars(final, share), len(narrowed),
-        [cell for y, row in enumerate(narrowed) for cell in _row(row, y, share)],
-        f"Probability of each of {count(len(candidates), 'candidate')} to be the first {kind} commit"
-        + (f", after each of {count(len(narrowed), 'trial')}" if narrowed else ""),
-    )  # fmt: skip
+        title=f"{record.suite}/{record.task} {record.metric or 'crash'}",
+        answer=_answer(record, kind),
+        facts=" · ".join(facts),
+        culprit=CommitLine.of(culprit, host) if culprit else None,
+        columns=columns,
+        bars=_bars(final, share),
+        rows=len(narrowed),
+        trials=count(max(0, len(narrowed) - 1), "trial"),
+        narrowing=[cell for y, row in enumerate(narrowed) for cell in _row(row, y, share)],
+        label=f"Probability of each of {count(len(candidates), 'candidate')}, "
+        f"to be the first {kind} commit",
+    )
+
+
+def _answer(record: BisectRecord, kind: str) -> str:
+    if record.status == "found":
+        first = short(record.culprits[0])
+        return f"First {kind} commit: {first}, {sure(record.probability)} sure"
+    members = count(len(record.culprits), "commit")
+    if record.status == "set":
+        return f"One of {members}: what lies between cannot be tested"
+    if record.status == "nothing-changed":
+        return f"Nothing changed, {sure(record.probability)} sure"
+    return f"Undecided among {members}"
+
+
+def _spent(report: Mapping[str, object]) -> list[str]:
+    trials, stored = report.get("trials"), report.get("stored")
+    if not isinstance(trials, int) or not isinstance(stored, int):
+        return []
+    return [f"{count(trials, 'trial')} run, {stored} in the ledger before"]
 
 
 def _sequence(report: Mapping[str, object], name: str) -> Sequence[Any]:

@@ -232,7 +232,8 @@ class _Writer:
         remarks = (plain(outcome.message) or outcome.kind.value,)
         card = Card(
             State.CRASHED, task.title, self._name(task.suite, task.name), "",
-            links.view(task.title, "", first.sha[:_TYPED]), False, levels, "", remarks, order=(-len(crash.since),),
+            links.view(task.title, "", first.sha[:_TYPED]), False, levels, "", remarks,
+            order=(-len(crash.since),),
         )  # fmt: skip
         where = self._crash_range(state, crash, first)
         return replace(card, **where)  # type: ignore[arg-type]

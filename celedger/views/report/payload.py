@@ -51,9 +51,8 @@ def commits(history: History) -> dict[str, Any]:
     axis, scope = history.scope.axis, history.scope
     measured = {c.sha for c in scope.measured}
     shown = [len(axis) <= _DETAILED or c.sha in measured for c in axis]
-    authors = list(
-        dict.fromkeys(plain(c.author) for c, own in zip(axis, shown, strict=True) if own)
-    )
+    names = [plain(c.author) if own else "" for c, own in zip(axis, shown, strict=True)]
+    authors = list(dict.fromkeys(names))
     number = {name: i for i, name in enumerate(authors)}
     times = [c.commit_time // 60 for c in axis]
     marks = [
@@ -65,7 +64,7 @@ def commits(history: History) -> dict[str, Any]:
         "sha": [c.sha[:12] for c in axis],
         "minute": [times[0], *np.diff(times).tolist()] if times else [],
         "authors": authors,
-        "author": [number[plain(c.author)] if s else -1 for c, s in zip(axis, shown, strict=True)],
+        "author": [number[name] for name in names],
         "subject": [plain(c.subject) if s else "" for c, s in zip(axis, shown, strict=True)],
         "tags": {history.position[sha]: list(names) for sha, names in scope.tags.items()
                  if sha in history.position},
@@ -86,7 +85,8 @@ def task(
         "environments": _environments(history, environments),
         "crashed": sorted(states.crashes(own)),
         "untestable": sorted(states.untestable(own)),
-        "failures": _failures(ledger.folder, own),
+        "crash": state.crash.since[0] if state.crash is not None else -1,
+        "failures": _failures(ledger.folder, state),
         "verdicts": _verdicts(history, own),
         "epochs": _epochs(ledger, history, own, shas),
         "replaced": own.replaced,
@@ -164,18 +164,21 @@ def _step(history: History, step: LevelStep, sd: float, unit: str) -> dict[str, 
 
 def _environments(history: History, fingerprints: Sequence[str]) -> list[dict[str, Any]]:
     """Return each environment's name, and how it differs from the one before it."""
-    described, before = [], None
-    for fingerprint in fingerprints:
-        environment = history.environments.get(fingerprint)
-        differences = samples.environment_changes(before, environment) if before else []
-        text = ", ".join(f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences)
+    known = [history.environments.get(fingerprint) for fingerprint in fingerprints]
+    described = []
+    for fingerprint, before, environment in zip(fingerprints, [None, *known], known, strict=False):
+        text = ""
+        if before is not None:
+            changes = samples.environment_changes(before, environment)
+            text = ", ".join(f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in changes)
         described.append({"name": short(fingerprint), "change": plain(text)})
-        before = environment
     return described
 
 
-def _failures(folder: Path, own: TaskSeries) -> list[dict[str, Any]]:
-    """Return the trials that failed, the newest with the end of their logs."""
+def _failures(folder: Path, state: states.TaskState) -> list[dict[str, Any]]:
+    """Return the trials that failed, the newest and those of the first crash with the end of their
+    logs."""
+    own, first = state.task, state.crash.since[0] if state.crash is not None else -1
     records = [(p, r) for p in sorted(own.failures, reverse=True) for r in own.failures[p]]
     return [
         {
@@ -183,7 +186,7 @@ def _failures(folder: Path, own: TaskSeries) -> list[dict[str, Any]]:
             "kind": record.outcome.kind.value,
             "seed": record.trial.seed,
             "message": plain(record.outcome.message),
-            "log": _log_tail(folder, record) if number < _LOGS else "",
+            "log": _log_tail(folder, record) if number < _LOGS or position == first else "",
         }
         for number, (position, record) in enumerate(records)
         if record.outcome is not None

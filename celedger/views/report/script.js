@@ -59,6 +59,13 @@
     new Date(axis.minute[position] * 60000).toLocaleDateString("en-GB", {
       day: "numeric", month: "short", timeZone: "UTC",
     });
+  // Of commits that span so many minutes.
+  function tickDate(position, span) {
+    const day = 1440;
+    if (span > 400 * day) return date(position).slice(0, 7);
+    const time = new Date(axis.minute[position] * 60000).toISOString().slice(11, 16);
+    return span < 4 * day ? `${shortDate(position)} ${time}` : shortDate(position);
+  }
   const author = (position) => axis.authors[axis.author[position]] || "";
 
   function number(value, metric) {
@@ -139,8 +146,9 @@
   }
 
   async function show() {
-    state = read();
+    const asked = (state = read());
     const task = await taskData(state.task);
+    if (asked !== state) return; // somebody went on meanwhile
     const metric = task.metrics.find((each) => each.name === state.metric);
     widen(metric);
     drawChart(task, metric);
@@ -270,7 +278,7 @@
     for (let i = 0; i < wanted; i++) {
       const at = Math.round(state.low + ((i + 0.5) / wanted) * (state.high - state.low));
       picture.append(svg("text", { x: x(at), y: HEIGHT - 9, "text-anchor": "middle" },
-        state.high - state.low > 400 ? date(at).slice(0, 7) : shortDate(at)));
+        tickDate(at, axis.minute[state.high] - axis.minute[state.low])));
     }
   }
 
@@ -591,6 +599,7 @@
 
   function chosen(task, metric) {
     if (state.commit >= 0) return state.commit;
+    if (task.crash >= 0) return task.crash;
     const step = metric.stretches.at(-1)?.steps.at(-1);
     if (step && ["worse", "undecided"].includes(metric.state)) return step.at;
     return metric.stretches.at(-1)?.at.at(-1) ?? -1;
@@ -723,7 +732,6 @@
 
   startTable();
   addEventListener("hashchange", show);
-  addEventListener("popstate", show);
   let resized = 0;
   addEventListener("resize", () => {
     cancelAnimationFrame(resized);
