@@ -146,7 +146,7 @@ def _search(writer: Writer) -> None:
     posterior = [0.985 if i == at else 0.015 if i == at - 1 else 0.0 for i in range(24)]
     report = {
         "commits": shas, "posterior": posterior, "narrowing": rows, "steps": list(range(8)),
-        "trials": 11, "stored": 6, "improved": False,
+        "readings": [[i % 24 - 1, 0.7] for i in range(17)], "trials": 11, "stored": 6, "improved": False,
     }  # fmt: skip
     writer.ledger.record_bisect(BisectRecord(
         writer.ulid(), "lab", "char_lm", "val_loss", writer.commits["c31"].sha, shas[-1],

@@ -205,8 +205,8 @@ class _Writer:
                 return {
                     "label": f"First {noun} commit",
                     "culprit": self._line(record.culprits[0]),
-                    "among": f"Confirmed by a bisect: {sure(record.probability)} sure, "
-                    f"{count(_number(record, 'trials'), 'trial')}.",
+                    "among": f"Confirmed by a bisect: {sure(record.probability)} sure"
+                    f"{_evidence(record)}.",
                 }
         if len(step.among) == 1:
             return {
@@ -269,9 +269,9 @@ class _Writer:
         return task if self._one_suite else f"{suite}/{task}"
 
 
-def _number(record: BisectRecord, name: str) -> int:
-    value = record.report.get(name, 0)
-    return int(value) if isinstance(value, int | float) else 0
+def _evidence(record: BisectRecord) -> str:
+    readings = record.report.get("readings")
+    return f", from {count(len(readings), 'trial')}" if isinstance(readings, list) else ""
 
 
 def _step_figures(finding: Finding) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -22,8 +23,8 @@ from celedger.views.report.links import Host, view
 from celedger.views.report.series import History, Scope, Series, read
 from celedger.views.report.states import RECENT, Finding, State, TaskState, judge
 
-MOST_CARDS = 8
-"""Cards that are open; those below them are folded."""
+MOST_CARDS, MOST_FOLDED = 8, 32
+"""Cards that are open, and below them folded; the table has the rest."""
 _WAYS = {"lower": "lower is better", "higher": "higher is better", "info": "not judged"}
 _TAGS = {State.WORSE: "worse", State.UNDECIDED: "undecided", State.BETTER: "better"}
 
@@ -91,7 +92,8 @@ def build(ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | No
     return _render(
         scope=scope, verdict=_verdict(states, attention), facts=_facts(history),
         newest=CommitLine.of(scope.axis[-1], host) if scope.axis else None,
-        cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:], calm=_calm(states),
+        cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:][:MOST_FOLDED],
+        left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(states),
         columns=columns, rows=rows, changed=sum(r.state.rank <= State.BETTER.rank for r in rows),
         bisects=bisects(records, known, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
@@ -105,6 +107,7 @@ def _render(**content: Any) -> str:
 
     folder = files("celedger.views.report")
     script, style = ((folder / name).read_text("utf-8") for name in ("script.js", "style.css"))
+    script, style = (re.sub(r"(?m)^ +", "", text) for text in (script, style))  # a tenth of both
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
         loader=PackageLoader("celedger.views", "report"), autoescape=True,

@@ -153,7 +153,7 @@
     widen(metric);
     drawChart(task, metric);
     drawCommit(task, metric);
-    markCurrent();
+    markCurrent(task, metric);
   }
 
   // Without a range of its own, a view begins early enough to show the open change.
@@ -171,13 +171,16 @@
     state.span = 0;
   }
 
-  function markCurrent() {
+  const nameOf = (link) => find(".name", link).textContent;
+
+  function markCurrent(task, metric) {
+    const isCrash = task.crash >= 0 && chosen(task, metric) === task.crash;
     for (const link of every("td a"))
-      link.classList.toggle("current", link.dataset.metric === state.metric &&
+      link.classList.toggle("current", nameOf(link) === state.metric &&
         link.closest("tr").dataset.task === state.task);
     for (const card of every(".card"))
       card.classList.toggle("current", card.dataset.task === state.task &&
-        (card.dataset.metric || state.metric) === state.metric);
+        card.dataset.metric === (isCrash ? "" : state.metric));
   }
 
   // --- the chart
@@ -634,8 +637,10 @@
     const same = verdicts.length - news.length;
     if (same) list.push(element("li", {}, `${same} metric${same === 1 ? "" : "s"} without a change`));
     if (list.length) made.push(element("ul", { "aria-label": "Verdicts" }, ...list));
-    for (const failure of task.failures.filter((f) => f.at === at)) {
-      made.push(element("p", {}, element("b", {}, `✕ ${failure.kind}, seed ${failure.seed}`), ` ${failure.message}`));
+    const alike = Map.groupBy(task.failures.filter((f) => f.at === at), (f) => `${f.kind} ${f.message}`);
+    for (const [failure, ...others] of alike.values()) {
+      const seeds = [failure, ...others].map((f) => f.seed).sort((a, b) => a - b).join(", ");
+      made.push(element("p", {}, element("b", {}, `✕ ${failure.kind}, seed ${seeds}`), ` ${failure.message}`));
       if (failure.log) made.push(element("pre", { tabindex: "0", "aria-label": "End of the log" }, failure.log));
     }
     return made;
@@ -684,8 +689,9 @@
         if (value === null) pen = "M";
         else { d += `${pen}${x(curve[0] + k).toFixed(1)} ${y(value).toFixed(1)}`; pen = "L"; }
       });
-      if (curve.length === 2) d += "h2";
-      picture.append(svg("path", { class: `curve${i ? way : " base"}`, d }));
+      const alone = curve.length === 2; // one epoch: a dot
+      if (alone) d += "h0";
+      picture.append(svg("path", { class: `curve${i ? way : " base"}${alone ? " alone" : ""}`, d }));
     });
     const caption = element("figcaption", {}, element("b", {}, name), ` ${number(ends[1], metric)} ${change}`);
     return element("figure", {}, caption, picture,
@@ -699,7 +705,7 @@
     const onlyChanged = find("#changed").checked;
     let hidden = 0;
     for (const row of every("tbody tr")) {
-      const names = [row.dataset.task, ...every("td a", row).map((a) => a.dataset.metric)];
+      const names = [row.dataset.task, ...every("td a", row).map(nameOf)];
       const matches = !text || names.some((name) => name.toLowerCase().includes(text));
       row.hidden = !matches || (onlyChanged && Number(row.dataset.rank) > 3);
       hidden += row.hidden;

@@ -41,9 +41,13 @@ def path(series: Series, commits: int) -> str:
             across = round(int(column[begin]) * scale)
             down = round((HEIGHT - 2) * (1 - (mean - bottom) / span)) + 1
             if gaps[begin] or last < 0:
-                parts.append(f"M{across} {down}h0")  # a commit alone is a dot, by its round caps
-            else:
+                parts += [f"M{across} {down}", "h0"]  # a commit alone is a dot, by its round caps
+            elif down != y:
                 parts.append(f"l{across - x} {down - y}".replace(" -", "-"))
+            elif parts[-1][0] == "h":
+                parts[-1] = f"h{int(parts[-1][1:]) + across - x}"
+            else:
+                parts.append(f"h{across - x}")
             x, y, last = across, down, int(column[begin])
     return "".join(parts)
 
