@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,6 +106,7 @@ def _replace(path: Path, html: str) -> None:
             draft.write_text(html, "utf-8")
             draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
         problem = f"cannot write {path}: {error.strerror or error}"
         raise MachineError(problem, "name another place with --output") from error

@@ -181,7 +181,7 @@ class _Writer:
         if verdict is None or not (verdict.kind.bad or first.state is not State.WORSE):
             away = course.away if course is not None else None
             assert away is not None
-            return [f"Slowly away from {short(away.pinned.sha)}, which is pinned."]
+            return [f"Away from {short(away.pinned.sha)}, which is pinned."]
         effect = effect_text(verdict, first.series.metric.unit)
         judged = f"Judged {verdict.kind.value} at {short(verdict.commit)}"
         if behind := self._behind(verdict):

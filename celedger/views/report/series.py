@@ -143,8 +143,8 @@ def read(
     records = ledger.tasks()
     tasks = []
     for record in records:
-        if record.recipe not in values:
-            continue  # an earlier definition
+        if record.recipe not in values or not scope.measured:
+            continue  # an earlier definition, or an empty ledger
         own = verdicts[record.suite, record.name]
         own.sort(key=lambda v: position[v.commit])
         newest = {verdict.metric: verdict for verdict in own}

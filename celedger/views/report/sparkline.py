@@ -35,12 +35,12 @@ def path(series: Series, commits: int) -> str:
     for positions, values in columns:
         gaps = np.diff(positions, prepend=positions[0] - 2) > 1
         column = positions // per_column
-        x, y, last = -1, -1, -2
+        x = y = 0
         starts = np.flatnonzero(np.diff(column, prepend=-1))
         for begin, mean in zip(starts, _means(values, starts), strict=True):
             across = round(int(column[begin]) * scale)
             down = round((HEIGHT - 2) * (1 - (mean - bottom) / span)) + 1
-            if gaps[begin] or last < 0:
+            if gaps[begin]:  # as of the first
                 parts += [f"M{across} {down}", "h0"]  # a commit alone is a dot, by its round caps
             elif down != y:
                 parts.append(f"l{across - x} {down - y}".replace(" -", "-"))
@@ -48,7 +48,7 @@ def path(series: Series, commits: int) -> str:
                 parts[-1] = f"h{int(parts[-1][1:]) + across - x}"
             else:
                 parts.append(f"h{across - x}")
-            x, y, last = across, down, int(column[begin])
+            x, y = across, down
     return "".join(parts)
 
 
