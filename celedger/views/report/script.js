@@ -641,7 +641,7 @@
     for (const [failure, ...others] of alike.values()) {
       const seeds = [failure, ...others].map((f) => f.seed).sort((a, b) => a - b).join(", ");
       made.push(element("p", {}, element("b", {}, `✕ ${failure.kind}, seed ${seeds}`), ` ${failure.message}`));
-      if (failure.log) made.push(element("pre", { tabindex: "0", "aria-label": "End of the log" }, failure.log));
+      if (failure.log) made.push(element("pre", { tabindex: "0", role: "group", "aria-label": "End of the log" }, failure.log));
     }
     return made;
   }
