@@ -52,7 +52,7 @@ repository's.
 """
 
 VERBS = [
-    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
+    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["report"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["plot", "bisect"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],

@@ -30,6 +30,7 @@ OWNERS = {
     "torch": ("child",),
     "pynvml": ("system",),
     "matplotlib": ("views",),
+    "jinja2": ("views",),
     "typer": ("cli",),
     "rich": ("cli",),
     "git": ("repo",),

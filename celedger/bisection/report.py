@@ -11,7 +11,7 @@ import numpy as np
 
 from celedger.bisection.between import Between, worse_between
 from celedger.bisection.rest import rests
-from celedger.bisection.track import Track
+from celedger.bisection.track import Sparse, Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
 from celedger.repo import History
@@ -71,6 +71,7 @@ class Report:
     readings: tuple[tuple[int, float], ...]  # (position, value), GOOD at -1, metric's own sign
     untestable: tuple[int, ...]
     steps: tuple[int, ...]  # positions of its trials, in order
+    narrowing: tuple[Sparse, ...]  # the likely candidates before them, and after each
     others: tuple[Other, ...]  # further steps beside the named commit's
     compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
     between: Between | None  # a commit that is worse than both ends, where none is named
@@ -183,6 +184,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         readings=tuple((r.position, sign * r.value) for r in evidence.readings),
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),
+        narrowing=tuple(track.narrowing),
         others=_others(track, sign) if status == "found" else (),
         compared=tuple(commit for commit, _ in speakers),
         between=between,

@@ -25,7 +25,7 @@ from celedger.errors import CeledgerError, Status
 # The verbs in the order of `--help`, and the modules that have them.
 _MODULES = {
     "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
-    "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
+    "diff": "reading", "drift": "reading", "report": "report", "check": "check", "bisect": "bisect",
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
     "noise": "run", "table": "reading", "status": "status", "queue": "service",
     "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",

@@ -175,6 +175,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     wanders in and out of merged branches has steps that no commit made; where only branches were
     measured, all of them.
     """
+    from celedger.repo.history import main_line
     from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())
@@ -184,12 +185,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
         whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
     else:
         whole = repository.log(revision, limit=100_000)[::-1]
-    by_sha = {commit.sha: commit for commit in whole}
-    main: set[str] = set()  # the last commit and its first ancestors
-    sha = whole[-1].sha
-    while sha in by_sha:
-        main.add(sha)
-        sha = next(iter(by_sha[sha].parents), "")
+    main = {commit.sha for commit in main_line(whole)}
     every = [commit for commit in whole if commit.sha in trained]
     series = [commit for commit in every if commit.sha in main] or every
     if aside := len(every) - len(series):

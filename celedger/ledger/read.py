@@ -24,6 +24,7 @@ from celedger.model import (
     Kind,
     Metric,
     Outcome,
+    OutcomeKind,
     ReusableTrial,
     SummaryRow,
     TaskRecord,
@@ -64,9 +65,10 @@ class Reader(Store):
         environment: str | None = None,
         seed: int | None = None,
         open_only: bool = False,
+        failed_only: bool = False,
     ) -> list[TrialRecord]:
         """Return trials in the order in which they started. Hashes are full ones; `open_only`
-        leaves those without an outcome."""
+        leaves those without an outcome, `failed_only` those that did not end well."""
         where, values = _where(
             {
                 "c.sha = ?": commit,
@@ -79,6 +81,7 @@ class Reader(Store):
                 "e.fingerprint = ?": environment,
                 "r.seed = ?": seed,
                 "o.trial IS NULL AND ?": 1 if open_only else None,
+                "o.kind != ?": OutcomeKind.OK.value if failed_only else None,
             }
         )
         return self._trial_records(where, values)
@@ -102,6 +105,31 @@ class Reader(Store):
         ):
             series.setdefault(name, []).append((epoch, from_null(value)))
         return series
+
+    def epoch_means(
+        self, recipe: str, commits: Iterable[str]
+    ) -> list[tuple[str, str, bool, str, int, float]]:
+        """Return (commit, environment, whether the trials ended well, metric, epoch, mean) of a
+        task's trials at some commits, by hashes. A mean with a value that is not finite is NaN."""
+        rows = self._rows(
+            "SELECT c.sha, e.fingerprint, o.kind = 'ok', m.name, p.epoch, "
+            "CASE WHEN count(p.value) = count(*) THEN avg(p.value) END "
+            "FROM tasks t JOIN trials r ON r.task = t.id JOIN commits c ON c.id = r.revision "
+            "JOIN environments e ON e.id = r.environment JOIN outcomes o ON o.trial = r.id "
+            "LEFT JOIN derived d ON d.trial = r.id "
+            "CROSS JOIN points p ON p.trial = coalesce(d.evidence, r.id) "
+            "JOIN metrics m ON m.id = p.metric "
+            "WHERE t.recipe = ? AND c.sha IN (SELECT value FROM json_each(?)) "
+            "AND o.marks NOT LIKE '%early-stopped%' "
+            "GROUP BY c.id, e.id, o.kind = 'ok', m.id, p.epoch ORDER BY p.epoch",
+            (recipe, json.dumps(list(commits))),
+        )
+        return [(*row[:2], bool(row[2]), *row[3:5], from_null(row[5])) for row in rows]
+
+    def facts(self) -> int:
+        """Return a number that grows with each fact that is completed."""
+        ((number,),) = self._rows("SELECT ifnull(max(id), 0) FROM checksums")
+        return int(number)
 
     def fingerprints(self, ulid: str) -> dict[int, str]:
         """Return the fingerprint of the model's parameters at the end of each epoch."""

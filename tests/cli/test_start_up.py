@@ -27,3 +27,4 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
     assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
     heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy
+    assert not imported("report", "--help") & {"jinja2", *heavy}
