@@ -21,7 +21,6 @@ from celedger.diagnose.finding import (
     share,
 )
 from celedger.diagnose.scene import Scene, telling
-from celedger.diagnose.trace import owner_of
 
 SURE, LIKELY, UNSURE = Sureness.SURE, Sureness.LIKELY, Sureness.UNSURE
 _PHASES = {
@@ -73,7 +72,8 @@ def _module(s: Scene) -> str | None:
     if s.part == "backward":
         return s.gradient_path
     if s.part in ("gradients", "init", "buffer"):
-        return owner_of(s.pair.one.path or "")
+        trace = s.c.b if s.b is not None else s.c.a
+        return trace.owner(s.pair.one.path or "")
     return "" if s.part in ("settings", "update") else None
 
 

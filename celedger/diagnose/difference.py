@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from celedger.diagnose.distance import EPSILON, relative_error
-from celedger.diagnose.trace import Event, Module, Pulse, Trace, number, owner_of
+from celedger.diagnose.trace import Event, Module, Pulse, Trace, number
 
 _FORWARD = ("enter", "leave")
 _PAIRED = (
@@ -47,9 +47,10 @@ def align(a: Trace, b: Trace) -> Alignment:
     modules = _align_modules(a.modules, b.modules)
     left, right = _shapes(a), _shapes(b)
     tensors = {path: path for path in right if path in left}
-    for owner in dict.fromkeys(owner_of(path) for path in right if path not in left):
-        here = [p for p in right if p not in tensors and owner_of(p) == owner]
-        there = [p for p in left if p not in right and owner_of(p) == modules.get(owner)]
+    for owner in dict.fromkeys(b.owner(path) for path in right if path not in left):
+        old = modules.get(owner, "not in a") if owner is not None else None
+        here = [p for p in right if p not in tensors and b.owner(p) == owner]
+        there = [p for p in left if p not in right and a.owner(p) == old]
         for one, other in _by_order([right[p] for p in here], [left[p] for p in there]):
             tensors[here[one]] = there[other]
     added = tuple(path for path in b.modules if path not in modules)
@@ -313,10 +314,11 @@ def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[
         yield (*key, seen[key]), event
 
 
-def _time(pair: Pair) -> tuple[int, int]:
-    """By step, then by a's order; a gradient that never arrived counts when it should have."""
+def _time(pair: Pair) -> tuple[int, bool, int]:
+    """By step, then by a's order; a gradient that never arrived counts when it should have, and
+    what a step starts with at its start: parameters without a module are only met at its end."""
     event = pair.a or pair.one
-    return event.step, event.order
+    return event.step, event.kind != "init", event.order
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -12,7 +12,7 @@ from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance, same_distribution, spread
 from celedger.diagnose.finding import code_of, figure, named, share, site_of, some
 from celedger.diagnose.scene import Scene
-from celedger.diagnose.trace import Tensor, owner_of
+from celedger.diagnose.trace import Tensor
 
 _FEW = 2  # elements: no distribution can be told from so few
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
@@ -40,7 +40,7 @@ def wrong_weights(s: Scene) -> dict[str, Any] | None:
         return None
     a, b = wrong[0].a, wrong[0].b
     assert a is not None and b is not None and b.path is not None
-    module = owner_of(b.path)
+    module = s.c.b.owner(b.path)
     role = "buffer" if b.name == "buffer" else "initialisation of"
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
@@ -89,7 +89,7 @@ def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
     first = str(pairs[0].one.path)
     fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
     return {
-        "sentence": sentence, "module": owner_of(first), "tensor": f"`{first}`", "facts": [fact],
+        "sentence": sentence, "module": s.c.b.owner(first), "tensor": f"`{first}`", "facts": [fact],
         "places": s.drawing_places, **more,
     }  # fmt: skip
 

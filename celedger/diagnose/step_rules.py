@@ -166,7 +166,7 @@ def gradient_cut(s: Scene, *, on: str, seen: bool) -> dict[str, Any] | None:
 def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
-    module = "" if by_loop else owner_of(str(s.pair.one.path))
+    module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
     places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}

@@ -185,6 +185,25 @@ def test_a_loss_without_modules_is_explained_by_its_calls(tmp_path: Path) -> Non
     assert finding.sentence == "the loss calls `mul(_, 3)` instead of `mul(_, 2)`"
 
 
+def test_parameters_without_a_module_are_followed_through_a_new_name(tmp_path: Path) -> None:
+    def train(name: str, weight: str, start: Any) -> Trace:
+        writer = Writer(tmp_path / name)
+        writer.call("mul", None, start * 3, "_, 3")
+        writer.add("loss", x=[writer.tensor(start.sum())])
+        writer.init(weight, start, made="mul_", literals=f"_, {start.max():g}")  # met by the step
+        writer.learn(float(start.sum()), {weight: X}, {weight: start - X})
+        return writer.done()
+
+    before = train("a", "w1", X)
+    renamed = TraceComparison(before, train("b", 'weights["1"]', X))
+    assert (renamed.front(), renamed.equal) == (None, True)
+    finding = found(before, train("c", "layers[0].gain", 10 * X))
+    assert (finding.cause, finding.module, finding.tensor) == (
+        "initialisation", None, "`layers[0].gain`",
+    )  # fmt: skip
+    assert "it is 10 times what it was" in finding.sentence
+
+
 def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> None:
     """With two lines of a constructor swapped, a bias of two elements was wrong, and sure."""
     one, other = np.array([0.11, 0.12]), np.array([-0.9, 0.4])

@@ -53,7 +53,8 @@ class Origins:
         """Note a call of a torch function that draws, or writes a tensor in place."""
         import torch
 
-        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
+        in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
+        writes = name == "__setitem__" or in_place
         drawing = any(word in name for word in _DRAWING)
         if not writes and not drawing:
             return

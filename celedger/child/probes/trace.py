@@ -61,6 +61,7 @@ class Probe(observe.Probe):
         self._early: list[dict[str, Any]] = []  # before the folder is known
         self._busy = False  # what we compute ourselves is no call of the training's
         self._roots = IdentityMap()
+        self._bare = IdentityMap()  # parameters without a module that are written
         self._random = describe.torch_generators()
         self._rows = 0
         self._optimisers: dict[int, int] = {}
@@ -145,9 +146,20 @@ class Probe(observe.Probe):
         for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
             for name, tensor in named():
                 if _shaped(tensor):
-                    origin = self.origins.of(tensor)
-                    self.write("init", p=prefix + name, r=role, x=self._tensors(tensor), **origin)
+                    self._write_initial(prefix + name, role, tensor)
         self.store.forget()
+
+    def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write parameters without a module before an optimiser changes them first."""
+        for name, weight in named:
+            if self.names.in_no_module(weight) and not self._bare.get(weight):
+                self._bare[weight] = True
+                self._write_initial(name, "parameter", weight)
+                if "perturb" in self.options and self.step == 0:
+                    perturb([weight], int(self.options["perturb"]))
+
+    def _write_initial(self, path: str, role: str, tensor: Tensor) -> None:
+        self.write("init", p=path, r=role, x=self._tensors(tensor), **self.origins.of(tensor))
 
     # --- torch's functions
 
@@ -161,7 +173,7 @@ class Probe(observe.Probe):
             name = describe.function_name(function)
             if not self.started:
                 self.origins.called(name, args, kwargs)
-                functional = any(tensor.grad_fn is not None for _, tensor in tensors(result))
+                functional = _functional(name, [args, kwargs], result)
                 if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                     return
             if self._recording() and not name.startswith(_PROPERTIES):
@@ -310,6 +322,7 @@ class Probe(observe.Probe):
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._busy = True  # what the optimiser calls is seen in what it leaves
         named = self.names.parameters(optimiser)
+        self._meet_bare(named)
         self._write_settings(optimiser, named)
         if step in self.full:
             for name, weight in named:
@@ -428,6 +441,19 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
             if weight.is_floating_point():
                 signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
                 weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
+
+
+def _functional(name: str, given: Any, result: Any) -> bool:
+    """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
+    from it."""
+    outputs = [tensor for _, tensor in tensors(result)]
+    if any(tensor.grad_fn is not None for tensor in outputs):
+        return True
+    return (
+        bool(outputs)
+        and not name.endswith("_")
+        and any(tensor.grad_fn is not None or tensor.requires_grad for _, tensor in tensors(given))
+    )
 
 
 def _shaped(tensor: Tensor) -> bool:
