@@ -142,9 +142,13 @@ def test_what_strangers_wrote_is_text(page: Page) -> None:
 
 def test_the_page_asks_for_nothing(page: Page) -> None:
     folder = Path(page_repository.__file__).parents[1] / "celedger" / "views" / "report"
-    for name in ("style.css", "script.js", "page.html"):
-        text = (folder / name).read_text()
-        assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttp|WebSocket|import\(", text), name
+    sources = [*folder.rglob("*.js"), folder / "style.css", folder / "page.html"]
+    assert len(sources) > 5
+    for path in sources:
+        text = path.read_text()
+        assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttp|WebSocket|import\(", text), path
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text), path
+        assert len(text.splitlines()) <= (800 if path.suffix == ".css" else 450), path
 
 
 def test_json_may_stand_in_a_script() -> None:

@@ -22,7 +22,7 @@ from celedger.text import escaped, without_sequences
 from celedger.views import samples
 from celedger.views.format import Scale, measure, percent, plain, probability, short
 from celedger.views.report import states
-from celedger.views.report.series import History, Series, Stretch, TaskSeries
+from celedger.views.report.series import Floats, History, Series, Stretch, TaskSeries
 from celedger.views.show import effect_text
 
 EPOCHS = 50
@@ -133,7 +133,7 @@ def _stretch(
     return {
         "environment": environments.index(stretch.environment),
         "at": _differences(stretch.positions.tolist()),
-        "mean": [_rounded(x, math.nan if exact else noise) for x in stretch.means.tolist()],
+        "mean": _rounded(stretch.means, math.nan if exact else noise),
         "sd": [_significant(x, 2) for x in stretch.sds.tolist()],
         "trials": _runs(stretch.counts.tolist()),
         "spread": _significant(course.sd, 3) if course is not None else None,
@@ -265,13 +265,14 @@ def _runs(numbers: Iterable[int]) -> list[int]:
     return runs
 
 
-def _rounded(value: float, noise: float) -> float | int | None:
-    """Return a value with three digits of its noise; all digits where it has none."""
-    if not math.isfinite(value):
-        return None
+def _rounded(values: Floats, noise: float) -> list[float | int | None]:
+    """Return values with three digits of their noise; all digits where they have none."""
     if math.isfinite(noise) and noise > 0:
-        value = round(value, 2 - math.floor(math.log10(noise)))
-    return int(value) if value == int(value) and abs(value) < 1e15 else value
+        values = np.round(values, 2 - math.floor(math.log10(noise)))
+    return [
+        None if not math.isfinite(x) else int(x) if x.is_integer() and abs(x) < 1e15 else x
+        for x in values.tolist()
+    ]
 
 
 def _significant(value: float, digits: int) -> float | None:
