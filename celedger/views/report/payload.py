@@ -142,15 +142,14 @@ def _stretch(
 
 
 def _step(history: History, step: LevelStep, sd: float, unit: str) -> dict[str, Any]:
-    among = [history.position[c.sha] for c in step.among if c.sha in history.position]
+    among = sorted(history.position[c.sha] for c in step.among if c.sha in history.position)
     change = percent((step.after - step.before) / abs(step.before)) if step.before else ""
     if not change:
         change = measure(step.after - step.before, sd, unit=unit, signed=True)
     seen = history.position[step.seen_at.sha]
     return {
         "at": seen,
-        "low": min(among, default=seen),
-        "high": max(among, default=seen),
+        "members": _stretches(among or [seen]),
         "among": len(step.among),
         "better": step.better,
         "before": step.before,
@@ -252,6 +251,17 @@ def _epochs(
 
 def _differences(numbers: Sequence[int]) -> list[int]:
     return [b - a for a, b in zip([0, *numbers], numbers, strict=False)]
+
+
+def _stretches(numbers: Sequence[int]) -> list[int]:
+    """Return [first, how many, first, how many, …] of ascending numbers that follow each other."""
+    stretches: list[int] = []
+    for number in numbers:
+        if stretches and number == stretches[-2] + stretches[-1]:
+            stretches[-1] += 1
+        else:
+            stretches += [number, 1]
+    return stretches
 
 
 def _runs(numbers: Iterable[int]) -> list[int]:

@@ -58,7 +58,7 @@ function widen(metric) {
   const step = stretch.steps.at(-1);
   const isOpen = step && (metric.state === "worse" || metric.state === "undecided");
   const newest = stretch.at.at(-1);
-  const wanted = isOpen ? Math.min(step.low, step.at) : newest;
+  const wanted = isOpen ? Math.min(step.members[0][0], step.at) : newest;
   if (wanted >= state.low + 10) return;
   const margin = Math.max(30, Math.round(0.3 * (state.high - wanted)));
   state.low = Math.max(0, wanted - margin);

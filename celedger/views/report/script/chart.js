@@ -231,23 +231,24 @@ function drawLevels(picture, metric) {
 function drawSteps(picture, metric) {
   const { x, width, inner } = shown;
   const half = inner / (state.high - state.low + 1) / 2;
-  const steps = metric.stretches
-    .flatMap((s) => s.steps)
-    .filter((s) => s.high >= state.low && s.low <= state.high);
-  let free = [Infinity, Infinity]; // the left edge of what stands on the two lines of labels
+  const steps = metric.stretches.flatMap((s) => s.steps);
+  const free = [Infinity, Infinity]; // the left edge of what stands on the two lines of labels
   for (const step of steps.reverse()) {
     const way = step.better ? "good" : "bad";
-    const low = Math.max(step.low, state.low),
-      high = Math.min(step.high, state.high);
-    picture.append(
-      svg("rect", {
-        class: `set ${way}`,
-        x: x(low) - half,
-        width: x(high) - x(low) + 2 * half,
-        y: MARGIN.top,
-        height: HEIGHT - MARGIN.top - MARGIN.bottom,
-      }),
-    );
+    for (const [first, last] of step.members) {
+      const low = Math.max(first, state.low);
+      const high = Math.min(last, state.high);
+      if (low > high) continue;
+      picture.append(
+        svg("rect", {
+          class: `set ${way}`,
+          x: x(low) - half,
+          width: Math.max(1, x(high) - x(low) + 2 * half),
+          y: MARGIN.top,
+          height: HEIGHT - MARGIN.top - MARGIN.bottom,
+        }),
+      );
+    }
     if (step.at < state.low || step.at > state.high) continue;
     const at = x(step.at) - half; // beside the commit's own dot, which it must not hide
     picture.append(
@@ -295,7 +296,7 @@ function drawEnvironments(picture, task, stretches) {
     picture.append(
       svg(
         "text",
-        { x: at + 5, y: HEIGHT - MARGIN.bottom - 6 },
+        { x: at + 5, y: HEIGHT - MARGIN.bottom - 20 },
         change.length > 60 ? change.slice(0, 59) + "…" : change,
       ),
     );
@@ -348,7 +349,7 @@ function headline(task, metric, points) {
   find("#drift-title").textContent = `${state.task.split("/").slice(-1)[0]} · ${metric.name}`;
   const stretch = metric.stretches.at(-1);
   const parts = [];
-  const step = stretch && stretch.steps.at(-1);
+  const step = stretch?.steps.at(-1);
   if (!stretch) parts.push("Not measured.");
   else if (step)
     parts.push(

@@ -24,7 +24,7 @@ function drawCommit(task, metric) {
   section.hidden = at < 0;
   if (at < 0) return;
   const base = baseOf(metric, at);
-  const address = index.commit && index.commit.replace("*", hash(at));
+  const address = index.commit?.replace("*", hash(at));
   const sha = element(
     address ? "a" : "span",
     { class: "sha", ...(address && { href: address, rel: "noreferrer" }) },

@@ -36,6 +36,12 @@ function expand(stretch) {
   for (let i = 0; i < stretch.trials.length; i += 2)
     for (let n = 0; n < stretch.trials[i + 1]; n++) trials.push(stretch.trials[i]);
   stretch.trials = trials;
+  for (const step of stretch.steps) {
+    const pairs = [];
+    for (let i = 0; i < step.members.length; i += 2)
+      pairs.push([step.members[i], step.members[i] + step.members[i + 1] - 1]);
+    step.members = pairs;
+  }
 }
 
 function sums(differences) {
