@@ -17,7 +17,7 @@ from typing import Any
 
 import page_repository
 import pytest
-from golden.repositories import _commits, _writer
+from golden.repositories import _commits, _writer, broken
 from page_repository import AFTER_GAP, COMMITS, EVIL, EVIL_METRIC, WORSE
 from scripted import typed
 
@@ -76,7 +76,7 @@ def unpacked(text: str) -> Any:
 def write(repository: Path, *words: str) -> Page:
     done = typed(["report", *words], repository)
     assert done.status == 0, done.err
-    return Page(Path(done.out.strip()).read_text("utf-8"))
+    return Page((repository / done.out.strip()).read_text("utf-8"))
 
 
 def answer(repository: Path, *words: str) -> Any:
@@ -223,6 +223,15 @@ def test_nothing_wrong_and_nothing_measured_say_so(tmp_path: Path) -> None:
     page = write(tmp_path / "empty")
     assert page.title.startswith("Nothing is measured yet")
     assert "celedger run HEAD" in page.text
+
+
+def test_what_cannot_be_compared_is_not_called_steady(tmp_path: Path) -> None:
+    broken(tmp_path / "broken")  # one commit in its newest environment
+    page = write(tmp_path / "broken")
+    assert page.title.startswith("Nothing can be judged yet")
+    assert "Too few commits are measured in this environment to tell a change." in page.text
+    page = write(tmp_path / "broken", "HEAD~3", "-o", "older.html")
+    assert "val_loss ▲ Worse Not finite" in page.text
 
 
 def test_an_accepted_change_needs_no_attention(repository: Path, tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Verdict:
         parts += [f"{crashed}{noun} crash{'es' if crashed == 1 else ''}"] if crashed else []
         state = State.WORSE if worse else State.CRASHED
         return Verdict(state, ", ".join(parts), attention[0], tail)
+    if undecided and not steady and not better:
+        return Verdict(State.UNDECIDED, "Nothing can be judged yet", None, "")
     if undecided:
         sentence = f"Nothing got worse, {count(undecided, 'task')} cannot be judged"
         return Verdict(State.UNDECIDED, sentence, None, tail)

@@ -60,8 +60,8 @@ function extent(points, metric) {
   let low = Infinity,
     high = -Infinity;
   for (const p of points) {
-    low = Math.min(low, p.mean - (p.sd || 0));
-    high = Math.max(high, p.mean + (p.sd || 0));
+    low = Math.max(-Number.MAX_VALUE / 4, Math.min(low, p.mean - (p.sd || 0)));
+    high = Math.min(Number.MAX_VALUE / 4, Math.max(high, p.mean + (p.sd || 0)));
   }
   for (const stretch of metric.stretches)
     for (const step of stretch.steps)
@@ -119,16 +119,16 @@ function drawGrid(picture, bottom, top, metric) {
     );
   }
   if (metric.unit) picture.append(svg("text", { x: 4, y: MARGIN.top - 12 }, metric.unit));
+  const span = axis.minute[state.high] - axis.minute[state.low];
   const wanted = Math.max(2, Math.floor(width / 110));
+  let free = MARGIN.left;
   for (let i = 0; i < wanted; i++) {
     const at = Math.round(state.low + ((i + 0.5) / wanted) * (state.high - state.low));
-    picture.append(
-      svg(
-        "text",
-        { x: x(at), y: HEIGHT - 9, "text-anchor": "middle" },
-        tickDate(at, axis.minute[state.high] - axis.minute[state.low]),
-      ),
-    );
+    const text = tickDate(at, span);
+    const half = 3.8 * text.length;
+    if (x(at) - half < free || x(at) + half > width) continue;
+    free = x(at) + half + 6;
+    picture.append(svg("text", { x: x(at), y: HEIGHT - 9, "text-anchor": "middle" }, text));
   }
 }
 
@@ -136,9 +136,9 @@ function ticks(low, high) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough);
-  const list = [];
-  for (let i = Math.ceil(low / step); i * step <= high; i++) list.push(i * step);
-  return list;
+  const first = Math.ceil(low / step);
+  const list = Array.from({ length: 8 }, (_, i) => (first + i) * step);
+  return list.filter((tick, i) => tick <= high && tick !== list[i - 1]);
 }
 
 const tickText = (value) =>
@@ -355,7 +355,8 @@ function headline(task, metric, points) {
     parts.push(
       `Level ${step.now} since ${date(step.at)}, was ${step.was}, ${step.change} (${step.sure} sure).`,
     );
-  else if (metric.direction !== "info") parts.push(`Steady over ${stretch.at.length} commits.`);
+  else if (metric.direction !== "info")
+    parts.push(`Steady over ${stretch.at.length} measured commits.`);
   const ways = { lower: "Lower is better.", higher: "Higher is better.", info: "Not judged." };
   parts.push(ways[metric.direction]);
   if (points.some((p) => p.sd)) parts.push("Shaded: one standard deviation of the trials.");
