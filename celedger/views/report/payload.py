@@ -130,11 +130,13 @@ def _stretch(
     course, noise = stretch.course, stretch.noise
     steps = course.steps if course is not None else ()
     exact = course is not None and (course.exact or course.sd == 0)
+    quantum = 10.0 ** (math.floor(math.log10(noise)) - 1) if noise > 0 else 1.0
     return {
         "environment": environments.index(stretch.environment),
         "at": _differences(stretch.positions.tolist()),
         "mean": _rounded(stretch.means, math.nan if exact else noise),
-        "sd": [_significant(x, 2) for x in stretch.sds.tolist()],
+        "quantum": quantum,  # of the deviations
+        "sd": [None if x != x else int(x) for x in np.round(stretch.sds / quantum).tolist()],
         "trials": _runs(stretch.counts.tolist()),
         "spread": _significant(course.sd, 3) if course is not None else None,
         "steps": [_step(history, s, course.sd if course else math.nan, unit) for s in steps],

@@ -32,6 +32,9 @@ async function taskData(key) {
 
 function expand(stretch) {
   stretch.at = sums(stretch.at);
+  stretch.sd = stretch.sd.map((sd) =>
+    sd === null ? null : Number((sd * stretch.quantum).toPrecision(2)),
+  );
   const trials = [];
   for (let i = 0; i < stretch.trials.length; i += 2)
     for (let n = 0; n < stretch.trials[i + 1]; n++) trials.push(stretch.trials[i]);
