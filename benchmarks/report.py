@@ -4,7 +4,8 @@ processor time beyond the change points and, where there is a Chromium, when it 
     python benchmarks/report.py [--in FOLDER] [--rounds 5]
 
 Makes the ledger of large_ledger.py in a temporary folder, or uses the one in FOLDER. The time of
-the change points is that of `celedger drift` with its cache filled, measured in turns with the page.
+the change points is that of `celedger drift` with its cache filled, measured in turns with the
+page's.
 """
 
 from __future__ import annotations
@@ -88,10 +89,8 @@ def paint(page: Path, rounds: int) -> None:
                 if path == page:
                     browser.wait(CHART)
                     chart.append(browser.run("performance.now()"))
-            print(
-                f"{path.stem:8}first paint {spread(first)}",
-                *(["chart", spread(chart)] * bool(chart)),
-            )
+            drawn = f", chart {spread(chart)}" if chart else ""
+            print(f"{path.stem:8}first paint {spread(first)}{drawn}")
         cells = browser.run("document.querySelectorAll('td a').length")
         switches = [browser.run(SWITCH.replace("NUMBER", str(i))) for i in range(cells - 1, 0, -7)]
         print(f"switch  to another chart {spread(switches)}")

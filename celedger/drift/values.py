@@ -16,7 +16,7 @@ from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
 from celedger.model import Kind, Mark, Metric
 from celedger.stats import noise
-from celedger.stats.grouped import Bools, Grouped, Ints, Layout
+from celedger.stats.grouped import Bools, Floats, Grouped, Ints, Layout
 from celedger.stats.noise import Noise
 
 MARGIN = 1.1
@@ -74,6 +74,7 @@ class TaskValues:
         self._place = np.array([order.get(sha, -1) for sha in trials.commits], dtype=np.int64)
         self._whole = trials.ok & ~trials.marked(Mark.EARLY_STOPPED)
         self._undisturbed = self._whole & ~trials.marked(*SPOILT)
+        self._usable: dict[Metric, tuple[Ints, Floats]] = {}
         self._arranged: dict[tuple[bytes, bool], dict[str, _Arranged]] = {}
         self._coverages: dict[tuple[bytes, bytes], Coverage] = {}
 
@@ -92,9 +93,11 @@ class TaskValues:
         """Return the values by environment (fingerprint), the one first used before the others.
         One that has no value at the commits in question has no commits. With `reused`, a commit
         that has re-used results alone has their values."""
-        rows, values = self._trials.values(metric)
-        usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
-        rows, values = rows[usable], values[usable]
+        if metric not in self._usable:
+            rows, values = self._trials.values(metric)
+            usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
+            self._usable[metric] = rows[usable], values[usable]
+        rows, values = self._usable[metric]
         key = rows.tobytes(), reused
         if key not in self._arranged:  # the metrics of a task have mostly values of the same trials
             self._arranged[key] = self._arrange(rows, reused)

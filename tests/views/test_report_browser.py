@@ -10,6 +10,7 @@ import browser as browsers
 import page_repository
 import pytest
 from browser import Browser
+from golden.repositories import broken
 from page_repository import COMMITS, CRASH, WORSE
 from scripted import typed
 
@@ -183,6 +184,16 @@ def test_without_scripts_the_words_and_the_table_are_there(browser: Browser, pag
     text = browser.outer_html(page)
     assert "2 tasks got worse, 1 crashes" in text
     assert text.count("<tr") == 7
+
+
+def test_odd_values_draw_without_an_error(browser: Browser, tmp_path: Path) -> None:
+    broken(tmp_path / "broken")
+    browser.open(f"file://{typed(['report'], tmp_path / 'broken').out.strip()}", until=DRAWN)
+    cells = browser.run("document.querySelectorAll('td a').length")
+    assert cells == 5
+    for number in range(cells):
+        browser.run(f"document.querySelectorAll('td a')[{number}].click()")
+        browser.wait(f"document.querySelectorAll('td a')[{number}].matches('.current')")
 
 
 def test_it_prints_on_three_pages(browser: Browser, page: str) -> None:

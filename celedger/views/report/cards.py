@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from celedger.drift.history import LevelStep
-from celedger.model import BisectRecord, Commit, Verdict, VerdictKind
+from celedger.model import BisectRecord, Commit, Verdict
 from celedger.views.bisect import sure
 from celedger.views.drift import bisect_command, range_text
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
@@ -88,7 +88,8 @@ class Card:
     @property
     def phrase(self) -> str:
         """`mlp: val_loss +8.4 %`, as the verdict at the top of the page says it."""
-        return f"{self.task}: {' '.join(filter(None, (self.metric, self.change))) or self.levels}"
+        what = self.change or (self.levels[:1].lower() + self.levels[1:])
+        return f"{self.task}: {' '.join(filter(None, (self.metric, what)))}"
 
 
 def cards(
@@ -109,17 +110,29 @@ class _Writer:
 
     def of_task(self, state: TaskState) -> list[Card]:
         made = [self._crash(state, state.crash)] if state.crash is not None else []
+        made += [self._whole(state, state.whole)] if state.whole is not None else []
         groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
         for finding in state.findings:
-            if finding.state in (State.WORSE, State.UNDECIDED, State.BETTER):
-                step = finding.step
-                where = (step.seen_at.sha, step.among) if step else finding.series.verdict is None
-                groups[finding.state, where].append(finding)
+            telemetry, step = finding.series.is_telemetry, finding.step
+            shown = (State.WORSE,) if telemetry else (State.WORSE, State.UNDECIDED, State.BETTER)
+            if finding.state in shown:
+                why = (step.seen_at.sha, step.among) if step else (finding.lost, finding.few)
+                groups[finding.state, telemetry, why, bool(finding.away)].append(finding)
         return made + [self._change(group) for group in groups.values()]
+
+    def _whole(self, state: TaskState, verdict: Verdict) -> Card:
+        task = state.task
+        return Card(
+            State.WORSE if verdict.kind.bad else State.UNDECIDED, task.title,
+            self._name(task.suite, task.name), "",
+            links.view(task.title, "", verdict.commit[:_TYPED]),
+            levels=verdict.kind.value.capitalize(),
+            remarks=tuple(filter(None, [plain(verdict.note), f"At {short(verdict.commit)}."])),
+        )  # fmt: skip
 
     def _change(self, group: Sequence[Finding]) -> Card:
         first = group[0]
-        series, step, verdict = first.series, first.step, first.series.verdict
+        series, step, verdict = first.series, first.step, first.verdict
         telemetry = all(f.series.is_telemetry for f in group)
         remarks = [self._others(group)] if len(group) > 1 else []
         base = {
@@ -132,12 +145,12 @@ class _Writer:
             "order": (-max(abs(f.relative) for f in group),),
         }
         if step is not None:
-            levels, change = _step_figures(first)
+            levels, change = _figures(first)
             remarks += self._step_remarks(first)
             base |= self._where(group, step)
         else:
-            levels, change = _verdict_figures(first)
-            remarks += self._verdict_remarks(group)
+            levels, change = _figures(first)
+            remarks += self._remarks(first)
         if telemetry:
             remarks.append("Telemetry, which the suite does not declare: it never fails a check.")
         if first.state is State.UNDECIDED and verdict is not None:
@@ -150,7 +163,7 @@ class _Writer:
     def _others(self, group: Sequence[Finding]) -> str:
         texts = []
         for finding in group[1 : _NAMED + 1]:
-            change = _step_figures(finding)[1] if finding.step else _verdict_figures(finding)[1]
+            change = _figures(finding)[1]
             texts.append(f"{finding.series.metric.name} {change}".strip())
         more = len(group) - 1 - len(texts)
         tail = f" and {count(more, 'more metric')}" if more else ""
@@ -168,21 +181,24 @@ class _Writer:
             remarks.append("This metric repeats exactly, so any change is real.")
         if finding.state is State.UNDECIDED:
             remarks.append(f"Only {probability(step.probability)} sure; more trials would tell.")
-        verdict = finding.series.verdict
-        if verdict is not None and verdict.kind.bad:
+        verdict = finding.verdict
+        if verdict is not None:
             effect = effect_text(verdict, finding.series.metric.unit)
             where = short(verdict.commit)
             remarks.append(f"{verdict.kind.value.capitalize()} at {where}: {effect}".rstrip(": "))
         return remarks
 
-    def _verdict_remarks(self, group: Sequence[Finding]) -> list[str]:
-        first = group[0]
-        verdict, course = first.series.verdict, first.course
-        if verdict is None or not (verdict.kind.bad or first.state is not State.WORSE):
-            away = course.away if course is not None else None
-            assert away is not None
+    def _remarks(self, finding: Finding) -> list[str]:
+        """Say what decided, where it is no change of the course."""
+        verdict, away = finding.verdict, finding.away
+        if finding.lost:
+            return ["The newest value is not a finite number."]
+        if finding.few:
+            return ["Too few commits are measured in this environment to tell a change."]
+        if away is not None:
             return [f"Away from {short(away.pinned.sha)}, which is pinned."]
-        effect = effect_text(verdict, first.series.metric.unit)
+        assert verdict is not None
+        effect = effect_text(verdict, finding.series.metric.unit)
         judged = f"Judged {verdict.kind.value} at {short(verdict.commit)}"
         if behind := self._behind(verdict):
             judged += f", {count(behind, 'commit')} ago"
@@ -274,34 +290,24 @@ def _evidence(record: BisectRecord) -> str:
     return f", from {count(len(readings), 'trial')}" if isinstance(readings, list) else ""
 
 
-def _step_figures(finding: Finding) -> tuple[str, str]:
-    """Return the levels of a step and its change, as `celedger drift` prints them."""
-    step, course = finding.step, finding.course
-    assert step is not None and course is not None
-    unit = finding.series.metric.unit
-    levels = " → ".join(measure(x, course.sd, unit=unit) for x in (step.before, step.after))
-    return levels, percent((step.after - step.before) / abs(step.before)) if step.before else ""
-
-
-def _verdict_figures(finding: Finding) -> tuple[str, str]:
-    """Return baseline and value of the newest verdict; of a metric that moved away from its pinned
-    level, that level and the distance."""
-    series, course, verdict = finding.series, finding.course, finding.series.verdict
-    unit = series.metric.unit
-    if verdict is not None and (verdict.kind.bad or finding.state is not State.WORSE):
-        if verdict.kind in (VerdictKind.NOT_FINITE, VerdictKind.MISSING):
-            return "Not finite" if verdict.kind is VerdictKind.NOT_FINITE else "Missing", ""
-        if not math.isfinite(verdict.effect):
-            return verdict.kind.value.capitalize(), ""
-        noise = (verdict.high - verdict.low) / 4
-        levels = " → ".join(measure(x, noise, unit=unit) for x in (verdict.level, verdict.value))
-        relative = verdict.effect / abs(verdict.level) if verdict.level else math.nan
-        return levels, percent(relative) if math.isfinite(relative) else ""
-    away = course.away if course is not None else None
-    if away is None:
-        return "", ""
+def _figures(finding: Finding) -> tuple[str, str]:
+    """Return the levels before and after and their relative change: those that `celedger drift`
+    prints of a step, `celedger check` of a verdict."""
+    unit, course = finding.series.metric.unit, finding.course
     noise = course.sd if course is not None else math.nan
-    levels = " → ".join(
-        measure(x, noise, unit=unit) for x in (away.level, away.level + away.effect)
-    )
-    return levels, percent(away.effect / abs(away.level)) if away.level else ""
+    if finding.step is not None:
+        before, after = finding.step.before, finding.step.after
+    elif finding.lost:
+        return "Not finite", ""
+    elif finding.verdict is not None and math.isfinite(finding.verdict.effect):
+        verdict = finding.verdict
+        before, after, noise = verdict.level, verdict.value, (verdict.high - verdict.low) / 4
+    elif finding.verdict is not None:
+        return finding.verdict.kind.value.replace("-", " ").capitalize(), ""
+    elif finding.away is not None:
+        before, after = finding.away.level, finding.away.level + finding.away.effect
+    else:
+        return "Nothing to compare with yet", ""
+    levels = " → ".join(measure(x, noise, unit=unit) for x in (before, after))
+    relative = (after - before) / abs(before) if before else math.nan
+    return levels, percent(relative) if math.isfinite(relative) else ""

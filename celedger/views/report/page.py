@@ -25,6 +25,7 @@ from celedger.views.report.states import RECENT, Finding, State, TaskState, judg
 
 MOST_CARDS, MOST_FOLDED = 8, 32
 """Cards that are open, and below them folded; the table has the rest."""
+_SCRIPTS = ("page", "address", "chart", "pointer", "commit", "table", "start")
 _WAYS = {"lower": "lower is better", "higher": "higher is better", "info": "not judged"}
 _TAGS = {State.WORSE: "worse", State.UNDECIDED: "undecided", State.BETTER: "better"}
 
@@ -106,7 +107,9 @@ def _render(**content: Any) -> str:
     from markupsafe import Markup
 
     folder = files("celedger.views.report")
-    script, style = ((folder / name).read_text("utf-8") for name in ("script.js", "style.css"))
+    parts = [(folder / "script" / f"{name}.js").read_text("utf-8") for name in _SCRIPTS]
+    script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
+    style = (folder / "style.css").read_text("utf-8")
     script, style = (re.sub(r"(?m)^ +", "", text) for text in (script, style))  # a tenth of both
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
@@ -144,6 +147,8 @@ def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Verdict:
         parts += [f"{crashed}{noun} crash{'es' if crashed == 1 else ''}"] if crashed else []
         state = State.WORSE if worse else State.CRASHED
         return Verdict(state, ", ".join(parts), attention[0], tail)
+    if undecided and not steady and not better:
+        return Verdict(State.UNDECIDED, "Nothing can be judged yet", None, "")
     if undecided:
         sentence = f"Nothing got worse, {count(undecided, 'task')} cannot be judged"
         return Verdict(State.UNDECIDED, sentence, None, tail)

@@ -22,7 +22,7 @@ from celedger.text import escaped, without_sequences
 from celedger.views import samples
 from celedger.views.format import Scale, measure, percent, plain, probability, short
 from celedger.views.report import states
-from celedger.views.report.series import History, Series, Stretch, TaskSeries
+from celedger.views.report.series import Floats, History, Series, Stretch, TaskSeries
 from celedger.views.show import effect_text
 
 EPOCHS = 50
@@ -130,11 +130,13 @@ def _stretch(
     course, noise = stretch.course, stretch.noise
     steps = course.steps if course is not None else ()
     exact = course is not None and (course.exact or course.sd == 0)
+    quantum = 10.0 ** (math.floor(math.log10(noise)) - 1) if noise > 0 else 1.0
     return {
         "environment": environments.index(stretch.environment),
         "at": _differences(stretch.positions.tolist()),
-        "mean": [_rounded(x, math.nan if exact else noise) for x in stretch.means.tolist()],
-        "sd": [_significant(x, 2) for x in stretch.sds.tolist()],
+        "mean": _rounded(stretch.means, math.nan if exact else noise),
+        "quantum": quantum,  # of the deviations
+        "sd": [None if x != x else int(x) for x in np.round(stretch.sds / quantum).tolist()],
         "trials": _runs(stretch.counts.tolist()),
         "spread": _significant(course.sd, 3) if course is not None else None,
         "steps": [_step(history, s, course.sd if course else math.nan, unit) for s in steps],
@@ -142,15 +144,14 @@ def _stretch(
 
 
 def _step(history: History, step: LevelStep, sd: float, unit: str) -> dict[str, Any]:
-    among = [history.position[c.sha] for c in step.among if c.sha in history.position]
+    among = sorted(history.position[c.sha] for c in step.among if c.sha in history.position)
     change = percent((step.after - step.before) / abs(step.before)) if step.before else ""
     if not change:
         change = measure(step.after - step.before, sd, unit=unit, signed=True)
     seen = history.position[step.seen_at.sha]
     return {
         "at": seen,
-        "low": min(among, default=seen),
-        "high": max(among, default=seen),
+        "members": _stretches(among or [seen]),
         "among": len(step.among),
         "better": step.better,
         "before": step.before,
@@ -254,6 +255,17 @@ def _differences(numbers: Sequence[int]) -> list[int]:
     return [b - a for a, b in zip([0, *numbers], numbers, strict=False)]
 
 
+def _stretches(numbers: Sequence[int]) -> list[int]:
+    """Return [first, how many, first, how many, …] of ascending numbers that follow each other."""
+    stretches: list[int] = []
+    for number in numbers:
+        if stretches and number == stretches[-2] + stretches[-1]:
+            stretches[-1] += 1
+        else:
+            stretches += [number, 1]
+    return stretches
+
+
 def _runs(numbers: Iterable[int]) -> list[int]:
     """Return [value, how often, value, how often, …]."""
     runs: list[int] = []
@@ -265,13 +277,14 @@ def _runs(numbers: Iterable[int]) -> list[int]:
     return runs
 
 
-def _rounded(value: float, noise: float) -> float | int | None:
-    """Return a value with three digits of its noise; all digits where it has none."""
-    if not math.isfinite(value):
-        return None
+def _rounded(values: Floats, noise: float) -> list[float | int | None]:
+    """Return values with three digits of their noise; all digits where they have none."""
     if math.isfinite(noise) and noise > 0:
-        value = round(value, 2 - math.floor(math.log10(noise)))
-    return int(value) if value == int(value) and abs(value) < 1e15 else value
+        values = np.round(values, 2 - math.floor(math.log10(noise)))
+    return [
+        None if not math.isfinite(x) else int(x) if x.is_integer() and abs(x) < 1e15 else x
+        for x in values.tolist()
+    ]
 
 
 def _significant(value: float, digits: int) -> float | None:

@@ -5,19 +5,31 @@ accepted; it computes no statistics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celedger.drift.history import Course, LevelStep
-from celedger.model import BaselineAct, BaselineRecord, OutcomeKind, TrialRecord, VerdictKind
+import numpy as np
+
+from celedger.drift.history import Away, Course, LevelStep
+from celedger.model import (
+    BaselineAct,
+    BaselineRecord,
+    OutcomeKind,
+    TrialRecord,
+    Verdict,
+    VerdictKind,
+)
 from celedger.stats.changepoints import CONFIRMED
-from celedger.views.report.series import History, Series, TaskSeries
+from celedger.views.report.series import History, Series, Stretch, TaskSeries
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""
 _REMAINING = 0.5
 """Share of a step that must still be there for it to count as open: half mended is not mended."""
+_FEWEST = 3
+"""Commits with a value from which `celedger drift` can see a change."""
 _UNDECIDED = (VerdictKind.UNDECIDED, VerdictKind.TOO_NOISY, VerdictKind.ENVIRONMENT_CHANGED)
 
 
@@ -39,24 +51,32 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of a series, and why: an open step of its course, or the newest verdict."""
+    """The state of a series, and what decided it: the first of these that is there. `step` is a
+    change of its course, `lost` says that the newest value is not finite, `few` that too few
+    commits were measured in the newest environment to tell a change."""
 
     series: Series
     state: State
     course: Course | None = None
     step: LevelStep | None = None
+    lost: bool = False
+    verdict: Verdict | None = None
+    away: Away | None = None
+    few: bool = False
 
     @property
     def relative(self) -> float:
         """By how much it changed, relative to the level before; 0 where that is not known."""
         if self.step is not None:
             before, effect = self.step.before, self.step.after - self.step.before
-        elif self.series.verdict is not None:
-            before, effect = self.series.verdict.level, self.series.verdict.effect
-        else:
+        elif self.lost or (self.verdict is None and self.away is None):
             return 0.0
+        else:
+            decided = self.verdict or self.away
+            assert decided is not None
+            before, effect = decided.level, decided.effect
         relative = effect / abs(before) if before else 0.0
-        return relative if relative == relative else 0.0
+        return relative if math.isfinite(relative) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,7 @@ class TaskState:
     state: State
     findings: tuple[Finding, ...]
     crash: Crash | None
+    whole: Verdict | None  # on the task as a whole, where it is bad or undecided and no crash
     is_live: bool  # measured among the newest commits; else it may not exist any more
 
 
@@ -88,13 +109,22 @@ def judge(history: History) -> tuple[TaskState, ...]:
 def _task_state(history: History, task: TaskSeries) -> TaskState:
     findings = tuple(_finding(history, series) for series in task.series)
     crash = _crash(task)
-    state = State.CRASHED if crash else min(
-        (f.state for f in findings if not f.series.is_telemetry),
-        key=lambda each: each.rank, default=State.UNMEASURED,
-    )  # fmt: skip
     newest = task.tried[-1] if task.tried else 0
+    whole = next((v for v in reversed(task.verdicts) if not v.metric), None)
+    if crash or (whole and (history.position[whole.commit] < newest or not _alarming(whole))):
+        whole = None
+    states = [f.state for f in findings if not f.series.is_telemetry]
+    if crash:
+        states = [State.CRASHED]
+    elif whole is not None:
+        states.append(State.WORSE if whole.kind.bad else State.UNDECIDED)
+    state = min(states, key=lambda each: each.rank, default=State.UNMEASURED)
     is_live = len(history.scope.axis) - newest <= RECENT or not _measured_since(history, newest)
-    return TaskState(task, state, findings, crash, is_live)
+    return TaskState(task, state, findings, crash, whole, is_live)
+
+
+def _alarming(verdict: Verdict) -> bool:
+    return verdict.kind.bad or verdict.kind in _UNDECIDED
 
 
 def _measured_since(history: History, position: int) -> bool:
@@ -105,44 +135,54 @@ def _measured_since(history: History, position: int) -> bool:
 
 def _finding(history: History, series: Series) -> Finding:
     stretch = series.latest
-    course = stretch.course if stretch is not None else None
     if not series.metric.direction.sign:
         return Finding(series, State.UNJUDGED)
-    verdict = series.verdict
-    if verdict is not None and stretch is not None and verdict.environment != stretch.environment:
-        verdict = None  # of a machine that measured no more since
-    step = None
-    if course is not None and stretch is not None:
-        step = _open_step(course, float(stretch.means[-1]), _accepted(history, series), history)
+    if stretch is None:
+        return Finding(series, State.UNMEASURED)
+    course, verdict = stretch.course, _current(history, series, stretch)
+    if not math.isfinite(stretch.means[-1]):
+        return Finding(series, State.WORSE, course, lost=True)
+    accepted = _accepted(history, series)
+    step = _open_step(course, accepted, history) if course is not None else None
     if verdict is not None and verdict.kind.bad:
-        return Finding(series, State.WORSE, course, step)
+        return Finding(series, State.WORSE, course, step, verdict=verdict)
     if step is not None:
         state = State.WORSE if step.probability >= CONFIRMED else State.UNDECIDED
         return Finding(series, state, course, step)
-    if stretch is None:
-        return Finding(series, State.UNMEASURED)
     if course is not None and course.away is not None and not course.away.better:
-        return Finding(series, State.WORSE, course)
+        return Finding(series, State.WORSE, course, away=course.away)
     if verdict is not None and verdict.kind in _UNDECIDED:
-        return Finding(series, State.UNDECIDED, course)
+        return Finding(series, State.UNDECIDED, course, verdict=verdict)
     last = course.steps[-1] if course is not None and course.steps else None
     if last is not None and last.better and _is_recent(history, last):
         return Finding(series, State.BETTER, course, last)
     if verdict is not None and verdict.kind is VerdictKind.IMPROVED:
-        return Finding(series, State.BETTER, course)
+        return Finding(series, State.BETTER, course, verdict=verdict)
+    if verdict is None and np.isfinite(stretch.means).sum() < _FEWEST:
+        return Finding(series, State.UNDECIDED, course, few=True)
     return Finding(series, State.STEADY, course)
+
+
+def _current(history: History, series: Series, stretch: Stretch) -> Verdict | None:
+    """Return the newest verdict, unless it is of an environment in which nothing was measured
+    since, or of a level that a change for the better has left."""
+    verdict = series.verdict
+    if verdict is None or verdict.environment != stretch.environment:
+        return None
+    steps = stretch.course.steps if stretch.course is not None else ()
+    judged = history.position[verdict.commit]
+    mended = steps and steps[-1].better and history.position[steps[-1].seen_at.sha] > judged
+    return None if mended else verdict
 
 
 def _is_recent(history: History, step: LevelStep) -> bool:
     return len(history.scope.axis) - history.position[step.seen_at.sha] <= RECENT
 
 
-def _open_step(
-    course: Course, newest: float, accepted: Sequence[int], history: History
-) -> LevelStep | None:
+def _open_step(course: Course, accepted: Sequence[int], history: History) -> LevelStep | None:
     """Return the newest change for the worse that nobody accepted and later changes did not mend;
     None where there is none."""
-    level = course.steps[-1].after if course.steps else newest
+    level = course.steps[-1].after if course.steps else math.nan
     for step in reversed(course.steps):
         if any(position >= history.position[step.seen_at.sha] for position in accepted):
             return None
