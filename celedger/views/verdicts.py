@@ -32,6 +32,7 @@ _BASELINE_COLUMNS = (
     Column("who", shrink=True), Column("why", shrink=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
+Rows = Sequence[tuple[Verdict, tuple[str, ...]]]
 _TYPED = 100  # trials that a person may be asked to run; more need another remedy
 
 
@@ -50,14 +51,13 @@ class VerdictList(Document):
         head = f"{short(self.commit.sha)} {plain(self.commit.subject)}"
         if not self.judged.verdicts:
             return f"{head}\nnothing was judged"
-        own, telemetry = counted(self.judged.verdicts, self.declared)
+        own, telemetry = self.rows()
         lines = [head]
-        for title, verdicts in (("", own), (_TELEMETRY, telemetry)):
-            if verdicts:
-                verdicts.sort(key=lambda v: (_ORDER.index(v.kind), v.task, v.metric))
-                rows = [self._cells(v) for v in verdicts]
-                lines += ["", *filter(None, [title]), table(_COLUMNS, rows, width=width)]
-        lines += self._more_trials([v for v in own if v.kind is VerdictKind.TOO_NOISY])
+        for title, rows in (("", own), (_TELEMETRY, telemetry)):
+            if rows:
+                text = table(_COLUMNS, [cells for _, cells in rows], width=width)
+                lines += ["", *filter(None, [title]), text]
+        lines += self._more_trials([v for v, _ in own if v.kind is VerdictKind.TOO_NOISY])
         if self.explained:
             lines += [line for v in self.judged.verdicts for line in _evidence(self.ledger, v)]
         return "\n".join(lines)
@@ -82,6 +82,14 @@ class VerdictList(Document):
                 for answer in [self._answer(v) or Judgement(VerdictKind.SAME)]
             ],
         }
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """Return the verdicts that count, and those on telemetry: the worst first, with cells."""
+        own, telemetry = (
+            sorted(each, key=lambda v: (_ORDER.index(v.kind), v.task, v.metric))
+            for each in counted(self.judged.verdicts, self.declared)
+        )
+        return [(v, self._cells(v)) for v in own], [(v, self._cells(v)) for v in telemetry]
 
     def _answer(self, verdict: Verdict) -> Judgement | None:
         return self.judged.answers.get((verdict.task, verdict.metric))
