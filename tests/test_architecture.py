@@ -21,6 +21,7 @@ ROOMS = [
     "drift", "bisection", "diagnose", "demo", "service",
     "views",
     "cli",
+    "api",
 ]  # fmt: skip
 # Exceptions to the order that are the order: celedger/__init__ (the version) is for all.
 OWNERS = {
