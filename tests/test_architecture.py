@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
 
 # Lower rooms first. A module may import its own room and rooms above it in this list.
 ROOMS = [
-    "errors", "text", "model", "config",
+    "errors", "text", "units", "model", "config",
     "stats",
     "repo", "suite", "system",
     "ledger",

@@ -31,7 +31,9 @@ def check(
     budget: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default="6", help="Extra trials a task may take to settle a suspicion."
+            min=0,
+            metavar="N",
+            help="Extra trials a task may take to settle a suspicion [default: 6].",
         ),
     ] = None,
     lenient: Annotated[

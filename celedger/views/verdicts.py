@@ -14,7 +14,17 @@ from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
 from celedger.views.document import Document, pick
-from celedger.views.format import change, count, iso_date, measure, percent, plain, short
+from celedger.views.format import (
+    Scale,
+    change,
+    count,
+    iso_date,
+    measure,
+    number,
+    percent,
+    plain,
+    short,
+)  # fmt: skip
 from celedger.views.samples import Sample
 from celedger.views.tables import Column, table
 
@@ -95,8 +105,7 @@ class VerdictList(Document):
         return self.judged.answers.get((verdict.task, verdict.metric))
 
     def _cells(self, verdict: Verdict) -> tuple[str, ...]:
-        declared = (m for m in self.ledger.metrics(verdict.recipe) if m.name == verdict.metric)
-        metric = next(declared, Metric(verdict.metric or "any"))
+        metric = _declared(self.ledger, verdict)
         moved = ""
         if math.isfinite(verdict.effect) and verdict.level:
             moved = percent(verdict.effect / abs(verdict.level))
@@ -182,20 +191,28 @@ def _evidence(ledger: Reader, verdict: Verdict) -> list[str]:
         lines.append(f"  rule      {verdict.rule}{p_value} (docs/statistics.md)")
     for name, ulids in (("trials", verdict.trials), ("baseline", verdict.baseline)):
         if ulids:
-            lines.append(f"  {name:<9} {_values(ledger, ulids, verdict.metric)}")
+            lines.append(f"  {name:<9} {_values(ledger, ulids, _declared(ledger, verdict))}")
     return lines
 
 
-def _values(ledger: Reader, ulids: Sequence[str], metric: str) -> str:
+def _declared(ledger: Reader, verdict: Verdict) -> Metric:
+    """Return the metric as its task declares it."""
+    declared = (m for m in ledger.metrics(verdict.recipe) if m.name == verdict.metric)
+    return next(declared, Metric(verdict.metric or "any"))
+
+
+def _values(ledger: Reader, ulids: Sequence[str], metric: Metric) -> str:
     """Return the values, commit by commit: `3f2a9c1d 0.41 0.42 (seeds 0 1)`."""
     by_commit: dict[str, list[tuple[int, float]]] = {}
     for record in filter(None, map(ledger.trial, ulids)):
-        value = record.summaries.get(metric, math.nan)
+        value = record.summaries.get(metric.name, math.nan)
         by_commit.setdefault(record.trial.commit, []).append((record.trial.seed, value))
     parts = []
     for sha, pairs in by_commit.items():
         seeds, values = zip(*sorted(pairs), strict=True)
-        numbers = " ".join(f"{value:.6g}" for value in values)
+        scale = Scale.of(metric.unit, max(map(abs, values)))
+        numbers = " ".join(number(scale.show(value), significant=6) for value in values)
+        numbers += f" {scale.unit}" * bool(scale.unit)
         parts.append(f"{short(sha)} {numbers} (seeds {' '.join(map(str, seeds))})")
     return "; ".join(parts)
 
