@@ -34,6 +34,7 @@ OWNERS = {
     "typer": ("cli",),
     "rich": ("cli",),
     "git": ("repo",),
+    "apprise": ("service",),
 }
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {

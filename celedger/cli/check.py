@@ -64,6 +64,7 @@ def check(
     from celedger.drift.judge import status
     from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
+    from celedger.service.notify import announce
     from celedger.trial.workplace import lacking, run_all
     from celedger.views import ci
     from celedger.views.verdicts import VerdictList
@@ -85,6 +86,7 @@ def check(
         else:
             options.answer(verdicts, json)
         _tell_github(verdicts)
+        announce(session.repository, session.ledger, session.config, commit.sha, warn)
     return status(judged.verdicts, declared, gate=True, lenient=lenient)
 
 
