@@ -56,8 +56,8 @@ VERBS = [
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
     ["plot", "curves"], ["plot", "steps"], ["plot", "bisect"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
-    ["hook", "status"], ["status"], ["queue"], ["worker"], ["merge"], ["export"], ["demo"],
-    ["doctor"],
+    ["hook", "run"], ["hook", "status"], ["status"], ["queue"], ["worker"], ["merge"], ["export"],
+    ["demo"], ["doctor"],
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ class Format(StrEnum):
     JSONL = "jsonl"
     OPENMETRICS = "openmetrics"
     BENCHMARK_ACTION = "benchmark-action"
+    DATASETTE = "datasette-metadata"
 
 
 class Better(StrEnum):
@@ -63,6 +64,7 @@ def export(
 
     csv and jsonl have a row for each value. openmetrics (for Prometheus) and benchmark-action (for
     github-action-benchmark) have the mean of each metric at REV, or at each task's newest commit.
+    datasette-metadata describes the ledger to Datasette: `datasette ledger.db -m metadata.json`.
     """
     if summaries and form not in _ROWS:
         raise UsageError(f"--summaries is for {' and '.join(_ROWS)}", "leave it out")
@@ -81,8 +83,10 @@ def _lines(
     session: Session, revision: str | None, form: Format, summaries: bool, direction: Better
 ) -> Iterator[str]:
     from celedger.model import Direction
-    from celedger.views import export
+    from celedger.views import datasette, export
 
+    if form is Format.DATASETTE:
+        return iter([datasette.metadata(session.ledger.path.stem)])
     if form in _ROWS:
         chosen = revision and {c.sha for c in session.repository.commits(revision)}
         values = session.ledger.values(commits=chosen or None, summaries=summaries)

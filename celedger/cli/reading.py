@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def log(
     context: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most N.")
+    ] = 20,
     bisects: Annotated[
         bool, typer.Option("--bisects", help="List what was bisected instead, and what it gave.")
     ] = False,

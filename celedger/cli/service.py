@@ -3,6 +3,7 @@ merge, show what waits, and let it go on."""
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, closing, suppress
 from datetime import datetime
@@ -84,6 +85,26 @@ def uninstall(context: typer.Context) -> int:
         print(f"{path}: " + ("the earlier hook is back" if path.is_file() else "removed"))
     if not touched:
         note("celedger: no hook of celedger's is installed")
+    return Status.GOOD
+
+
+@hook.command()
+def run(context: typer.Context) -> int:
+    """Do what the installed hook does, for pre-commit and other hook managers.
+
+    Notes that HEAD moved, starts a worker in the background, and prints what the last job said. A
+    squashed merge and an amended commit, which bring nothing in, are passed over.
+    """
+    from celedger.repo import Repository
+    from celedger.service import allow, news
+
+    squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
+    if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
+        return Status.GOOD
+    repository = Repository.open(context.obj.repository)
+    if line := news.take_line(repository):
+        note(line)
+    allow.note_merge(repository)
     return Status.GOOD
 
 

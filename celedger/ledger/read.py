@@ -33,6 +33,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
+from celedger.units import usual_unit
 
 _TRIALS = """
 FROM trials r
@@ -227,7 +228,7 @@ class Reader(Store):
             )
         return [
             Metric(name, unit, Direction(way), Kind(kind), Floor(floor, bool(relative)), summary)
-            if summary else Metric(name)
+            if summary else Metric(name, usual_unit(name))
             for name, unit, way, kind, summary, floor, relative in rows
         ]  # fmt: skip
 

@@ -32,6 +32,16 @@ def leave_line(repository: Repository, text: str) -> None:
     _write(_file(repository, "last-job"), f"celedger: {plain(text)}\n")
 
 
+def take_line(repository: Repository) -> str:
+    """Return the line that waits for the next merge, and remove it; "" where none does."""
+    path = _file(repository, "last-job")
+    with suppress(OSError):
+        text = path.read_text(encoding="utf-8").strip()
+        path.unlink()
+        return text
+    return ""
+
+
 def _file(repository: Repository, name: str) -> Path:
     return repository.state_dir / name
 

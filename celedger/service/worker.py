@@ -208,6 +208,7 @@ class Worker:
         ) as bench:  # fmt: skip
             run_all(bench, lacking(bench, [commit], tasks))
             judged = settle(repository, bench, commit, tasks)
+            self._announce(repository, settings, commit.sha)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]
@@ -218,7 +219,13 @@ class Worker:
             if settings.bisect_on_regression:
                 by_name = {task.name: task for task in tasks}
                 words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
+                self._announce(repository, settings, commit.sha)
             return "; ".join(words)
+
+    def _announce(self, repository: Repository, settings: Config, sha: str) -> None:
+        from celedger.service.notify import announce
+
+        announce(repository, self.ledger, settings, sha, self.say)
 
 
 def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:

@@ -18,7 +18,7 @@ from celedger.views.format import clip, count, iso_date, percent, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
-_COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(shrink=True))
+_COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(wrap=True))
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,16 @@ class Log(Document):
     def text(self, width: int = 100) -> str:
         rows = [line.cells() for _, tasks in self.entries for line in tasks]
         # All tasks in one table, then dealt out: columns line up from commit to commit.
-        lines = iter(table(_COLUMNS, rows, width=width, indent=2).splitlines())
+        lines = table(_COLUMNS, rows, width=width, indent=2).splitlines()[::-1]
         text = []
         for commit, tasks in self.entries:
             head = f"{short(commit.sha)}  {iso_date(commit.commit_time)}  {plain(commit.subject)}"
             text.append(clip(head, width))
             for task in tasks:
-                text += [next(lines), *(f"    {bad.text()}" for bad in task.first_bad)]
+                text.append(lines.pop())
+                while lines and lines[-1].startswith("   "):  # the remarks go on
+                    text.append(lines.pop())
+                text += [*(f"    {bad.text()}" for bad in task.first_bad)]
         return "\n".join(text)
 
     def json(self) -> dict[str, object]:

@@ -27,7 +27,7 @@ from celedger.views.format import (
     short,
 )  # fmt: skip
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table
+from celedger.views.tables import Column, table, wrap
 
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
@@ -75,7 +75,7 @@ class BatchRows:
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
         if self.failed is not None:
             note = f": {plain(self.failed.note)}" if self.failed.note else ""
-            lines.append(clip(f"  verdict: {self.failed.kind.value}{note}", width))
+            lines += wrap(f"  verdict: {self.failed.kind.value}{note}", width, 4)
         rows = [row.cells() for row in self.metrics]
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
@@ -185,7 +185,7 @@ def _remarks(record: TrialRecord, width: int) -> list[str]:
     outcome, seed, lines = record.outcome, f"  seed {record.trial.seed}", []
     if outcome is not None and outcome.kind is not OutcomeKind.OK:
         message = f": {plain(outcome.message)}" if outcome.message else ""
-        lines.append(clip(f"{seed} {outcome.kind.value}{message}", width))
+        lines += wrap(f"{seed} {outcome.kind.value}{message}", width, 4)
         lines += [f"    log {outcome.log}"] if outcome.log else []
     if record.derived:
         lines.append(f"{seed} {record.reused} (trial {record.derived})")

@@ -60,6 +60,14 @@ def table(
     return "\n".join(shown)
 
 
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text in lines of this width, those after the first indented. A word is never cut."""
+    return textwrap.wrap(
+        text, max(_READABLE, width), subsequent_indent=" " * indent, drop_whitespace=True,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
     """Return the line, and those on which its last cell goes on."""
     first, *more = textwrap.wrap(
