@@ -20,7 +20,7 @@ from celedger.diagnose.finding import (
     named,
     share,
 )
-from celedger.diagnose.scene import Scene, telling
+from celedger.diagnose.scene import Scene
 
 SURE, LIKELY, UNSURE = Sureness.SURE, Sureness.LIKELY, Sureness.UNSURE
 _PHASES = {
@@ -98,6 +98,7 @@ def _facts(s: Scene) -> list[str]:
 
 
 CAUSES = (
+    Cause("tie", "init", SURE, start.other_tie),
     Cause("initialisation", "init", SURE, start.wrong_weights),
     Cause("added", "init", SURE, lambda s: start.module_drawn(s, added=True)),
     Cause("removed", "init", SURE, lambda s: start.module_drawn(s, added=False)),
@@ -108,6 +109,7 @@ CAUSES = (
         s, f"{start.REORDERED}: {s.drawn}", operator=(s.other_draw[1] or s.other_draw[0]).call)),
     Cause("random", "init", LIKELY, lambda s: start.redrawn(s, start.REORDERED)),
 
+    Cause("inputs", "data", SURE, step.other_inputs),
     Cause("batch-size", "data", SURE, lambda s: s.x.shape[1:] == s.y.shape[1:]
         and s.x.shape[:1] != s.y.shape[:1]
         and f"the batch has {s.y.shape[0]} rows instead of {s.x.shape[0]}"),
@@ -128,6 +130,7 @@ CAUSES = (
         f"{share(s.far.share if s.far else 0.0)} of its elements{s.more}"),
 
     Cause("mode", "forward", SURE, step.other_mode),
+    Cause("inputs", "forward", SURE, step.other_inputs),
     Cause("class", "forward", SURE, lambda s: s.old and s.new and s.old.short != s.new.short
         and (s.old.of_torch or s.new.of_torch)
         and f"{s.place} is a {s.new.short} where it was a {s.old.short}"),
@@ -140,23 +143,22 @@ CAUSES = (
         and f"random numbers in {s.place} are drawn in another order"),
     Cause("value", "forward", SURE, lambda s: step.other_argument(s, number=True)),
     Cause("argument", "forward", SURE, lambda s: step.other_argument(s, number=False)),
-    Cause("calls", "forward", SURE, lambda s: (s.gone or s.fresh)
-        and f"{s.place} computes something else: " + (
-            f"{telling(s.fresh)} where {telling(s.gone)} was" if s.gone and s.fresh
-            else s.new_or_gone)),
+    Cause("calls", "forward", SURE, lambda s: s.computed
+        and f"{s.place} computes something else: {s.computed}"),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
-        and f"`{s.first_calls[1].name}` in {s.place} is given other operands"),
+        and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
     Cause("labels", "loss", SURE, lambda s: s.labels),
+    Cause("inputs", "loss", SURE, step.other_inputs),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
         and f"`{s.first_calls[1].name}` in the loss is given other values"),
-    Cause("calls", "loss", SURE, lambda s: (s.gone or s.fresh)
-        and f"the loss computes {telling(s.fresh)} where it computed {telling(s.gone)}"),
+    Cause("calls", "loss", SURE, lambda s: s.computed
+        and f"the loss computes something else: {s.computed}"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
     # What cuts a gradient off is named before what else is new in the step.

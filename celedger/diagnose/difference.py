@@ -183,11 +183,21 @@ class TraceComparison:
         if a.kind == "hyper":
             before, after = self.settings
             return before[a.step].get(a.path) != after[b.step].get(b.path)
+        if self.ties(pair):
+            return True
         if a.kind == "state" and a.raw.get("v") != b.raw.get("v"):
             return True
         return len(a.tensors) != len(b.tensors) or any(
             not x.same(y) for x, y in zip(a.tensors, b.tensors, strict=True)
         )
+
+    def ties(self, pair: Pair) -> tuple[str, str] | None:
+        """Return the parameters that one is tied to on both sides (empty: to none), as each names
+        it; None where that agrees."""
+        if pair.a is None or pair.b is None or pair.a.kind != "init":
+            return None
+        old, new = (str(event.raw.get("tied", "")) for event in (pair.a, pair.b))
+        return (old, new) if self.alignment.tensors.get(new, new) != old else None
 
     def differing(self, *kinds: str, step: int | None = None) -> list[Pair]:
         return [

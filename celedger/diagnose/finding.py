@@ -75,6 +75,10 @@ def some(names: Sequence[str], shown: int = 3) -> str:
     return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
+def ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
 def figure(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from celedger.diagnose.dataflow import Origin, origin, parting
 from celedger.diagnose.difference import Front, TraceComparison, changed
 from celedger.diagnose.distance import first_distance
 from celedger.diagnose.finding import (
@@ -47,6 +48,9 @@ class Scene:
         self.step = front.pair.step
         self.missing = front.kind == "missing"
         self.part = self._part()
+        self.origins = self._origins()
+        # The calls in which the two sides part: one is None where the other only leaves one out.
+        self.parting = parting(*self.origins)
         # Of a forward pass, the path in a of the module at fault, and which call of it.
         self.owner, self._owner_number = self._find_owner()
         # The module at fault on both sides; None of the training loop's own code.
@@ -61,7 +65,8 @@ class Scene:
         self.first_calls = self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
-        self.call = y.call if y is not None else ""  # side b's, with its arguments
+        # With its arguments: side b's, unless it is one of a's that is gone.
+        self.call = next((e.call for e in (*reversed(self.parting), y) if e is not None), "")
 
     def _part(self) -> str:
         a = self.a
@@ -120,9 +125,17 @@ class Scene:
     def _first_calls(self) -> tuple[Event | None, Event | None]:
         if self.part in ("backward", "gradients"):
             return None, None
-        if self.part == "forward" and (pair := novel(*self._since_equal)) != (None, None):
-            return pair
-        return novel(*self.calls)
+        sources = self.origins[0].source, self.origins[1].source
+        if all(self.parting):
+            return self.parting
+        return sources if any(sources) else novel(*self.calls)
+
+    def _origins(self) -> tuple[Origin, Origin]:
+        """Follow the difference back on both sides, where calls have computed it."""
+        if self.part not in ("forward", "loss") or self.a is None or self.b is None:
+            return Origin(), Origin()
+        c = self.c
+        return origin(c.a, c.b, self.a), origin(c.b, c.a, self.b)
 
     @property
     def new_or_gone(self) -> str:
@@ -136,44 +149,33 @@ class Scene:
         """The same, to go on with after a sentence."""
         return f"; {self.new_or_gone}" if self.new_or_gone else ""
 
-    @cached_property
-    def _since_equal(self) -> tuple[list[Event], list[Event]]:
-        """The calls on both sides between the last tensors of a module that agree and here."""
-        a, b = self.a, self.b
-        low = [-1, -1]
-        for pair in self.c.pairs:
-            x, y = pair.a, pair.b
-            if (
-                pair.one.kind in ("enter", "leave") and x and y and x.tensors
-                and (x.step, x.evaluation) == (a.step, a.evaluation)
-                and x.order < a.order and y.order < b.order and not self.c.differs(pair)
-            ):  # fmt: skip
-                low = [max(low[0], x.order), max(low[1], y.order)]
-
-        def between(trace: Trace, start: int, end: Event) -> list[Event]:
-            return [
-                e for e in trace.of("call")
-                if start < e.order < end.order
-                and (e.step, e.evaluation) == (a.step, a.evaluation)
-            ]  # fmt: skip
-
-        return between(self.c.a, low[0], a), between(self.c.b, low[1], b)
+    @property
+    def computed(self) -> str:
+        """What is computed in place of what, in the calls in which the two sides part."""
+        gone, new = self.parting
+        if gone is not None and new is not None:
+            return f"`{new.call}` where `{gone.call}` was" if gone.call != new.call else ""
+        if gone is not None or new is not None:
+            return f"`{new.call}` is new" if new is not None else f"`{gone.call}` is gone"  # type: ignore[union-attr]
+        if self.fresh and self.gone:
+            return f"{telling(self.fresh)} where {telling(self.gone)} was"
+        return self.new_or_gone
 
     # --- the module at fault in a forward pass
 
     def _find_owner(self) -> tuple[str | None, int]:
-        """`enter`: what a module is given differs, so its caller's own code is at fault, between
-        the calls of its children. `leave`: given the same, it returns something else."""
+        """The module whose call parts the two sides, though the difference shows later. Where no
+        such call is seen: of `enter`, what a module is given, its caller; else the module itself,
+        which returns something else for the same."""
         if self.part != "forward":
             return None, 0
-        if self.front.kind != "enter":
-            return self.a.path, self.a.number
-        x, y = novel(*self._since_equal)
-        if (source := y or x) is not None:
-            # What lies between two modules may be another's code, called from outside of it.
-            path = self.c.path(source) if source is y else source.path
+        old, new = self.parting
+        if (source := new or old) is not None:
+            path = self.c.path(source) if source is new else source.path
             if path is None or path in self.c.a.modules:
                 return path, source.number
+        if self.front.kind != "enter":
+            return self.a.path, self.a.number
         owner, at = self.a.raw.get("u"), (self.a.step, self.a.evaluation)
         calls = (
             e.number for e in self.c.a.of("enter")
@@ -270,7 +272,8 @@ class Scene:
     @cached_property
     def places(self) -> list[CodePlace]:
         """The lines that lead here, the likeliest first."""
-        places = self.both_places(*self.first_calls, "call")
+        places = self.both_places(*self.parting, "call")
+        places += self.both_places(*self.first_calls, "call")
         if self.part == "forward":
             places += self.both_codes(self.old, self.new)
         places += [p for e in self.fresh[:4] for p in places_of(self.c.b, "b", e, "new call")]

@@ -33,6 +33,25 @@ def _is_redrawn(pair: Pair) -> bool:
     return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
 
 
+def other_tie(s: Scene) -> dict[str, Any] | None:
+    """A parameter is the same as another on one side only."""
+    ties = ((pair, tie) for pair in s.c.differing("init") if (tie := s.c.ties(pair)))
+    pair, (old, new) = next(ties, (None, ("", "")))
+    if pair is None or pair.a is None or pair.b is None:
+        return None
+    path = str(pair.b.path)
+    verb = "is no longer" if old and not new else "is now"
+    sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
+    places = [
+        place for trace, side, event in ((s.c.b, "b", pair.b), (s.c.a, "a", pair.a))
+        for place in site_of(trace, side, event.raw.get("v", -1), "made a parameter")
+    ]  # fmt: skip
+    return {
+        "sentence": sentence, "module": s.c.b.owner(path), "tensor": f"`{path}`",
+        "places": places if new else places[::-1],
+    }  # fmt: skip
+
+
 def wrong_weights(s: Scene) -> dict[str, Any] | None:
     pairs = s.c.differing("init")
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]

@@ -5,6 +5,7 @@ the finding."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,19 @@ import numpy as np
 
 from celedger.diagnose.difference import changed
 from celedger.diagnose.distance import distance
-from celedger.diagnose.finding import FindingPhase, became, code_of, named, places_of, some
+from celedger.diagnose.finding import (
+    FindingPhase,
+    became,
+    code_of,
+    named,
+    ordinal,
+    places_of,
+    some,
+)
 from celedger.diagnose.scene import Scene
 from celedger.diagnose.trace import Event, Trace, owner_of
 
+_LONG = 120  # characters of two calls that are shown whole
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
 _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or an exponent
 
@@ -71,7 +81,59 @@ def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
     other_number = _NUMBER.findall(x.call) != _NUMBER.findall(y.call)
     if not (x.tensors and y.tensors) or (number is not None and number is not other_number):
         return None
-    return f"{'the loss' if s.part == 'loss' else s.place} calls `{y.call}` instead of `{x.call}`"
+    return f"{'the loss' if s.part == 'loss' else s.place} calls {_other_call(x, y)}"
+
+
+def _other_call(x: Event, y: Event) -> str:
+    """Say how a call of the same function differs: by what was added or taken away, or where the
+    calls are long, by what is another."""
+    old, new = (_arguments(event) for event in (x, y))
+    gone = list((Counter(old) - Counter(new)).elements())
+    added = list((Counter(new) - Counter(old)).elements())
+    for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
+        if one and not other and "_" not in one:
+            return f"`{y.name}` {word} {some(one)}"
+    if len(x.call) + len(y.call) > _LONG:
+        return f"`{y.name}` with {some(added)} instead of {some(gone)}"
+    return f"`{y.call}` instead of `{x.call}`"
+
+
+def _arguments(event: Event) -> list[str]:
+    """Return a call's arguments as texts, tensors as `_`."""
+    parts = [""]
+    for sign in str(event.raw.get("l", "")):
+        nested = parts[-1].count("(") - parts[-1].count(")")
+        parts[-1] += sign
+        if sign == "," and not nested:
+            parts[-1] = parts[-1][:-1]
+            parts.append("")
+    return [part.strip() for part in parts]
+
+
+def other_operands(s: Scene) -> str:
+    """Name the operand that differs in the calls of one function with equal arguments."""
+    x, y = s.first_calls
+    pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
+    differing = [at for at, (one, other) in enumerate(pairs) if one != other]
+    tensors = [part for part in _arguments(y) if part == "_" or part.endswith("=_")]  # type: ignore[arg-type]
+    if len(differing) != 1 or len(tensors) != len(pairs):
+        return "other operands"
+    name = tensors[differing[0]].partition("=")[0]
+    return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
+
+
+def other_inputs(s: Scene) -> dict[str, Any] | None:
+    """A module is given more or fewer tensors."""
+    if s.front.kind != "enter" or len(s.a.tensors) == len(s.b.tensors):
+        return None
+    old, new = (e.raw.get("of", ()) for e in (s.a, s.b))
+    gone, added = [n for n in old if n not in new], [n for n in new if n not in old]
+    giver = s.place if s.part == "forward" else "the training loop"
+    verbs = [f"no longer gives {some(gone)}"] if gone else []
+    verbs += [f"now gives {some(added)}"] if added else []
+    verbs = verbs or [f"gives {len(s.b.tensors)} tensors instead of {len(s.a.tensors)}"]
+    sentence = f"{giver} {' and '.join(verbs)} to {named(s.b.path)}"
+    return {"sentence": sentence, "places": s.both_places(s.a, s.b, "caller")}
 
 
 def other_type(s: Scene) -> str | None:

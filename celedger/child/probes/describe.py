@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
@@ -9,11 +10,12 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.probes.tensors import content
+from celedger.child.probes.tensors import content, tensors
 
 if TYPE_CHECKING:
     from torch import nn
 
+_LONGEST = 400  # characters of a call's arguments
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
 _NO_SETTING = {"training", "call_super_init", "dump_patches"}
 _OPERATORS = {
@@ -66,7 +68,7 @@ def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # what nobody asked for
     ]
-    return ", ".join(shown)[:160]
+    return ", ".join(shown)[:_LONGEST]
 
 
 def _literal(item: Any) -> str:
@@ -108,6 +110,27 @@ def code(kind: type, method: str) -> list[Any]:
         return [str(file), first, first + len(lines) - 1]
     except (OSError, TypeError, AttributeError):
         return []
+
+
+def input_names(kind: type, args: tuple[Any, ...]) -> list[str]:
+    """Return the names that a module's forward has for the tensors in what it is given."""
+    parameters = _forward_parameters(kind)
+    names = []
+    for path, _ in tensors(args):
+        first, dot, rest = path.partition(".")
+        known = int(first) < len(parameters)
+        names.append((parameters[int(first)] if known else f"input {first}") + dot + rest)
+    return names
+
+
+@functools.cache
+def _forward_parameters(kind: type) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(kind.forward).parameters.values()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in positional)[1:]
 
 
 def autocast() -> str | None:

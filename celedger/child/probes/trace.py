@@ -143,10 +143,16 @@ class Probe(observe.Probe):
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
             perturb(filter(_shaped, root.parameters()), int(self.options["perturb"]))
-        for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
-            for name, tensor in named():
-                if _shaped(tensor):
-                    self._write_initial(prefix + name, role, tensor)
+        first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
+        for role in ("parameter", "buffer"):
+            for path, module in root.named_modules(remove_duplicate=False):
+                owned: Any = getattr(module, f"named_{role}s")
+                for own, tensor in owned(recurse=False):
+                    name = prefix + (f"{path}.{own}" if path else own)
+                    first.setdefault(id(tensor), name)
+                    if _shaped(tensor):
+                        tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
+                        self._write_initial(name, role, tensor, **tied)
         self.store.forget()
 
     def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
@@ -158,8 +164,9 @@ class Probe(observe.Probe):
                 if "perturb" in self.options and self.step == 0:
                     perturb([weight], int(self.options["perturb"]))
 
-    def _write_initial(self, path: str, role: str, tensor: Tensor) -> None:
-        self.write("init", p=path, r=role, x=self._tensors(tensor), **self.origins.of(tensor))
+    def _write_initial(self, path: str, role: str, tensor: Tensor, **more: str) -> None:
+        origin = self.origins.of(tensor)
+        self.write("init", p=path, r=role, x=self._tensors(tensor), **origin, **more)
 
     # --- torch's functions
 
@@ -195,11 +202,14 @@ class Probe(observe.Probe):
     def _call(
         self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        outputs = self._tensors(result)
-        if not outputs:
+        results = {id(tensor) for _, tensor in tensors(result)}
+        if not results:
             return
         module, number = self._stack[-1][1:] if self._stack else (None, 0)
-        inputs = [one.get("h") for one in self._tensors([args, list(kwargs.values())])]
+        given = [tensor for _, tensor in tensors([args, kwargs])]
+        before = [self.store.hash_before(t) if id(t) in results else None for t in given]
+        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(given))]  # noqa: B905 (3.8)
+        outputs = self._tensors(result)
         drawn = self._drawn() if kind == "call" else {}
         self.write(
             kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
@@ -233,6 +243,7 @@ class Probe(observe.Probe):
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
                     u=self._stack[-2][1] if not outer else None,
                     ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
+                    of=describe.input_names(type(module), args),
                 )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
