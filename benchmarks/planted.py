@@ -61,13 +61,13 @@ COMMANDS = {
 EQUAL = 20
 
 
-class Memory(Desk):
+class ParentOnce(Desk):
     """Runs the same parent once for all its faults: the first time, and once more to see whether
     it repeats itself."""
 
-    def __init__(self, bench, task, folder, seed, known, server):
+    def __init__(self, bench, task, folder, known, *, seed=None):
         super().__init__(bench, task, folder, seed=seed)
-        self.known, self.count, self.server = known, Counter(), server
+        self.known, self.count = known, Counter()
 
     def run(self, side, full, *, seed=None, **more):
         key = (self.task.name, side.commit.sha, tuple(full), seed, str(more))
@@ -80,7 +80,17 @@ class Memory(Desk):
         return self.known[key]
 
     def train(self, side, full, seed, more):
-        """As `diagnose` would, in a fork of a process that has torch."""
+        return super().run(side, full, seed=seed, **more)
+
+
+class ForkedDesk(ParentOnce):
+    """Trains as `diagnose` would, in a fork of a process that has torch."""
+
+    def __init__(self, bench, task, folder, known, *, seed, server):
+        super().__init__(bench, task, folder, known, seed=seed)
+        self.server = server
+
+    def train(self, side, full, seed, more):
         self._runs += 1
         out = self.folder / str(self._runs)
         out.mkdir(parents=True)
@@ -141,10 +151,10 @@ def base(place: Path) -> Path:
     return repo
 
 
-def company(repo: Path, draw: random.Random) -> None:
-    """Harmless edits beside the one that counts."""
-    files = sorted((repo / "zoo").rglob("*.py"))
-    for file in draw.sample(files, 3):
+def company(folder: Path, draw: random.Random) -> None:
+    """Harmless edits beside the one that counts, in up to three files."""
+    files = sorted(folder.rglob("*.py"))
+    for file in draw.sample(files, min(3, len(files))):
         text = file.read_text()
         kind = draw.randrange(3)
         if kind == 0:
@@ -158,7 +168,7 @@ def company(repo: Path, draw: random.Random) -> None:
 
 def commit(repo: Path, edit: Edit | None, name: str, draw: random.Random) -> str:
     git(repo, "checkout", "-q", "main")
-    company(repo, draw)
+    company(repo / "zoo", draw)
     if edit is not None:
         path = repo / "zoo" / edit.file
         text = path.read_text()
@@ -254,7 +264,10 @@ def main() -> int:
                 seed = options.seed
                 try:
                     found = explain(
-                        Memory(bench, tasks[task], runs / name, seed, known, server), *sides
+                        ForkedDesk(
+                            bench, tasks[task], runs / name, known, seed=seed, server=server
+                        ),
+                        *sides,
                     )
                 except CeledgerError as error:
                     print(f"{kind:9}{name:24} FAILED {error}", flush=True)

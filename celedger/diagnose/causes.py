@@ -28,7 +28,7 @@ _PHASES = {
     "init": FindingPhase.INIT, "data": FindingPhase.DATA, "forward": FindingPhase.FORWARD,
     "loss": FindingPhase.LOSS, "backward": FindingPhase.BACKWARD,
     "gradients": FindingPhase.BACKWARD, "settings": FindingPhase.UPDATE,
-    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "report": FindingPhase.REPORT,
+    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "late": FindingPhase.UPDATE, "report": FindingPhase.REPORT,
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def _module(s: Scene) -> str | None:
         return s.new.path if s.new is not None else s.owner
     if s.part == "backward":
         return s.gradient_path
-    if s.part in ("gradients", "init", "buffer"):
+    if s.part in ("gradients", "init", "buffer", "late"):
         return owner_of(s.pair.one.path or "")
     return "" if s.part in ("settings", "update") else None
 
@@ -83,7 +83,7 @@ def _tensor(s: Scene) -> str:
         "forward": f"{'input' if s.front.kind == 'enter' else 'output'} of {named(path)}",
         "backward": f"gradient of the output of {named(s.gradient_path)}",
         "gradients": f"gradient of `{path}`", "data": f"input of {named(path)}", "loss": "loss",
-        "init": f"`{path}`", "buffer": f"buffer `{path}`",
+        "init": f"`{path}`", "late": f"`{path}`", "buffer": f"buffer `{path}`",
     }.get(s.part, f"`{path}` {s.pair.one.name}".strip())  # fmt: skip
 
 
@@ -189,6 +189,12 @@ CAUSES = (
     Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
         + (f"`{s.b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
+
+    Cause("argument", "late", SURE, lambda s: step.other_argument(s)
+        and f"{step.changed_names(s)} differ when first used, in step {s.step}: "
+            f"{step.other_argument(s)}"),
+    Cause("weights", "late", LIKELY, lambda s:
+        f"{step.changed_names(s)} differ when first used, in step {s.step}{s.more}"),
 
     Cause("metric", "report", SURE, lambda s: (s.gone or s.fresh) and step.report(s)),
     Cause("metric", "report", LIKELY, step.report),

@@ -271,7 +271,8 @@ class TraceComparison:
     def _has_effect(self, pair: Pair, differing: Sequence[Pair]) -> bool:
         event = pair.one
         if event.kind in _FORWARD and event.evaluation:
-            return bool(self.differing("report"))
+            # A script that reports nothing may use what it evaluates for anything.
+            return bool(self.differing("report")) or not any(self.a.of("report"))
         if event.kind not in _EFFECTS:
             return True
         effects = [

@@ -38,7 +38,8 @@ _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 class Scene:
     """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
     events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
-    forward, loss, backward, gradients, settings, buffer, update or report."""
+    forward, loss, backward, gradients, settings, buffer, update, late (of a model that was first used
+    after training began) or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front, self.pair = c, front, front.pair
@@ -65,6 +66,8 @@ class Scene:
 
     def _part(self) -> str:
         a = self.a
+        if self.front.kind == "init" and self.step:
+            return "late"
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
         # What the training loop hands to a module: a batch, or what it made of other outputs.
@@ -104,6 +107,8 @@ class Scene:
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
             return _calls_of_step(trace, self.step)
+        if self.part == "late":  # what wrote its weights is no module
+            return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
             number, event = (0, self.a) if trace is self.c.a else (1, self.b)
             calls = self.c.calls(self.owner, self._owner_number, self.a)[number]

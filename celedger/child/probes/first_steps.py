@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 from celedger.child.probes import observe
 from celedger.child.probes.losses import CHOOSERS, MOST_NODES, LossCall, leading, loss_call
 from celedger.child.probes.names import IdentityMap
-from celedger.child.probes.tensors import address, content, tensors, whole
+from celedger.child.probes.tensors import address, content, graph_node, tensors, whole
 from celedger.child.torch_steps import dense
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
@@ -347,7 +347,7 @@ def _count_left() -> tuple[int, int]:
     gc.collect()
     live = [thing for thing in gc.get_objects() if type(thing) is Tensor]
     nodes: set[Any] = set()
-    waiting = [tensor.grad_fn for tensor in live]
+    waiting = [graph_node(tensor) for tensor in live]
     while waiting and len(nodes) < MOST_NODES:
         node = waiting.pop()
         if node is not None and node not in nodes:

@@ -26,7 +26,7 @@ from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, data_hash, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, graph_node, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -126,10 +126,12 @@ class Probe(observe.Probe):
 
     def _meet(self, root: nn.Module) -> None:
         """Write the modules of a root, and its parameters and buffers as they are when it is first
-        used. A root is what was called by none."""
+        used. A root is what was called by none. One that is first used in a later step may have
+        changed since it was made: then the event has its step."""
         if self._roots.get(root):
             return
         self._roots[root] = True
+        late = {"t": self.step} if self.step else {}
         for module in root.modules():
             kind = type(module)
             own = module.named_parameters(recurse=False)
@@ -146,7 +148,9 @@ class Probe(observe.Probe):
             for name, tensor in named():
                 if _shaped(tensor):
                     origin = self.origins.of(tensor)
-                    self.write("init", p=prefix + name, r=role, x=self._tensors(tensor), **origin)
+                    self.write(
+                        "init", p=prefix + name, r=role, x=self._tensors(tensor), **origin, **late
+                    )
         self.store.forget()
 
     # --- torch's functions
@@ -161,7 +165,7 @@ class Probe(observe.Probe):
             name = describe.function_name(function)
             if not self.started:
                 self.origins.called(name, args, kwargs)
-                functional = any(tensor.grad_fn is not None for _, tensor in tensors(result))
+                functional = any(graph_node(tensor) is not None for _, tensor in tensors(result))
                 if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                     return
             if self._recording() and not name.startswith(_PROPERTIES):
