@@ -28,7 +28,8 @@ _PHASES = {
     "init": FindingPhase.INIT, "data": FindingPhase.DATA, "forward": FindingPhase.FORWARD,
     "loss": FindingPhase.LOSS, "backward": FindingPhase.BACKWARD,
     "gradients": FindingPhase.BACKWARD, "settings": FindingPhase.UPDATE,
-    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "late": FindingPhase.UPDATE, "report": FindingPhase.REPORT,
+    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "late": FindingPhase.UPDATE,
+    "report": FindingPhase.REPORT,
 }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ CAUSES = (
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
-    Cause("labels", "loss", SURE, lambda s: s.labels),
+    Cause("labels", "loss", SURE, step.labels),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
         and f"`{s.first_calls[1].name}` in the loss is given other values"),

@@ -38,8 +38,8 @@ _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 class Scene:
     """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
     events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
-    forward, loss, backward, gradients, settings, buffer, update, late (of a model that was first used
-    after training began) or report."""
+    forward, loss, backward, gradients, settings, buffer, update, late (a model was first used after
+    training began) or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front, self.pair = c, front, front.pair
@@ -113,8 +113,9 @@ class Scene:
             number, event = (0, self.a) if trace is self.c.a else (1, self.b)
             calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
             return [e for e in calls if e.order < event.order]
-        if self.part != "data":
-            return []
+        return self._data_calls(trace) if self.part == "data" else []
+
+    def _data_calls(self, trace: Trace) -> list[Event]:
         # What makes batches, outside of modules. The calls for step 0 were made before the trace
         # began, those for step 1 are like them.
         step = max(self.step, 1)
@@ -270,6 +271,11 @@ class Scene:
         path = self.c.path(self.b) if self.a is None else self.a.path
         return self.c.path_in_b(path)
 
+    @cached_property
+    def labels_made(self) -> tuple[list[Event], list[Event]]:
+        """The calls that make a batch on one side only: gone, and new."""
+        return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
+
     # --- the code
 
     @cached_property
@@ -294,15 +300,17 @@ class Scene:
     def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
         return [*code_of(self.c.b, "b", new), *code_of(self.c.a, "a", old)]
 
-    def stepping(self, trace: Trace, side: str) -> list[CodePlace]:
+    def stepping(self, trace: Trace, side: str, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,
-        as it was last set up."""
+        as it was last set up. `by_loop`: only where it is stepped."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
         event = events[-1]
-        places = places_of(trace, side, event, "optimiser made")
-        places += site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        stepped = site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        if by_loop:
+            return stepped
+        places = [*places_of(trace, side, event, "optimiser made"), *stepped]
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))
         return places

@@ -13,7 +13,7 @@ import numpy as np
 from celedger.diagnose.difference import changed
 from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import FindingPhase, became, code_of, named, places_of, some
-from celedger.diagnose.scene import Scene
+from celedger.diagnose.scene import Scene, telling
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
@@ -83,6 +83,20 @@ def other_type(s: Scene) -> str | None:
     if old == new or (x.name != y.name and y.name not in _CASTS):
         return None
     return f"{s.place} computes `{y.name}` in {new} instead of {old}"
+
+
+def labels(s: Scene) -> dict[str, Any] | None:
+    """Other targets for the same inputs, and the calls that make them otherwise."""
+    if not s.labels:
+        return None
+    gone, fresh = s.labels_made
+    calls = [("b", s.c.b, e, "new call") for e in fresh[:4]]
+    calls += [("a", s.c.a, e, "call that is gone") for e in gone[:4]]
+    sentence = s.labels
+    if gone or fresh:
+        sentence += f"; {telling(fresh or gone)} is {'new' if fresh else 'gone'}"
+    places = [place for side, trace, e, what in calls for place in places_of(trace, side, e, what)]
+    return {"sentence": sentence, "places": places}
 
 
 def draws_otherwise(s: Scene) -> bool:
@@ -167,7 +181,8 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else owner_of(str(s.pair.one.path))
-    places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
+    places = [] if by_loop else code_of(s.c.b, "b", s.module(module))
+    places += s.stepping(s.c.b, "b", by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 

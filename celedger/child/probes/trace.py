@@ -352,8 +352,8 @@ class Probe(observe.Probe):
                 self.write("buffer", p=prefix + name, x=self._tensors(buffer))
 
     def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
-        """Write the optimiser's settings, where they have changed, and which parameters have
-        which."""
+        """Write the optimiser's settings, where they have changed and in full steps, and which
+        parameters have which."""
         number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
         groups = [
             {key: describe.simple(value) for key, value in group.items() if key != "params"}
@@ -361,7 +361,7 @@ class Probe(observe.Probe):
         ]
         kind = type(optimiser)
         settings = json.dumps([kind.__qualname__, groups])
-        if self._settings.get(number) == settings:
+        if self._settings.get(number) == settings and self.step not in self.full:
             return
         self._settings[number] = settings
         names = iter(name for name, _ in named)
