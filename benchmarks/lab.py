@@ -32,11 +32,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planted import ParentOnce, company, git
+from planted import ForkedDesk, ParentOnce, TrainingServer, company, git
 
 from celedger import config
 from celedger import suite as suites
-from celedger.diagnose.explain import Explanation, Side, explain
+from celedger.diagnose.explain import Desk, Explanation, Side, explain
 from celedger.diagnose.memory import memory
 from celedger.diagnose.preflight import preflight
 from celedger.diagnose.profile import profile
@@ -94,6 +94,7 @@ class Training(NamedTuple):
     faults: tuple[Edit, ...]
     refactors: tuple[Edit, ...]
     epochs: tuple[int, int]  # usually, and to measure time and memory
+    preload: tuple[str, ...] | None  # imported before its forks; None: each run starts cold
     missing: str  # why it cannot run here
 
 
@@ -113,7 +114,9 @@ def training(name: str) -> Training:
     command = table.get("command", f"{{python}} {name}.py --seed {{seed}} --epochs {{epochs}}")
     missing = "no compiler" if table.get("compiles") and not shutil.which("g++") else ""
     sides = [tuple(map(_edit, table[kind])) for kind in ("fault", "refactor")]
-    return Training(name, command, *sides, tuple(table.get("epochs", (2, 10))), missing)
+    epochs = tuple(table.get("epochs", (2, 10)))
+    preload = None if table.get("cold") else tuple(table.get("preload", ()))
+    return Training(name, command, *sides, epochs, preload, missing)
 
 
 def _edit(table: dict[str, Any]) -> Edit:
@@ -302,6 +305,9 @@ class Judge:
             self.bench, self.task = bench, task
             self.longer = replace(task, params={"epochs": self.training.epochs[1]})
             self.good = repository.resolve("main")
+            self.server = None
+            if self.training.preload is not None:
+                self.server = TrainingServer(bench.child, self.training.preload, EAGER)
             for kind, edit, name in wanted:
                 start = time.monotonic()
                 try:
@@ -313,10 +319,21 @@ class Judge:
                 except CeledgerError as error:
                     row = Row(self.training.name, kind, name, False, str(error), broken=str(error))
                 yield row._replace(seconds=time.monotonic() - start)
+            if self.server is not None:
+                self.server.close()
+
+    def desk(self, folder: Path) -> ParentOnce:
+        if self.server is None:
+            return ParentOnce(self.bench, self.task, folder, self.known, seed=SEED)
+        return ForkedDesk(self.bench, self.task, folder, self.known, seed=SEED, server=self.server)
 
     def bare(self, commit: Commit, verb: str) -> list[str]:
         """Train without a probe; return the figures printed."""
         environment = {} if verb == "profile" else EAGER
+        if verb == "explain" and self.server is not None:
+            folder = self.folder()
+            done = self.server.train(self.desk(folder), Side("bare", commit), folder, SEED)
+            return figures(done.log) if done.ok else [done.message]
         done = diagnose(
             self.bench, commit, self.task_of(verb), SEED, self.folder(), {}, environment=environment
         )
@@ -332,8 +349,7 @@ class Judge:
             wrong, answer, log = self.other_verb(edit, bad, folder)
             sure = ""
         else:
-            desk = ParentOnce(self.bench, self.task, folder, self.known, seed=SEED)
-            said = explain(desk, Side("parent", self.good), Side("culprit", bad))
+            said = explain(self.desk(folder), Side("parent", self.good), Side("culprit", bad))
             if self.show is not None:
                 self.show(explanation_text(said, self.bench.tree))
             quiet = said.verdict in ("equal", "rounding")
@@ -362,7 +378,10 @@ class Judge:
         folder, task = self.folder(), self.task_of(name)
         arguments = (self.bench, self.good, task, SEED, folder)
         answer = "quiet"
-        if name == "watch":
+        if name == "trace":
+            desk = Desk(self.bench, self.task, folder, seed=SEED)
+            answer = "quiet" if desk.run(Side("cold", self.good), (0, 1, 2, 4))[1] else "nothing"
+        elif name == "watch":
             _, answer = wrong_watch(NOTHING, watch(*arguments, {}))
         elif name == "preflight":
             failed = [one["check"] for one in preflight(*arguments) if one["status"] == "fail"]
@@ -379,7 +398,7 @@ class Judge:
 
 
 NOTHING = Edit("nothing", ())
-PROBES = ("watch", "profile", "memory", "preflight")
+PROBES = ("trace", "watch", "profile", "memory", "preflight")
 
 
 def judge(name: str, only: Sequence[str], each: int | None) -> list[Row]:

@@ -19,7 +19,9 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 # of a line may do anything else, too; another kind of place is a later guess.
 _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
-_IN_FILE, _LOADED = 100.0, 200.0  # costs of a hunk that touches none
+_COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
+_LOADED = 200.0  # of a hunk in a file without frames
+_CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
 
 class Blamed(NamedTuple):
@@ -47,13 +49,12 @@ def blame(
     frames = list(_frames(finding, tree))
     ranked = []
     for hunk in change.hunks:
-        cost, closeness = _IN_FILE + _LOADED, 3
-        for side, path, frame, start in frames:
-            near = _closeness(change, hunk, side, path, frame)
-            if near is not None:
-                cost, closeness = min(
-                    (cost, closeness), (near + start if near < 2 else _IN_FILE + start, near)
-                )
+        reached = [
+            (start + _COST[at], at) for side, path, frame, start in frames
+            if (at := _reach(change, hunk, side, path, frame)) is not None
+        ]  # fmt: skip
+        cost, at = min(reached, default=(_LOADED, ""))
+        closeness = _CLOSENESS.get(at, 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
             same = change.same(hunk)
             ranked.append((same, cost, Blamed(hunk, 4 if same else closeness)))
@@ -79,17 +80,18 @@ def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Fra
             yield place.side, path, frame, later + _CALLER * depth
 
 
-def _closeness(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> int | None:
+def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:
+    """Return how near a hunk comes to a frame, as a key of `_COST`; None in another file."""
     if path not in (hunk.old, hunk.new):
         return None
     function = re.fullmatch(r"\w+ …(\d+)", frame.function)  # a place may be a whole function
     first, last = frame.line, int(function[1]) if function else frame.line
     lines = change.changed_lines(hunk, side)
     if any(first <= line <= last for line in lines):
-        return 0 if first == last else 1
+        return "near" if function else "line"
     at = hunk.new_start if side == "b" else hunk.old_start
     ends = lines or {at, at + 1}  # it stands between two lines
     if any(first - _NEAR <= line <= last + _NEAR for line in ends):
-        return 1
+        return "near"
     around = change.function_at(path, first, side=side)
-    return 1 if any(line in around for line in ends) else 2
+    return "function" if any(line in around for line in ends) else "file"

@@ -58,8 +58,9 @@ class Origins:
         if not writes and not drawing:
             return
         call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
-        if writes and args and isinstance(args[0], torch.Tensor):
-            self._writers[address(args[0])] = call
+        written = args[0] if args else kwargs.get("tensor")  # torch.nn.init gives it by name
+        if writes and isinstance(written, torch.Tensor):
+            self._writers[address(written)] = call
         now = describe.torch_generators()
         drew = now != self._random if self._random else drawing
         if drew and self._draws < _DRAWS:
