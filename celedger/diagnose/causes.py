@@ -180,7 +180,8 @@ CAUSES = (
         and step.optimiser_given(s, f"all gradients are {figure(factor)} times what they were: "
                                  "clipped or scaled", by_loop=True)),
     Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
-        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees")),
+        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",
+        by_loop=s.every_gradient)),
 
     Cause("settings", "settings", SURE, step.optimiser_settings),
     Cause("settings", "buffer", SURE, lambda s: step.buffer(s, by_settings=True)),

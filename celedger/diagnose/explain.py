@@ -346,15 +346,26 @@ def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
 def _first_process(
     desk: Desk, left: Sequence[Trace], right: Sequence[Trace]
 ) -> TraceComparison | None:
-    """Compare the first process whose trainings differ, by start or rank; the last where none
-    does, None where there is none."""
+    """Compare the process whose trainings differ first (the ranks of one training hand on what
+    differs), by start or rank where several do; the last where none does, None where there is
+    none."""
     metrics = {m.name for m in desk.task.metrics if m.kind is Kind.QUALITY} or None
-    comparison = None
-    for one, other in zip(left, right, strict=False):
-        comparison = TraceComparison(one, other, metrics)
-        if not comparison.equal:
-            break
-    return comparison
+    pairs = zip(left, right, strict=False)
+    comparisons = [TraceComparison(one, other, metrics) for one, other in pairs]
+    unequal = [comparison for comparison in comparisons if not comparison.equal]
+    if len(unequal) > 1:
+        return min(unequal, key=_parting)
+    return next(iter(unequal or comparisons[-1:]), None)
+
+
+def _parting(c: TraceComparison) -> tuple[float, int]:
+    """Return the step in which two trainings part, and how late in it."""
+    front = c.front()
+    if front is None:
+        return math.inf, 0
+    kinds = ("init", "enter", "leave", "loss", "grad", "missing", "hyper", "pgrad")
+    late = kinds.index(front.kind) if front.kind in kinds else len(kinds)
+    return front.pair.step, late
 
 
 def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:

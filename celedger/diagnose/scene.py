@@ -106,7 +106,9 @@ class Scene:
         if self.part == "report":
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
-            return _calls_of_step(trace, self.step)
+            calls = _calls_of_step(trace, self.step)
+            loop = self.part == "gradients" and self.every_gradient
+            return [e for e in calls if e.path is None] if loop else calls
         if self.part == "late":  # what wrote its weights is no module
             return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
@@ -276,6 +278,12 @@ class Scene:
         """The calls that make a batch on one side only: gone, and new."""
         return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
 
+    @cached_property
+    def every_gradient(self) -> bool:
+        """True where all gradients differ, so that the training loop is at fault."""
+        pairs = self.c.pairs_of("pgrad", step=self.step)
+        return len(self.c.differing("pgrad", step=self.step)) == len(list(pairs))
+
     # --- the code
 
     @cached_property
@@ -302,14 +310,16 @@ class Scene:
 
     def stepping(self, trace: Trace, side: str, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,
-        as it was last set up. `by_loop`: only where it is stepped."""
+        as it was last set up. `by_loop`: where the loop calls backward and steps it."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
         event = events[-1]
         stepped = site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
         if by_loop:
-            return stepped
+            losses = [e for e in trace.of("loss") if e.step == self.step]
+            backward = [p for e in losses[-1:] for p in places_of(trace, side, e, "backward")]
+            return [*backward, *stepped]
         places = [*places_of(trace, side, event, "optimiser made"), *stepped]
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))

@@ -12,7 +12,7 @@ import numpy as np
 
 from celedger.diagnose.difference import changed
 from celedger.diagnose.distance import distance
-from celedger.diagnose.finding import FindingPhase, became, code_of, named, places_of, some
+from celedger.diagnose.finding import FindingPhase, became, code_of, named, places_of, site_of, some
 from celedger.diagnose.scene import Scene, telling
 from celedger.diagnose.trace import Event, Trace, owner_of
 
@@ -23,23 +23,28 @@ _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or 
 # --- forward pass
 
 
-def other_mode(s: Scene) -> str | None:
+def other_mode(s: Scene) -> dict[str, Any] | None:
     """The module at fault runs in another mode: the outermost module that does is named."""
     others = [
-        (a.path, b) for a, b in s.c.pairs_of("enter", step=s.step)
+        (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
         if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
     ]  # fmt: skip
-    several = {path for path, _ in others}
+    several = {a.path for a, _ in others}
     if s.owner not in several:
         return None
-    outermost = others[0][1]
+    before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
     during = "evaluation" if s.a.evaluation else "training"
     more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
-    return (
+    sentence = (
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
         "before"
     )
+    places = [
+        place for side, trace, event in (("b", s.c.b, outermost), ("a", s.c.a, before))
+        for place in site_of(trace, side, event.raw.get("m", -1), "mode set")
+    ]  # fmt: skip
+    return {"sentence": sentence, "places": places}
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
@@ -211,10 +216,7 @@ def gradient_factor(s: Scene) -> float | None:
         distance(a.tensors[0], b.tensors[0]).ratio
         for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
     ]  # fmt: skip
-    every = len(s.c.differing("pgrad", step=s.step)) == len(
-        list(s.c.pairs_of("pgrad", step=s.step))
-    )
-    if not every or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
+    if not s.every_gradient or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
         return None
     return ratios[0]
 

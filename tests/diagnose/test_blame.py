@@ -90,3 +90,30 @@ def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Pat
     assert found is not None
     assert (found.module, found.phase) == ("head", "forward")
     assert "times as large, over 5 seeds" in found.sentence
+
+
+def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
+    tmp_path: Path,
+) -> None:
+    before = (
+        "import torch\n\n\ndef loss(x):\n    dims = (1, 2)\n    y = x * x\n    z = y + y\n"
+        "    return z.sum(dims)\n\n\ndef rows(x):\n    return x\n\n\ndef fit(x):\n"
+        "    value = loss(x)\n    return value\n\n\nfit(1)\n"
+    )
+    after = before.replace("(1, 2)", "(0, 1, 2)").replace("value = loss(x)", "value = loss( x )")
+    after = after.replace("def rows(x):\n    return x\n\n\n", "")
+    after = after.replace("fit(1)\n", "def rows(x):\n    return x\n\n\nfit(1)  # now\n")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [
+        project.commit(name, {"fit.py": text}) for name, text in (("1", before), ("2", after))
+    ]
+    file = str(tree / "fit.py")
+    frames = Frame(file, 8, "loss"), Frame(file, 12, "fit"), Frame(file, 20, "<module>")
+    finding = ExplainFinding(
+        FindingPhase.LOSS, 0, None, "", "loss", "argument", "it differs",
+        places=(CodePlace("b", "call", frames),), sureness=Sureness.SURE,
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [file])
+    assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
+    assert {one.closeness for one in blamed[1:]} == {4}

@@ -360,6 +360,9 @@ def _constructing() -> bool:
 
 def _rank() -> tuple[int, int]:
     """Return the rank of this process in a distributed training, and how many there are."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
     try:
         return int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
     except (KeyError, ValueError):

@@ -26,6 +26,7 @@ class Origins:
         from torch.optim import Optimizer
 
         self.constructed = IdentityMap()  # these are half built
+        self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
         self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
@@ -33,6 +34,7 @@ class Origins:
         self._draws = 0
         for kind in (nn.Module, Optimizer):
             observe.patch(kind, "__init__", before=self._construct)
+        observe.patch(nn.Module, "train", before=self._mode_set)  # which `eval` calls
         modules.register_module_parameter_registration_hook(
             lambda *args: observe.guarded(self._adopted, *args)
         )
@@ -44,6 +46,9 @@ class Origins:
 
     def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
         self.constructed[thing] = self._probe.sites.here(without=thing)
+
+    def _mode_set(self, module: Any, *_: Any, **__: Any) -> None:
+        self.modes[module] = self._probe.sites.here()
 
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
         if parameter is not None and not self._probe.started:

@@ -223,6 +223,7 @@ class Probe(observe.Probe):
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                    m=self.origins.modes.get(module, -1),
                     u=self._stack[-2][1] if not outer else None,
                     ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
                 )  # fmt: skip
@@ -304,7 +305,7 @@ class Probe(observe.Probe):
                     weight.grad is not None and bool(weight.grad.count_nonzero())
                     for _, root in self.names.roots() for weight in root.parameters()
                 )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=uncleared)
+                self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
         if self._recording():
             self._dispatch(True)
 
