@@ -6,10 +6,10 @@ import atexit
 import importlib
 import json
 import os
-import runpy
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch._dynamo  # what making an optimiser imports
@@ -30,7 +30,10 @@ def run(job):
 
         observe.install()
         observe.attach(trace.Probe(options))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    script = Path(sys.argv[0]).absolute()
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(script)
+    exec(compile(script.read_bytes(), script, "exec", dont_inherit=True), vars(main))
 
 
 def main():

@@ -154,8 +154,8 @@ class Net(nn.Module):
         self.body = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
         self.size = nn.Linear(4, 2)(torch.zeros(1, 4)).numel()
         self.head = nn.Linear(4, self.size)
-    def forward(self, x):
-        return self.head(self.body(self.words(x)))
+    def forward(self, x, scale=None, shift=None):
+        return self.head(self.body(self.words(x))) * scale + shift
 
 
 net = Net()
@@ -163,14 +163,14 @@ average = copy.deepcopy(net)
 optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
 for step in range(2):
     net.train()
-    loss = net(torch.arange(5)).square().mean()
+    loss = net(torch.arange(5), shift=torch.zeros(2), scale=torch.ones(1)).square().mean()
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
 average.eval()
 with torch.no_grad():
     average.head.weight.zero_()
-    average(torch.arange(5))
+    average(torch.arange(5), torch.ones(1), shift=0.0)
 """
 
 
@@ -186,6 +186,8 @@ def test_a_model_as_people_write_it_is_followed_from_its_start(tmp_path: Path) -
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]  # and no failure
     people = read(tmp_path / "out" / "0")
     assert people.modules[""].short == "Net"
+    first = next(people.of("enter"))
+    assert [tensor.shape for tensor in first.tensors] == [(5,), (1,), (2,)]  # as in the signature
     init = {event.path: event for event in people.of("init")}
     assert init["head.weight"].raw["o"] == "kaiming_uniform_"  # torch.nn.init names its tensor
     assert init["head.weight"].step == 0

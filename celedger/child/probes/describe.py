@@ -86,6 +86,26 @@ def _literal(item: Any) -> str:
     return str(getattr(item, "__name__", type(item).__name__))
 
 
+def arguments(module: nn.Module, args: tuple[Any, ...]) -> list[Any]:
+    """Return what a module is called with, in the order of its signature. Asked by a pre-hook:
+    torch's global one is not given the arguments by keyword, so they are read from its caller."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    here = frame.f_locals if frame is not None else {}
+    kwargs = here.get("kwargs") if here.get("self") is module else None
+    if not kwargs:
+        return list(args)
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return [*args, *(kwargs[name] for name in sorted(kwargs))]
+    return [
+        dict(sorted(value.items())) if isinstance(value, dict) else value
+        for value in bound.values()
+    ]
+
+
 def settings(module: nn.Module) -> dict[str, Any]:
     """Return the simple attributes of a module, by name."""
     return {

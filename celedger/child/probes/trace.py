@@ -209,6 +209,7 @@ class Probe(observe.Probe):
         import torch
 
         path = self.names.of(module)
+        given = describe.arguments(module, args)
         outer = not self._stack
         if outer:
             self._turn(torch.is_grad_enabled())
@@ -219,13 +220,13 @@ class Probe(observe.Probe):
             if outer:
                 self._meet(module)
                 if not self._evaluating:
-                    self._write_batch(path, args)
+                    self._write_batch(path, given)
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
                     m=self.origins.modes.get(module, -1),
                     u=self._stack[-2][1] if not outer else None,
-                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
+                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(given),
                 )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
@@ -284,7 +285,7 @@ class Probe(observe.Probe):
     def _recording(self) -> bool:
         return self._looking if self._evaluating else self.step in self.full
 
-    def _write_batch(self, path: str, args: tuple[Any, ...]) -> None:
+    def _write_batch(self, path: str, args: Sequence[Any]) -> None:
         """Write the rows of what reaches a root."""
         for _, tensor in tensors(args):
             plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
