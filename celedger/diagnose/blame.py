@@ -20,6 +20,8 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
+_GIVEN = 1.0  # what a call is given was made elsewhere: its own line is a later guess
+_BINDING = 0.25  # for each binding between a line and the call that is given its result
 _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
@@ -53,6 +55,9 @@ def blame(
             (start + _COST[at], at) for side, path, frame, start in frames
             if (at := _reach(change, hunk, side, path, frame)) is not None
         ]  # fmt: skip
+        if finding.given:
+            reached = [(cost + _GIVEN * (at != "file"), at) for cost, at in reached]
+            reached += _sources(change, hunk, frames)
         cost, at = min(reached, default=(_LOADED, ""))
         closeness = _CLOSENESS.get(at, 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
@@ -78,6 +83,20 @@ def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Fra
         own = [(path, frame) for path, frame in inside if path is not None]
         for depth, (path, frame) in enumerate(own):
             yield place.side, path, frame, later + _CALLER * depth
+
+
+def _sources(
+    change: CodeChange, hunk: Hunk, frames: Iterable[tuple[str, str, Frame, float]]
+) -> Iterator[tuple[float, str]]:
+    """Yield the costs of a hunk that may have made what the calls in these frames are given."""
+    for side, path, frame, start in frames:
+        if path not in (hunk.old, hunk.new):
+            continue
+        at = hunk.new_start if side == "b" else hunk.old_start
+        lines = change.changed_lines(hunk, side) or {at, at + 1}
+        sources = change.slice_at(path, frame.line, side=side)
+        if distances := [sources[line] for line in lines if line in sources]:
+            yield start + _BINDING * min(distances), "near"
 
 
 def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:

@@ -118,6 +118,7 @@ CAUSES = (
         and f"the input is {s.y.dtype} instead of {s.x.dtype}"),
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, lambda s: start.other_batch(s) and start.shared_rows(s) >= 0.5
+        and (s.far is None or s.far.share > 0.5)
         and f"other rows are drawn: {share(start.shared_rows(s))} of them are the same{s.more}"),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"the input is {figure(s.far.ratio)} times what it was"),

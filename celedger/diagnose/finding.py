@@ -54,6 +54,11 @@ class ExplainFinding:
     places: Sequence[CodePlace] = ()
     sureness: Sureness = Sureness.UNSURE
 
+    @property
+    def given(self) -> bool:
+        """True where the places were given something else: what made it is the cause."""
+        return self.phase is FindingPhase.DATA or self.cause == "labels"
+
 
 # --- phrases
 

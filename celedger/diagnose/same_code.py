@@ -13,11 +13,12 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
+from celedger.diagnose.slicing import backward_slice, header, span
 from celedger.repo.hunks import Hunk
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
 _EMPTY = range(0)
 
 
@@ -41,6 +42,10 @@ class SourceText:
                 ast.get_docstring(node, clean=False) is not None
             ):
                 del node.body[0]
+            if isinstance(node, ast.Call) and all(
+                word.arg and isinstance(word.value, _PLAIN) for word in node.keywords
+            ):
+                node.keywords.sort(key=lambda word: word.arg or "")
         return tree
 
     @cached_property
@@ -71,7 +76,7 @@ class SourceText:
             lines = enumerate(self.text.splitlines(), 1)
             return frozenset(number for number, line in lines if line.split("#")[0].strip())
         spans = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt | ast.expr)]
-        return frozenset(line for node in spans for line in _header(node))
+        return frozenset(line for node in spans for line in header(node))
 
     @cached_property
     def units(self) -> Sequence[tuple[str, range]]:
@@ -80,20 +85,20 @@ class SourceText:
             return ()
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, _Definition)]
         plain = [node for node in self.tree.body if not isinstance(node, _Definition)]
-        return [(ast.dump(node), _span(node)) for node in (*nodes, *plain)]
+        return [(ast.dump(node), span(node)) for node in (*nodes, *plain)]
 
     @cached_property
     def functions(self) -> Mapping[str, range]:
         """The functions of the module itself, by name."""
         body = self.tree.body if self.tree is not None else []
-        return {node.name: _span(node) for node in body if isinstance(node, ast.FunctionDef)}
+        return {node.name: span(node) for node in body if isinstance(node, ast.FunctionDef)}
 
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
         nodes = ast.walk(self.tree) if self.tree is not None else ()
         spans = [
-            _span(node) for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line in _span(node)
+            span(node) for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line in span(node)
         ]  # fmt: skip
         return min(spans, key=len, default=_EMPTY)
 
@@ -128,6 +133,11 @@ class CodeChange:
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
+
+    def slice_at(self, path: str, line: int, *, side: str) -> Mapping[int, int]:
+        """Return the lines that what is called there may be given from, with their distance."""
+        source = self._sides[side].get(path)
+        return backward_slice(source.tree, line) if source and source.tree else {}
 
     def function_at(self, path: str, line: int, *, side: str) -> range:
         source = self._sides[side].get(path)
@@ -218,16 +228,3 @@ def _tokens(text: str) -> list[str] | None:
         except SyntaxError:
             return None
     return [token.string for token in tokens if token.type not in layout and token.string]
-
-
-def _span(node: Any) -> range:
-    decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
-    return range(min([node.lineno, *decorators]), node.end_lineno + 1)
-
-
-def _header(node: Any) -> range:
-    """Return a node's own lines: of a block, without those of its body."""
-    body = getattr(node, "body", None)
-    if isinstance(body, list) and body:
-        return range(_span(node).start, max(node.lineno + 1, body[0].lineno))
-    return _span(node)
