@@ -27,7 +27,8 @@ _PHASES = {
     "init": FindingPhase.INIT, "data": FindingPhase.DATA, "forward": FindingPhase.FORWARD,
     "loss": FindingPhase.LOSS, "backward": FindingPhase.BACKWARD,
     "gradients": FindingPhase.BACKWARD, "settings": FindingPhase.UPDATE,
-    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "report": FindingPhase.REPORT,
+    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "late": FindingPhase.UPDATE,
+    "report": FindingPhase.REPORT,
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def _module(s: Scene) -> str | None:
         return s.new.path if s.new is not None else s.owner
     if s.part == "backward":
         return s.gradient_path
-    if s.part in ("gradients", "init", "buffer"):
+    if s.part in ("gradients", "init", "buffer", "late"):
         trace = s.c.b if s.b is not None else s.c.a
         return trace.owner(s.pair.one.path or "")
     return "" if s.part in ("settings", "update") else None
@@ -83,7 +84,7 @@ def _tensor(s: Scene) -> str:
         "forward": f"{'input' if s.front.kind == 'enter' else 'output'} of {named(path)}",
         "backward": f"gradient of the output of {named(s.gradient_path)}",
         "gradients": f"gradient of `{path}`", "data": f"input of {named(path)}", "loss": "loss",
-        "init": f"`{path}`", "buffer": f"buffer `{path}`",
+        "init": f"`{path}`", "late": f"`{path}`", "buffer": f"buffer `{path}`",
     }.get(s.part, f"`{path}` {s.pair.one.name}".strip())  # fmt: skip
 
 
@@ -119,6 +120,7 @@ CAUSES = (
         and f"the input is {s.y.dtype} instead of {s.x.dtype}"),
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, lambda s: start.other_batch(s) and start.shared_rows(s) >= 0.5
+        and (s.far is None or s.far.share > 0.5)
         and f"other rows are drawn: {share(start.shared_rows(s))} of them are the same{s.more}"),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"the input is {figure(s.far.ratio)} times what it was"),
@@ -152,7 +154,7 @@ CAUSES = (
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
-    Cause("labels", "loss", SURE, lambda s: s.labels),
+    Cause("labels", "loss", SURE, step.labels),
     Cause("inputs", "loss", SURE, step.other_inputs),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
@@ -181,7 +183,8 @@ CAUSES = (
         and step.optimiser_given(s, f"all gradients are {figure(factor)} times what they were: "
                                  "clipped or scaled", by_loop=True)),
     Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
-        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees")),
+        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",
+        by_loop=s.every_gradient)),
 
     Cause("settings", "settings", SURE, step.optimiser_settings),
     Cause("settings", "buffer", SURE, lambda s: step.buffer(s, by_settings=True)),
@@ -191,6 +194,12 @@ CAUSES = (
     Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
         + (f"`{s.b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
+
+    Cause("argument", "late", SURE, lambda s: step.other_argument(s)
+        and f"{step.changed_names(s)} differ when first used, in step {s.step}: "
+            f"{step.other_argument(s)}"),
+    Cause("weights", "late", LIKELY, lambda s:
+        f"{step.changed_names(s)} differ when first used, in step {s.step}{s.more}"),
 
     Cause("metric", "report", SURE, lambda s: (s.gone or s.fresh) and step.report(s)),
     Cause("metric", "report", LIKELY, step.report),

@@ -281,8 +281,10 @@ class TraceComparison:
 
     def _has_effect(self, pair: Pair, differing: Sequence[Pair]) -> bool:
         event = pair.one
-        if event.kind in _FORWARD and event.evaluation:
-            return bool(self.differing("report"))
+        later = event.kind == "init" and event.step  # of a model that evaluates, an average
+        if later or (event.kind in _FORWARD and event.evaluation):
+            # A script that reports nothing may use what it evaluates for anything.
+            return bool(self.differing("report")) or not any(self.a.of("report"))
         if event.kind not in _EFFECTS:
             return True
         effects = [

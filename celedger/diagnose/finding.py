@@ -1,21 +1,16 @@
-"""What a diagnosis says, the small phrases it is made of, and which part of a commit's change
-touches the code that it names."""
+"""What a diagnosis says, the small phrases it is made of, and the places in the code that it
+names."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from celedger.diagnose.distance import Distance
 from celedger.diagnose.trace import Event, Frame, Module, Trace
-from celedger.repo.hunks import Hunk
-
-_NEAR = 3  # lines: a call that spans several is reported at its first or last
 
 
 class FindingPhase(StrEnum):
@@ -58,6 +53,11 @@ class ExplainFinding:
     facts: Sequence[str] = ()
     places: Sequence[CodePlace] = ()
     sureness: Sureness = Sureness.UNSURE
+
+    @property
+    def given(self) -> bool:
+        """True where the places were given something else: what made it is the cause."""
+        return self.phase is FindingPhase.DATA or self.cause == "labels"
 
 
 # --- phrases
@@ -124,72 +124,3 @@ def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
 def function_place(side: str, name: str, code: Sequence[Any]) -> CodePlace:
     """Return the place of a whole function: its file, first and last line."""
     return CodePlace(side, name, (Frame(code[0], code[1], f"{name} …{code[2]}"),))
-
-
-# --- blame
-
-
-class Blamed(NamedTuple):
-    """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
-    (2), or it is in a file that was loaded (3); it is of comments and blanks alone (4)."""
-
-    hunk: Hunk
-    closeness: int
-
-
-def path_in_tree(tree: Path, file: str) -> str | None:
-    """Return a file's path as git names it, None outside of the tree."""
-    try:
-        return Path(file).relative_to(tree).as_posix()
-    except ValueError:
-        return None
-
-
-def blame(
-    finding: ExplainFinding, hunks: Sequence[Hunk], tree: Path, loaded: Iterable[str]
-) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
-    """Return the hunks that have to do with it, the closest first, and the finding with its
-    sureness in their light: a place that the change does not touch is no proof."""
-    files = {path_in_tree(tree, name) for name in loaded}
-    frames = [(place.side, frame) for place in finding.places for frame in place.frames]
-    ranked = []
-    for hunk in hunks:
-        ranks = [_closeness(hunk, tree, side, frame) for side, frame in frames]
-        closeness = min((rank for rank in ranks if rank is not None), default=3)
-        if closeness < 3 or files & {hunk.new, hunk.old}:
-            at = ranks.index(closeness) if closeness < 3 else len(ranks)
-            ranked.append((at, Blamed(hunk, 4 if cosmetic(hunk) else closeness)))
-    ranked.sort(key=lambda row: (row[1].closeness, row[0]))
-    blamed = tuple(one for _, one in ranked)
-    sure = finding.sureness
-    close = bool(blamed) and blamed[0].closeness <= 1
-    if sure is Sureness.LIKELY and not close and finding.phase is not FindingPhase.CRASH:
-        sure = Sureness.LIKELY if len(blamed) == 1 else Sureness.UNSURE
-    elif sure is Sureness.UNSURE and blamed and blamed[0].closeness == 0:
-        sure = Sureness.LIKELY
-    return replace(finding, sureness=sure), blamed
-
-
-def cosmetic(hunk: Hunk) -> bool:
-    """Return True if only comments and blank lines differ. A `#` in a string may hide a change of
-    the string behind it: such a hunk is ranked lower, never left out."""
-    code: dict[str, list[str]] = {"-": [], "+": []}
-    for line in hunk.lines:
-        if text := line[1:].split("#")[0].strip():
-            code[line[0]].append(text)
-    return code["-"] == code["+"]
-
-
-def _closeness(hunk: Hunk, tree: Path, side: str, frame: Frame) -> int | None:
-    path = path_in_tree(tree, frame.file)
-    if path is None:
-        return None
-    function = re.fullmatch(r"\w+ …(\d+)", frame.function)  # a place may be a whole function
-    first, last = frame.line, int(function[1]) if function else frame.line
-    if hunk.touches(path, first, last, side=side):
-        return 0 if first == last else 1
-    if hunk.touches(path, first - _NEAR, last + _NEAR, side=side):
-        return 1
-    if path in (hunk.old, hunk.new):
-        return 1 if re.search(rf"\b{re.escape(frame.function)}\b", hunk.around) else 2
-    return None

@@ -39,7 +39,8 @@ _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 class Scene:
     """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
     events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
-    forward, loss, backward, gradients, settings, buffer, update or report."""
+    forward, loss, backward, gradients, settings, buffer, update, late (a model was first used after
+    training began) or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front, self.pair = c, front, front.pair
@@ -70,6 +71,8 @@ class Scene:
 
     def _part(self) -> str:
         a = self.a
+        if self.front.kind == "init" and self.step:
+            return "late"
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
         # What the training loop hands to a module: a batch, or what it made of other outputs.
@@ -108,13 +111,18 @@ class Scene:
         if self.part == "report":
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
-            return _calls_of_step(trace, self.step)
+            calls = _calls_of_step(trace, self.step)
+            loop = self.part == "gradients" and self.every_gradient
+            return [e for e in calls if e.path is None] if loop else calls
+        if self.part == "late":  # what wrote its weights is no module
+            return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
             number, event = (0, self.a) if trace is self.c.a else (1, self.b)
             calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
             return [e for e in calls if e.order < event.order]
-        if self.part != "data":
-            return []
+        return self._data_calls(trace) if self.part == "data" else []
+
+    def _data_calls(self, trace: Trace) -> list[Event]:
         # What makes batches, outside of modules. The calls for step 0 were made before the trace
         # began, those for step 1 are like them.
         step = max(self.step, 1)
@@ -267,6 +275,17 @@ class Scene:
         path = self.c.path(self.b) if self.a is None else self.a.path
         return self.c.path_in_b(path)
 
+    @cached_property
+    def labels_made(self) -> tuple[list[Event], list[Event]]:
+        """The calls that make a batch on one side only: gone, and new."""
+        return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
+
+    @cached_property
+    def every_gradient(self) -> bool:
+        """True where all gradients differ, so that the training loop is at fault."""
+        pairs = self.c.pairs_of("pgrad", step=self.step)
+        return len(self.c.differing("pgrad", step=self.step)) == len(list(pairs))
+
     # --- the code
 
     @cached_property
@@ -292,15 +311,19 @@ class Scene:
     def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
         return [*code_of(self.c.b, "b", new), *code_of(self.c.a, "a", old)]
 
-    def stepping(self, trace: Trace, side: str) -> list[CodePlace]:
+    def stepping(self, trace: Trace, side: str, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,
-        as it was last set up."""
+        as it was last set up. `by_loop`: where the loop calls backward and steps it."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
         event = events[-1]
-        places = places_of(trace, side, event, "optimiser made")
-        places += site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        stepped = site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        if by_loop:
+            losses = [e for e in trace.of("loss") if e.step == self.step]
+            backward = [p for e in losses[-1:] for p in places_of(trace, side, e, "backward")]
+            return [*backward, *stepped]
+        places = [*places_of(trace, side, event, "optimiser made"), *stepped]
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))
         return places

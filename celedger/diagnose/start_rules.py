@@ -53,7 +53,7 @@ def other_tie(s: Scene) -> dict[str, Any] | None:
 
 
 def wrong_weights(s: Scene) -> dict[str, Any] | None:
-    pairs = s.c.differing("init")
+    pairs = s.c.differing("init", step=s.step)
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]
     if not wrong:
         return None
@@ -104,7 +104,7 @@ def _shift(x: Tensor, y: Tensor) -> str:
 def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
     """Describe weights of the same distribution with other numbers: what draws before them is the
     cause."""
-    pairs = s.c.differing("init")
+    pairs = s.c.differing("init", step=s.step)
     first = str(pairs[0].one.path)
     fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
     return {

@@ -20,9 +20,10 @@ from celedger.diagnose.finding import (
     named,
     ordinal,
     places_of,
+    site_of,
     some,
 )
-from celedger.diagnose.scene import Scene
+from celedger.diagnose.scene import Scene, telling
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
@@ -33,23 +34,28 @@ _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or 
 # --- forward pass
 
 
-def other_mode(s: Scene) -> str | None:
+def other_mode(s: Scene) -> dict[str, Any] | None:
     """The module at fault runs in another mode: the outermost module that does is named."""
     others = [
-        (a.path, b) for a, b in s.c.pairs_of("enter", step=s.step)
+        (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
         if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
     ]  # fmt: skip
-    several = {path for path, _ in others}
+    several = {a.path for a, _ in others}
     if s.owner not in several:
         return None
-    outermost = others[0][1]
+    before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
     during = "evaluation" if s.a.evaluation else "training"
     more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
-    return (
+    sentence = (
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
         "before"
     )
+    places = [
+        place for side, trace, event in (("b", s.c.b, outermost), ("a", s.c.a, before))
+        for place in site_of(trace, side, event.raw.get("m", -1), "mode set")
+    ]  # fmt: skip
+    return {"sentence": sentence, "places": places}
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
@@ -147,6 +153,20 @@ def other_type(s: Scene) -> str | None:
     return f"{s.place} computes `{y.name}` in {new} instead of {old}"
 
 
+def labels(s: Scene) -> dict[str, Any] | None:
+    """Other targets for the same inputs, and the calls that make them otherwise."""
+    if not s.labels:
+        return None
+    gone, fresh = s.labels_made
+    calls = [("b", s.c.b, e, "new call") for e in fresh[:4]]
+    calls += [("a", s.c.a, e, "call that is gone") for e in gone[:4]]
+    sentence = s.labels
+    if gone or fresh:
+        sentence += f"; {telling(fresh or gone)} is {'new' if fresh else 'gone'}"
+    places = [place for side, trace, e, what in calls for place in places_of(trace, side, e, what)]
+    return {"sentence": sentence, "places": places}
+
+
 def draws_otherwise(s: Scene) -> bool:
     x, y = s.first_calls
     if x is None or y is None or not (x.drew and y.drew and x.tensors and y.tensors):
@@ -229,7 +249,8 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
-    places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
+    places = [] if by_loop else code_of(s.c.b, "b", s.module(module))
+    places += s.stepping(s.c.b, "b", by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 
@@ -258,10 +279,7 @@ def gradient_factor(s: Scene) -> float | None:
         distance(a.tensors[0], b.tensors[0]).ratio
         for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
     ]  # fmt: skip
-    every = len(s.c.differing("pgrad", step=s.step)) == len(
-        list(s.c.pairs_of("pgrad", step=s.step))
-    )
-    if not every or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
+    if not s.every_gradient or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
         return None
     return ratios[0]
 

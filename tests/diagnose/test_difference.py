@@ -374,3 +374,45 @@ def test_rounding_is_judged_by_what_rounding_does() -> None:
     assert rounding_ratio(growth(1e-7, 1.5), growth(2e-7, 1.5)) <= 1
     assert rounding_ratio(growth(1e-3, 1.5), growth(2e-7, 1.5)) > 30
     assert rounding_ratio(growth(1e-7, 4.0), growth(1e-7, 1.2)) > 30
+
+
+def evaluated(folder: Path, out: float, *, value: float | None = None) -> Trace:
+    w = Writer(folder)
+    w.module("", "net.Net")
+    w.enter("", X)
+    w.leave("", X)
+    w.learn(1.0, {"weight": X}, {"weight": X})
+    w.enter("", X, e=1)
+    w.leave("", X * out, e=1)
+    if value is not None:
+        w.add("report", e=0, v={"val_loss": value})
+    return w.done()
+
+
+def test_an_evaluation_counts_where_a_script_reports_nothing(tmp_path: Path) -> None:
+    silent = [evaluated(tmp_path / name, out) for name, out in (("a", 1.0), ("b", 2.0))]
+    answer = found(*silent)
+    assert answer is not None
+    assert answer.phase is FindingPhase.EVALUATION
+    equal = [evaluated(tmp_path / f"{out}", out, value=3.0) for out in (1.0, 2.0)]
+    assert found(*equal) is None  # what is reported of it agrees
+
+
+def test_weights_first_used_later_are_no_initialisation(tmp_path: Path) -> None:
+    sides = []
+    for name, decay in (("a", "0.9"), ("b", "0.1")):
+        w = Writer(tmp_path / name)
+        w.site(0, ("/tree/fit.py", 7, "update"))
+        w.module("", "net.Net")
+        w.enter("", X)
+        w.leave("", X)
+        w.learn(1.0, {"weight": X}, {"weight": X})
+        w.call("lerp_", None, X * float(decay), f"_, _, {decay}", site=0)
+        values = w.tensor(X * float(decay))
+        w.events.append({"k": "init", "t": 1, "p": "Average:weight", "r": "parameter", "x": values})
+        sides.append(w.done())
+    answer = found(*sides)
+    assert answer is not None
+    assert (answer.phase, answer.step) == (FindingPhase.UPDATE, 1)
+    assert "lerp_(_, _, 0.1)" in answer.sentence
+    assert answer.places[0].frames[0].line == 7

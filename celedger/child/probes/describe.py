@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.probes.tensors import content, tensors
+from celedger.child.probes.tensors import content
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,6 +88,31 @@ def _literal(item: Any) -> str:
     return str(getattr(item, "__name__", type(item).__name__))
 
 
+def arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return what a module is called with, by the names and in the order of its signature. Asked
+    by a pre-hook: torch's global one is not given the arguments by keyword, so they are read from
+    its caller."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    here = frame.f_locals if frame is not None else {}
+    kwargs: dict[str, Any] = here.get("kwargs") or {} if here.get("self") is module else {}
+    if kwargs:
+        try:
+            bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):
+            pass
+        else:
+            return {
+                name: dict(sorted(value.items())) if isinstance(value, dict) else value
+                for name, value in bound.items()
+            }
+    kind: type = type(module)
+    names = _forward_parameters(kind)
+    given = {names[i] if i < len(names) else f"input {i}": arg for i, arg in enumerate(args)}
+    return {**given, **dict(sorted(kwargs.items()))}
+
+
 def settings(module: nn.Module) -> dict[str, Any]:
     """Return the simple attributes of a module, by name."""
     return {
@@ -110,17 +135,6 @@ def code(kind: type, method: str) -> list[Any]:
         return [str(file), first, first + len(lines) - 1]
     except (OSError, TypeError, AttributeError):
         return []
-
-
-def input_names(kind: type, args: tuple[Any, ...]) -> list[str]:
-    """Return the names that a module's forward has for the tensors in what it is given."""
-    parameters = _forward_parameters(kind)
-    names = []
-    for path, _ in tensors(args):
-        first, dot, rest = path.partition(".")
-        known = int(first) < len(parameters)
-        names.append((parameters[int(first)] if known else f"input {first}") + dot + rest)
-    return names
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celedger.child.probes import observe, stack
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
-from celedger.child.probes.tensors import tensors
+from celedger.child.probes.tensors import graph_node, tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -261,9 +261,9 @@ class Probe(observe.Probe):
         seen: set[Any] = set()
         graphs = []
         for thing in gc.get_objects():
-            if type(thing) is not torch.Tensor or thing.grad_fn is None:
+            if type(thing) is not torch.Tensor or (made := graph_node(thing)) is None:
                 continue
-            before, waiting = len(seen), [thing.grad_fn]
+            before, waiting = len(seen), [made]
             while waiting and len(seen) < _NODES:
                 node = waiting.pop()
                 if node not in seen:

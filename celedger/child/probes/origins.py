@@ -26,6 +26,7 @@ class Origins:
         from torch.optim import Optimizer
 
         self.constructed = IdentityMap()  # these are half built
+        self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
         self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
@@ -33,6 +34,7 @@ class Origins:
         self._draws = 0
         for kind in (nn.Module, Optimizer):
             observe.patch(kind, "__init__", before=self._construct)
+        observe.patch(nn.Module, "train", before=self._mode_set)  # which `eval` calls
         modules.register_module_parameter_registration_hook(
             lambda *args: observe.guarded(self._adopted, *args)
         )
@@ -44,6 +46,9 @@ class Origins:
 
     def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
         self.constructed[thing] = self._probe.sites.here(without=thing)
+
+    def _mode_set(self, module: Any, *_: Any, **__: Any) -> None:
+        self.modes[module] = self._probe.sites.here()
 
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
         if parameter is not None and not self._probe.started:
@@ -59,8 +64,9 @@ class Origins:
         if not writes and not drawing:
             return
         call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
-        if writes and args and isinstance(args[0], torch.Tensor):
-            self._writers[address(args[0])] = call
+        written = args[0] if args else kwargs.get("tensor")  # torch.nn.init gives it by name
+        if writes and isinstance(written, torch.Tensor):
+            self._writers[address(written)] = call
         now = describe.torch_generators()
         drew = now != self._random if self._random else drawing
         if drew and self._draws < _DRAWS:

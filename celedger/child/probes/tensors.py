@@ -45,6 +45,15 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from tensors(item, f"{path}.{name}" if path else str(name))
 
 
+def graph_node(tensor: Tensor) -> Any:
+    """Return the node of autograd's graph that made a tensor; None where there is none, or torch
+    refuses to tell: of a view made without gradients whose base was written since."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def sample(tensor: Tensor, size: int) -> Tensor:
     """Return `size` elements: one from each of so many equal stretches, at a place in it that the
     golden ratio gives, so that no width of the tensor is in step with it."""

@@ -26,7 +26,7 @@ from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, data_hash, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, graph_node, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -127,10 +127,12 @@ class Probe(observe.Probe):
 
     def _meet(self, root: nn.Module) -> None:
         """Write the modules of a root, and its parameters and buffers as they are when it is first
-        used. A root is what was called by none."""
+        used. A root is what was called by none. One that is first used in a later step may have
+        changed since it was made: then the event has its step."""
         if self._roots.get(root):
             return
         self._roots[root] = True
+        late = {"t": self.step} if self.step else {}
         for module in root.modules():
             kind = type(module)
             own = module.named_parameters(recurse=False)
@@ -152,7 +154,7 @@ class Probe(observe.Probe):
                     first.setdefault(id(tensor), name)
                     if _shaped(tensor):
                         tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
-                        self._write_initial(name, role, tensor, **tied)
+                        self._write_initial(name, role, tensor, **tied, **late)
         self.store.forget()
 
     def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
@@ -164,7 +166,7 @@ class Probe(observe.Probe):
                 if "perturb" in self.options and self.step == 0:
                     perturb([weight], int(self.options["perturb"]))
 
-    def _write_initial(self, path: str, role: str, tensor: Tensor, **more: str) -> None:
+    def _write_initial(self, path: str, role: str, tensor: Tensor, **more: Any) -> None:
         origin = self.origins.of(tensor)
         self.write("init", p=path, r=role, x=self._tensors(tensor), **origin, **more)
 
@@ -227,6 +229,8 @@ class Probe(observe.Probe):
         import torch
 
         path = self.names.of(module)
+        given = describe.arguments(module, args)
+        values = list(given.values())
         outer = not self._stack
         if outer:
             self._turn(torch.is_grad_enabled())
@@ -237,13 +241,14 @@ class Probe(observe.Probe):
             if outer:
                 self._meet(module)
                 if not self._evaluating:
-                    self._write_batch(path, args)
+                    self._write_batch(path, values)
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                    m=self.origins.modes.get(module, -1),
                     u=self._stack[-2][1] if not outer else None,
-                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
-                    of=describe.input_names(type(module), args),
+                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
+                    of=[name for name, _ in tensors(given)],
                 )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
@@ -302,7 +307,7 @@ class Probe(observe.Probe):
     def _recording(self) -> bool:
         return self._looking if self._evaluating else self.step in self.full
 
-    def _write_batch(self, path: str, args: tuple[Any, ...]) -> None:
+    def _write_batch(self, path: str, args: Sequence[Any]) -> None:
         """Write the rows of what reaches a root."""
         for _, tensor in tensors(args):
             plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
@@ -323,7 +328,7 @@ class Probe(observe.Probe):
                     weight.grad is not None and bool(weight.grad.count_nonzero())
                     for _, root in self.names.roots() for weight in root.parameters()
                 )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=uncleared)
+                self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
         if self._recording():
             self._dispatch(True)
 
@@ -372,8 +377,8 @@ class Probe(observe.Probe):
                 self.write("buffer", p=prefix + name, x=self._tensors(buffer))
 
     def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
-        """Write the optimiser's settings, where they have changed, and which parameters have
-        which."""
+        """Write the optimiser's settings, where they have changed and in full steps, and which
+        parameters have which."""
         number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
         groups = [
             {key: describe.simple(value) for key, value in group.items() if key != "params"}
@@ -381,7 +386,7 @@ class Probe(observe.Probe):
         ]
         kind = type(optimiser)
         settings = json.dumps([kind.__qualname__, groups])
-        if self._settings.get(number) == settings:
+        if self._settings.get(number) == settings and self.step not in self.full:
             return
         self._settings[number] = settings
         names = iter(name for name, _ in named)
@@ -458,12 +463,12 @@ def _functional(name: str, given: Any, result: Any) -> bool:
     """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
     from it."""
     outputs = [tensor for _, tensor in tensors(result)]
-    if any(tensor.grad_fn is not None for tensor in outputs):
+    if any(graph_node(tensor) is not None for tensor in outputs):
         return True
     return (
         bool(outputs)
         and not name.endswith("_")
-        and any(tensor.grad_fn is not None or tensor.requires_grad for _, tensor in tensors(given))
+        and any(tensor.requires_grad for _, tensor in tensors(given))
     )
 
 
