@@ -133,6 +133,19 @@ def _forward_parameters(kind: type) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in positional)[1:]
 
 
+def functional(name: str, given: Any, result: Any) -> bool:
+    """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
+    from it."""
+    outputs = [tensor for _, tensor in tensors(result)]
+    if any(tensor.grad_fn is not None for tensor in outputs):
+        return True
+    return (
+        bool(outputs)
+        and not name.endswith("_")
+        and any(tensor.grad_fn is not None or tensor.requires_grad for _, tensor in tensors(given))
+    )
+
+
 def autocast() -> str | None:
     """Return the type that autocast computes in, if it is on for any device."""
     import torch
