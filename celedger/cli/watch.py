@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,16 @@ def watch(
             min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="DIR",
+                     help="Keep what is recorded in DIR; judge that again where DIR has it."),
+    ] = None,
+    tensor: Annotated[
+        str | None,
+        typer.Option("--tensor", metavar="NAME",
+                     help="With -o: draw the distributions of this parameter and its gradient."),
+    ] = None,
     suite: options.Suite = None,
     device: options.Device = None,
     output: options.Output = None,
@@ -44,6 +55,8 @@ def watch(
 
     if output is not None:
         check_suffix(output)
+    elif tensor is not None:
+        raise UsageError("--tensor draws a picture", "name its file with -o")
     thresholds = dict(_setting(text) for text in limits or ())
     with diagnosing(
         context.obj, "watch", suite=suite, tasks=[task], device=device
@@ -51,11 +64,21 @@ def watch(
         (chosen,) = session.tasks
         commit = session.repository.resolve(revision)
         at = chosen.seeds[0] if seed is None else seed
-        report = watched(session.bench, commit, chosen, at, session.folder, thresholds)
+        report = watched(
+            session.bench,
+            commit,
+            chosen,
+            at,
+            record.absolute() if record else session.folder,
+            thresholds,
+        )
         if output is not None:
-            from celedger.views.watch_figure import watch_figure
+            from celedger.views.watch_figure import tensor_figure, watch_figure
 
-            watch_figure(report, output)
+            if tensor is not None:
+                tensor_figure(report, tensor, output)
+            else:
+                watch_figure(report, output)
         print(dumps(watch_json(report)) if json else watch_text(report, width=options.width()))
     if report.fired:
         return Status.BAD

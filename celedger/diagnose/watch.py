@@ -9,6 +9,7 @@ recommends a value (conditionmgr/recommender.py of MindSpore's MindInsight), it 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,9 +21,10 @@ from celedger.diagnose.watch_rules import Beyond, TensorPlace, overflow_step
 from celedger.diagnose.watched import LossScale, Watched, loss_scale, read
 from celedger.errors import CannotJudge, UsageError
 from celedger.model import Commit, Task
-from celedger.trial.diagnostic import EAGER, diagnose
+from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
+_RECORD = "watch.json"  # in the folder of a record: what was trained, and how that ended
 WatchRule = Callable[[Watched, Beyond], Iterable[TensorPlace]]
 
 
@@ -77,34 +79,71 @@ def watch(
     params: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> WatchReport:
-    """Train once with watchpoints. Where something stopped to be finite, train again up to there:
-    an equal seed meets it in the same step, and now every operator of it is followed. `params` and
-    `environment` change the task's.
+    """Train once with watchpoints, unless `folder` holds the record of such a training: then judge
+    that. `params` and `environment` change the task's.
 
-    Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step.
+    Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step; and
+    UsageError where the folder holds something else.
     """
     limits(thresholds)  # what is misspelt is said before a training
-    variables = {**EAGER, **(environment or {})}
-    run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
+    about = {"task": task.name, "commit": commit.sha, "seed": seed, "recipe": task.recipe}
+    failed = _recorded(folder, about)
+    if failed is None:
+        variables = {**EAGER, **(environment or {})}
+        run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
+        failed = _record(folder, run)
+        (folder / _RECORD).write_text(json.dumps({**about, "failed": failed}))
+    judged = tuple(judge(training, thresholds) for training in _trainings(folder))
+    report = WatchReport(task, commit, seed, judged, failed)
+    if not report.fired and not any(one.training.optimisers for one in judged):
+        reason = failed or "no process of it took an optimiser's step with torch"
+        raise CannotJudge(f"{task.name} cannot be watched at {commit.sha[:10]}: {reason}")
+    return report
+
+
+def _recorded(folder: Path, about: Mapping[str, object]) -> str | None:
+    """Return how the training that a folder has the record of failed (empty: it did not); None of
+    an empty folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            return None
+    except OSError as error:
+        reason = f"no record can be kept in {folder}: {error.strerror}"
+        raise UsageError(reason, "name another folder") from None
+    try:
+        record: dict[str, str] = json.loads((folder / _RECORD).read_text())
+    except (OSError, ValueError):
+        raise UsageError(f"{folder} has no record of a watch", "name an empty folder") from None
+    if other := [name for name, value in about.items() if record.get(name) != value]:
+        raise UsageError(f"the record in {folder} is of another {other[0]}", "name another folder")
+    return record["failed"]
+
+
+def _record(folder: Path, run: Callable[[Path, Mapping[str, object]], Diagnostic]) -> str:
+    """Train under watchpoints and return why it failed, if it did. Where something stopped to be
+    finite, train again up to there: an equal seed meets it in the same step, and now every operator
+    of it is followed."""
     done = run(folder / "watch", {"kind": "watch"})
-    trainings = read(done.out)
-    broken = [overflow_step(training) for training in trainings]
+    broken = [overflow_step(training) for training in read(done.out)]
     # The step before, too: what breaks a gradient shows in the next step's loss.
     steps = sorted({s for step in broken if step is not None for s in (step - 1, step) if s >= 0})
     if steps:
-        closer = read(run(folder / "closer", {"kind": "watch", "closely": steps}).out)
-        for i, (step, close) in enumerate(zip(broken, closer, strict=False)):
-            if step is not None:
-                numbered = {one.number: one for one in trainings[i].steps}
-                numbered |= {one.number: one for one in close.steps if step - one.number in (0, 1)}
-                ordered = [numbered[number] for number in sorted(numbered)]
-                trainings[i] = replace(trainings[i], steps=ordered)
-    judged = tuple(judge(training, thresholds) for training in trainings)
-    report = WatchReport(task, commit, seed, judged, "" if done.ok else done.message)
-    if not report.fired and not any(training.optimisers for training in trainings):
-        reason = done.message or "no process of it took an optimiser's step with torch"
-        raise CannotJudge(f"{task.name} cannot be watched at {commit.sha[:10]}: {reason}")
-    return report
+        run(folder / "closer", {"kind": "watch", "closely": steps})
+    return "" if done.ok else done.message
+
+
+def _trainings(folder: Path) -> list[Watched]:
+    """Return the trainings of a record, with the steps that were looked at closely."""
+    trainings = read(folder / "watch")
+    closer = read(folder / "closer") if (folder / "closer").exists() else []
+    for i, (training, close) in enumerate(zip(trainings, closer, strict=False)):
+        if (step := overflow_step(training)) is not None:
+            numbered = {one.number: one for one in training.steps}
+            numbered |= {one.number: one for one in close.steps if step - one.number in (0, 1)}
+            ordered = [numbered[number] for number in sorted(numbered)]
+            trainings[i] = replace(training, steps=ordered)
+    return trainings
 
 
 def limits(values: Mapping[str, float]) -> dict[str, float]:

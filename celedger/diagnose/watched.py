@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +83,9 @@ class WatchedStep:
     rates: Sequence[float] = ()
     orphans: Sequence[str] = ()  # parameters with a gradient that no optimiser holds
     batch: Mapping[str, Any] | None = None
+    # Of each parameter, and of its gradient where it has one, the 5th, 25th, 50th, 75th and 95th
+    # percentile before the step.
+    spread: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     loss_dtype: str = ""
 
     def gradients(self) -> Iterator[TensorFigures]:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from celedger.diagnose.watch import JudgedTraining, WatchReport
 from celedger.diagnose.watched import Watched, WatchedStep
+from celedger.errors import UsageError
 from celedger.views.format import clip, short
 from celedger.views.picture import BLUE, MUTED, RED, save, sheet, style
 
@@ -35,6 +36,32 @@ def watch_figure(report: WatchReport, path: Path) -> Path:
         _strip(figure, gradients, judged, layers, _gradients, "gradient, RMS")
         _strip(figure, changes, judged, layers, _changes, "change of a step, |Δw| / |w|")
         changes.set_xlabel("step (those looked at)")
+        return save(figure, path)
+
+
+def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
+    """Draw how a parameter and its gradient are distributed, over the steps looked at. Raises
+    UsageError for a name that no parameter of the last training has."""
+    training = report.trainings[-1].training
+    steps = [step for step in training.steps if name in step.spread]
+    if not steps:
+        names = dict.fromkeys(name for step in training.steps for name in step.spread)
+        raise UsageError(f"no parameter {name!r} was trained", f"there are {', '.join(names)}")
+    task = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
+    with style():
+        figure = sheet(f"{clip(name, 60)} of {task}, seed {report.seed}", 5.0)
+        for at, (axes, label) in enumerate(
+            zip(figure.subplots(2, 1, sharex=True), ("weight", "gradient"), strict=True)
+        ):
+            rows = [(step.number, *step.spread[name][at])
+                    for step in steps if len(step.spread[name]) > at]  # fmt: skip
+            if rows:
+                number, lowest, low, median, high, highest = np.array(rows).T
+                axes.fill_between(number, lowest, highest, color=BLUE, alpha=0.15, linewidth=0)
+                axes.fill_between(number, low, high, color=BLUE, alpha=0.3, linewidth=0)
+                axes.plot(number, median, color=BLUE, linewidth=1.0, marker=".", markersize=3)
+            axes.set_title(f"{label}: median, half and nine tenths of its elements", loc="left")
+        axes.set_xlabel("step (those looked at)")
         return save(figure, path)
 
 

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.probes.tensors import content
+from celedger.child.probes.tensors import content, graph_node, tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,6 +145,19 @@ def _forward_parameters(kind: type) -> tuple[str, ...]:
         return ()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(p.name for p in parameters if p.kind in positional)[1:]
+
+
+def functional(name: str, given: Any, result: Any) -> bool:
+    """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
+    from it."""
+    outputs = [tensor for _, tensor in tensors(result)]
+    if any(graph_node(tensor) is not None for tensor in outputs):
+        return True
+    return (
+        bool(outputs)
+        and not name.endswith("_")
+        and any(tensor.requires_grad for _, tensor in tensors(given))
+    )
 
 
 def autocast() -> str | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
 # Exponents of two that the histograms of magnitudes count: all of float32's, 2^-150 to 2^127.
 LOWEST, HIGHEST = -150, 127
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COUNTED = ("gradient", "parameter")  # the kinds of tensors with a histogram
 
 
@@ -58,6 +59,17 @@ class TensorBatch:
             counts[kind] += torch.bincount(magnitudes, minlength=HIGHEST - LOWEST + 1).cpu()
         figures = torch.cat([ends, torch.stack(columns, 1).double()], 1).tolist()
         return [[*about, *row] for about, row in zip(self.about, figures)]  # noqa: B905 (3.8)
+
+
+def quantiles(tensors: list[Tensor]) -> list[list[float]]:
+    """Return `QUANTILES` of a sample of each tensor."""
+    import torch
+
+    if not tensors:
+        return []
+    rows = torch.stack([sample(tensor, SAMPLE).float() for tensor in tensors]).sort(1).values
+    figures: list[list[float]] = rows[:, [round(q * (SAMPLE - 1)) for q in QUANTILES]].tolist()
+    return figures
 
 
 def readable(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import io
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,18 @@ def data_hash(data: bytes, kind: str = "") -> str:
     digest = hashlib.sha1(data)
     digest.update(kind.encode())
     return digest.hexdigest()[:16]
+
+
+def perturb(weights: Iterable[Tensor], seed: int) -> None:
+    """Move every weight by one unit in its last place, up, down or not, by chance."""
+    import torch
+
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in weights:
+            if weight.is_floating_point():
+                signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
+                weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
 
 
 class TensorStore:

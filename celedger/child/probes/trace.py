@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, data_hash, graph_node, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, perturb, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -182,7 +182,7 @@ class Probe(observe.Probe):
             name = describe.function_name(function)
             if not self.started:
                 self.origins.called(name, args, kwargs)
-                functional = _functional(name, [args, kwargs], result)
+                functional = describe.functional(name, [args, kwargs], result)
                 if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                     return
             if self._recording() and not name.startswith(_PROPERTIES):
@@ -445,31 +445,6 @@ class Probe(observe.Probe):
         now, before = describe.torch_generators(), self._random
         self._random = now
         return {} if now == before else {"y": now, "z": before}
-
-
-def perturb(weights: Iterable[Tensor], seed: int) -> None:
-    """Move every weight by one unit in its last place, up, down or not, by chance."""
-    import torch
-
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in weights:
-            if weight.is_floating_point():
-                signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
-                weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
-
-
-def _functional(name: str, given: Any, result: Any) -> bool:
-    """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
-    from it."""
-    outputs = [tensor for _, tensor in tensors(result)]
-    if any(graph_node(tensor) is not None for tensor in outputs):
-        return True
-    return (
-        bool(outputs)
-        and not name.endswith("_")
-        and any(tensor.requires_grad for _, tensor in tensors(given))
-    )
 
 
 def _shaped(tensor: Tensor) -> bool:

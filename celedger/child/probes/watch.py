@@ -16,7 +16,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import observe
-from celedger.child.probes.figures import COUNTED, HIGHEST, LOWEST, SAMPLE, TensorBatch, readable
+from celedger.child.probes.figures import (
+    COUNTED,
+    HIGHEST,
+    LOWEST,
+    SAMPLE,
+    TensorBatch,
+    quantiles,
+    readable,
+)
 from celedger.child.probes.precision import OperatorPrecision
 from celedger.child.probes.tensors import graph_node, sample, tensors, version
 from celedger.child.probes.weights import WatchedWeights
@@ -291,7 +299,9 @@ class Probe(observe.Probe):
         self._fields["rates"] = [float(rate) for rate in rates]
         self._fields["orphans"] = self._weights.orphans()
         scale = getattr(optimiser, "grad_scale", None)  # a fused one divides by it itself
-        for name, parameter in self._weights.before(optimiser):
+        trained = self._weights.before(optimiser)
+        self._fields["spread"] = _spread(trained)
+        for name, parameter in trained:
             if parameter.grad is None:
                 continue
             values = dense(parameter.grad)
@@ -326,6 +336,20 @@ class Probe(observe.Probe):
         )  # fmt: skip
         self._losses = []
         self.flush()
+
+
+def _spread(named: Sequence[tuple[str, Tensor]]) -> dict[str, list[list[float]]]:
+    """Return quantiles of each parameter, and of its gradient where it is dense."""
+    columns = [
+        (name, values)
+        for name, parameter in named
+        for values in (parameter.detach(), parameter.grad)
+        if values is not None and values.layout == parameter.layout and values.numel()
+    ]
+    spread: dict[str, list[list[float]]] = {}
+    for (name, _), row in zip(columns, quantiles([v for _, v in columns])):  # noqa: B905 (3.8)
+        spread.setdefault(name, []).append(row)
+    return spread
 
 
 def _dtype(tensor: Tensor) -> str:
