@@ -203,15 +203,15 @@ def _facts(history: History) -> list[str]:
 
 
 def _first(states: Sequence[TaskState], card: Card | None) -> list[str]:
-    """Return the task and metric whose chart is open at first: of the worst card."""
-    series = [(s.task.title, f) for s in states for f in s.findings if f.series.stretches]
-    if not series:
-        return []
-    for title, finding in series:
-        named = card is not None and card.href.startswith(view(title, finding.series.metric.name))
-        if named or (card is not None and not card.metric and card.href.startswith(view(title))):
-            return [title, finding.series.metric.name]
-    return [series[0][0], series[0][1].series.metric.name]
+    """Return the task and metric whose chart is open at first: of the worst card, or else the first
+    that was measured; "" for a task that reported none."""
+    measured = {
+        state.task.title: next((s.metric.name for s in state.task.series if s.stretches), "")
+        for state in states
+    }
+    if card is not None:
+        return [card.key, card.metric or measured[card.key]]
+    return next(map(list, sorted(measured.items(), key=lambda item: not item[1])), [])
 
 
 def _table(
