@@ -134,6 +134,7 @@ def test_what_strangers_wrote_is_text(page: Page) -> None:
     assert len(executable) == 1
     digest = base64.b64encode(hashlib.sha256(executable[0].encode()).digest()).decode()
     policy = next(own["content"] for tag, own in page.elements if "Security" in str(own))
+    assert "unsafe" not in policy
     assert f"script-src 'sha256-{digest}'" in policy
     assert {own.get("type") for own, _ in page.scripts} == {None, "application/json", "text/plain"}
     for tag, own in page.elements:
