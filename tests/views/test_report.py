@@ -113,6 +113,14 @@ def test_the_page_begins_with_what_got_worse(page: Page) -> None:
     assert text.count("f1 not measured") == 6
 
 
+def test_tags_and_baselines_stand_on_the_axis(page: Page) -> None:
+    commits = page.commits()
+    assert commits["tags"] == {"20": ["v2.2"], "30": ["v2.3"]}
+    ((position, act, what, _, why),) = commits["baselines"]
+    assert (position, act, what) == (20, "pin", "tabular")
+    assert why == "the paper <b>reports</b> it"
+
+
 def test_commits_link_to_the_web_host_without_the_password(page: Page) -> None:
     links = [own["href"] for tag, own in page.elements if tag == "a"]
     outside = {link.rpartition("/")[0] for link in links if not link.startswith("#")}
@@ -126,6 +134,7 @@ def test_what_strangers_wrote_is_text(page: Page) -> None:
     assert len(executable) == 1
     digest = base64.b64encode(hashlib.sha256(executable[0].encode()).digest()).decode()
     policy = next(own["content"] for tag, own in page.elements if "Security" in str(own))
+    assert "unsafe" not in policy
     assert f"script-src 'sha256-{digest}'" in policy
     assert {own.get("type") for own, _ in page.scripts} == {None, "application/json", "text/plain"}
     for tag, own in page.elements:

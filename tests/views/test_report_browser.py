@@ -10,9 +10,11 @@ import browser as browsers
 import page_repository
 import pytest
 from browser import Browser
-from golden.repositories import broken
+from golden.repositories import _commits, _writer, broken
 from page_repository import COMMITS, CRASH, WORSE
 from scripted import typed
+
+from celedger.model import OutcomeKind
 
 pytestmark = [
     pytest.mark.skipif(
@@ -194,6 +196,15 @@ def test_odd_values_draw_without_an_error(browser: Browser, tmp_path: Path) -> N
     for number in range(cells):
         browser.run(f"document.querySelectorAll('td a')[{number}].click()")
         browser.wait(f"document.querySelectorAll('td a')[{number}].matches('.current')")
+
+
+def test_a_task_that_never_reported_shows_its_crash(browser: Browser, tmp_path: Path) -> None:
+    suite = '[suite]\nname = "bare"\n[[task]]\nname = "net"\ncommand = "false"\n'
+    with _writer(tmp_path / "bare", _commits(3), suite) as writer:
+        writer.trial("c2", "net", {}, kind=OutcomeKind.FAILED, message="exit status 1")
+    browser.open(f"file://{typed(['report'], tmp_path / 'bare').out.strip()}", until=DRAWN)
+    assert browser.run("document.title").startswith("1 task crashes")
+    assert "exit status 1" in browser.run("document.querySelector('#commit-body').textContent")
 
 
 def test_it_prints_on_three_pages(browser: Browser, page: str) -> None:

@@ -111,16 +111,20 @@ def _render(**content: Any) -> str:
     script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
     style = (folder / "style.css").read_text("utf-8")
     script, style = (re.sub(r"(?m)^ +", "", text) for text in (script, style))  # a tenth of both
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
         loader=PackageLoader("celedger.views", "report"), autoescape=True,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"date": iso_date, "time": iso_time}
+    environment.filters["digest"] = _digest
     content["index"] = Markup(content["index"])  # what in_script made
     return environment.get_template("page.html").render(
-        script=Markup(script), style=Markup(style), digest=digest, **content
+        script=Markup(script), style=Markup(style), **content
     )
+
+
+def _digest(text: str) -> str:
+    """Return how a content security policy names a script or style: by its content."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Verdict:
@@ -203,15 +207,15 @@ def _facts(history: History) -> list[str]:
 
 
 def _first(states: Sequence[TaskState], card: Card | None) -> list[str]:
-    """Return the task and metric whose chart is open at first: of the worst card."""
-    series = [(s.task.title, f) for s in states for f in s.findings if f.series.stretches]
-    if not series:
-        return []
-    for title, finding in series:
-        named = card is not None and card.href.startswith(view(title, finding.series.metric.name))
-        if named or (card is not None and not card.metric and card.href.startswith(view(title))):
-            return [title, finding.series.metric.name]
-    return [series[0][0], series[0][1].series.metric.name]
+    """Return the task and metric whose chart is open at first: of the worst card, or else the first
+    that was measured; "" for a task that reported none."""
+    measured = {
+        state.task.title: next((s.metric.name for s in state.task.series if s.stretches), "")
+        for state in states
+    }
+    if card is not None:
+        return [card.key, card.metric or measured[card.key]]
+    return next(map(list, sorted(measured.items(), key=lambda item: not item[1])), [])
 
 
 def _table(

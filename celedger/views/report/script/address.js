@@ -6,9 +6,9 @@ const position = (sha) =>
 
 function read() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const task = index.tasks[given.get("t")] ? given.get("t") : index.first[0];
+  const task = Object.hasOwn(index.tasks, given.get("t") ?? "") ? given.get("t") : index.first[0];
   const metrics = index.tasks[task];
-  const fallback = task === index.first[0] ? index.first[1] : metrics[0];
+  const fallback = task === index.first[0] ? index.first[1] : (metrics[0] ?? "");
   const metric = metrics.includes(given.get("m")) ? given.get("m") : fallback;
   const range = (given.get("r") || "").split("-");
   const ends = range.length === 2 ? range.map(position) : [-1, -1];
@@ -26,7 +26,7 @@ function read() {
   };
 }
 
-function go(change, replace = false) {
+function go(change) {
   const next = { ...state, ...change };
   const words = { t: next.task, m: next.metric };
   if (next.commit >= 0) words.c = hash(next.commit);
@@ -34,16 +34,19 @@ function go(change, replace = false) {
   else if (next.span !== SPANS[0]) words.r = next.span === Infinity ? "all" : next.span;
   const address = "#" + new URLSearchParams(words).toString().replaceAll("%2F", "/");
   if (address === location.hash) return;
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+  history.pushState(null, "", address);
   show();
 }
+
+// Of a task that crashed before it reported anything.
+const NO_METRIC = { name: "no metric", direction: "info", divisor: 1, unit: "", stretches: [] };
 
 async function show() {
   const asked = read();
   state = asked;
   const task = await taskData(state.task);
   if (asked !== state) return; // somebody went on meanwhile
-  const metric = task.metrics.find((each) => each.name === state.metric);
+  const metric = task.metrics.find((each) => each.name === state.metric) ?? NO_METRIC;
   widen(metric);
   drawChart(task, metric);
   drawCommit(task, metric);

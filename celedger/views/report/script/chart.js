@@ -346,7 +346,8 @@ function drawCrosses(picture, task, points) {
 }
 
 function headline(task, metric, points) {
-  find("#drift-title").textContent = `${state.task.split("/").slice(-1)[0]} · ${metric.name}`;
+  find("#drift-title").textContent =
+    `${state.task.slice(state.task.indexOf("/") + 1)} · ${metric.name}`;
   const stretch = metric.stretches.at(-1);
   const parts = [];
   const step = stretch?.steps.at(-1);
