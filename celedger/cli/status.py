@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.views.queue import Queue
 
-_HISTORY = 2000  # ancestors of HEAD whose verdicts count
 _SHOWN = "status-shown"  # regressions that a person has seen here
 
 
@@ -47,8 +46,8 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     with reading(typed) as session:
         ledger = session.ledger
         queue = queue_document(repository, settings, ledger.jobs())
-        log = repository.log("HEAD", limit=_HISTORY)
-        history = {commit.sha: position for position, commit in enumerate(reversed(log))}
+        log = repository.log("HEAD", limit=standing.HISTORY)
+        history = standing.positions(log)
         regressions = standing.open_regressions(ledger, history)
         changes = standing.changes(news.read_known(repository, _SHOWN), regressions, history)
         commits = {commit.sha: commit for commit in log}

@@ -4,16 +4,22 @@ named for them. Read from the ledger alone; judges nothing, asks no git and comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.ledger.read import Reader
-from celedger.model import BaselineAct, BisectRecord, Verdict, VerdictKind
+from celedger.model import BaselineAct, BisectRecord, Commit, Verdict, VerdictKind
 from celedger.text import probability
 
 Key = tuple[str, str, str]  # suite, task, metric ("": the task as a whole, a crash)
 Known = Mapping[Key, tuple[str, str]]  # the commit with the bad verdict, the first bad one or ""
 History = Mapping[str, int]  # the position of each commit: ancestors come first
+HISTORY = 2000  # commits of a history whose verdicts count
+
+
+def positions(log: Sequence[Commit]) -> History:
+    """Return the history of a log, which has the newest commit first."""
+    return {commit.sha: position for position, commit in enumerate(reversed(log))}
 
 
 @dataclass(frozen=True, slots=True)

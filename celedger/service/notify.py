@@ -21,8 +21,6 @@ from celedger.repo import Repository, bisecting
 from celedger.service import news
 from celedger.text import plain
 
-HISTORY = 2000  # ancestors of a commit whose verdicts count
-
 
 def announce(
     repository: Repository,
@@ -35,8 +33,8 @@ def announce(
     nothing during a `git bisect`, which judges old commits."""
     if not settings.notify or bisecting.start_of(repository):
         return
-    log = repository.log(revision, limit=HISTORY)
-    history = {commit.sha: position for position, commit in enumerate(reversed(log))}
+    log = repository.log(revision, limit=standing.HISTORY)
+    history = standing.positions(log)
     regressions = standing.open_regressions(ledger, history)
     commits = {commit.sha: commit for commit in log}
     for address in settings.notify:
