@@ -9,7 +9,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.service import queue_document
-from celedger.cli.session import Options, Session, reading, settled
+from celedger.cli.session import Options, Session, archive_of, reading, settled
 from celedger.errors import Status, command
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     typed: Options = context.obj
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
-    if not settings.ledger.exists():
+    if not settings.ledger.exists() and not archive_of(repository, settings).size:
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, (), standing.Changes(), {}, hint)

@@ -1,5 +1,5 @@
-"""What stands: the regressions that nobody has mended or accepted yet, and the commits that bisects
-named for them. Read from the ledger alone; judges nothing, asks no git and computes no statistics.
+"""Open regressions, which nobody has mended or accepted yet, and the commits that bisects named for
+them. Read from the ledger alone; judges nothing, asks no git and computes no statistics.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _last_good(ledger: Reader, verdict: Verdict, history: History) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What differs from what was known before. `known` is what is known now."""
+    """The difference to what was known before. `known` is what is known now."""
 
     regressed: tuple[Regression, ...] = ()
     named: tuple[Regression, ...] = ()  # known before, and their first bad commit is new

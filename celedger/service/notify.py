@@ -1,7 +1,7 @@
 """Alerts: what got worse, which commit it was, what is good again. Sent by apprise to the addresses
 of the user's own configuration, each piece of news once an address.
 
-Lives here: what is said, and to whom it was said already. It must not decide what is worse: the
+Lives here: the text, and which address got it already. It must not decide what is worse: the
 verdicts and bisects of the ledger do. An alert that cannot be sent is a line for the person, never
 an error, and is tried again with the next verdict.
 """
