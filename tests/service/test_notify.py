@@ -86,6 +86,8 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     project.run("check", shas[4])
     (post,) = inbox.posts
     assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in post["message"]
+    (picture,) = post["attachments"]
+    assert picture["mimetype"] == "image/png"
     assert inbox.take() == ["first bad commit of fit val_loss"]
 
     assert project.run("check", shas[5]).status == 0
