@@ -60,6 +60,7 @@ def check(
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.
     """
+    from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.drift.judge import status
     from celedger.drift.settle import RERUNS, settle
@@ -86,7 +87,7 @@ def check(
         else:
             options.answer(verdicts, json)
         _tell_github(verdicts)
-        announce(session.repository, session.ledger, session.config, commit.sha, warn)
+        announce(session.repository, session.ledger, session.config, commit.sha, warn, draw_bisect)
     return status(judged.verdicts, declared, gate=True, lenient=lenient)
 
 

@@ -15,7 +15,9 @@ from celedger.cli.session import Session, reading
 from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 
 if TYPE_CHECKING:
+    from celedger.ledger import Ledger
     from celedger.model import BisectRecord
+    from celedger.repo import Repository
 
 plot = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
 
@@ -91,29 +93,35 @@ def bisect(
     output: options.Output = None,
 ) -> int:
     """Draw a bisect again, or the last one."""
+    with reading(context.obj) as session:
+        stored = _bisect(session, which)
+        print(draw_bisect(session.repository, session.ledger, stored, output))
+    return Status.GOOD
+
+
+def draw_bisect(
+    repository: Repository, ledger: Ledger, stored: BisectRecord, output: Path | None = None
+) -> Path:
+    """Draw a stored bisect, by default beside the other pictures. Raises CeledgerError where its
+    commits are gone."""
     from celedger.bisection.report import restored
     from celedger.views.picture import check_suffix
     from celedger.views.posterior import posterior_figure
 
-    with reading(context.obj) as session:
-        stored = _bisect(session, which)
-        path = output or session.ledger.folder / ".celedger/plots" / f"bisect-{stored.ulid}.png"
-        check_suffix(path)
-        try:
-            ends = (stored.good, stored.bad)
-            history = session.repository.commits("..".join(ends))
-            commits = {c.sha: c for c in (session.repository.resolve(stored.good), *history)}
-            report = restored(stored, commits)
-        except (UnknownRevision, KeyError, TypeError) as error:
-            raise CeledgerError(
-                f"the repository lacks commits of the bisect {stored.ulid}",
-                f"search again: {command('bisect', 'GOOD..BAD', task=stored.task)}",
-            ) from error
-        recipes = [t.recipe for t in session.ledger.tasks()
-                   if (t.suite, t.name) == (stored.suite, stored.task)]  # fmt: skip
-        metrics = {m.name: m for recipe in recipes for m in session.ledger.metrics(recipe)}
-        print(posterior_figure([report], metrics, path))
-    return Status.GOOD
+    path = output or ledger.folder / ".celedger" / "plots" / f"bisect-{stored.ulid}.png"
+    check_suffix(path)
+    try:
+        history = repository.commits(f"{stored.good}..{stored.bad}")
+        commits = {c.sha: c for c in (repository.resolve(stored.good), *history)}
+        report = restored(stored, commits)
+    except (UnknownRevision, KeyError, TypeError) as error:
+        raise CeledgerError(
+            f"the repository lacks commits of the bisect {stored.ulid}",
+            f"search again: {command('bisect', 'GOOD..BAD', task=stored.task)}",
+        ) from error
+    recipes = [t.recipe for t in ledger.tasks() if (t.suite, t.name) == (stored.suite, stored.task)]
+    metrics = {m.name: m for recipe in recipes for m in ledger.metrics(recipe)}
+    return posterior_figure([report], metrics, path)
 
 
 def _bisect(session: Session, start: str) -> BisectRecord:

@@ -193,6 +193,7 @@ def _write(text: str) -> None:
 
 
 def _drain(command: Options, *, from_hook: bool) -> None:
+    from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.errors import MachineError
     from celedger.repo import Repository
@@ -221,7 +222,13 @@ def _drain(command: Options, *, from_hook: bool) -> None:
                 output.trim()
 
         worker = Worker(
-            repository, session.ledger, configure, say, listen=progress, attended=not from_hook
+            repository,
+            session.ledger,
+            configure,
+            say,
+            listen=progress,
+            attended=not from_hook,
+            draw=draw_bisect,
         )
         done = worker.drain()
         if done is None:

@@ -9,7 +9,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.service import queue_document
-from celedger.cli.session import Options, Session, reading, settled
+from celedger.cli.session import Options, Session, archive_of, reading, settled
 from celedger.errors import Status, command
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celedger.repo import Repository
     from celedger.views.queue import Queue
 
-_HISTORY = 2000  # ancestors of HEAD whose verdicts count
 _SHOWN = "status-shown"  # regressions that a person has seen here
 
 
@@ -38,7 +37,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     typed: Options = context.obj
     repository = Repository.open(typed.repository)
     settings, _ = context.with_resource(settled(repository, typed))
-    if not settings.ledger.exists():
+    if not settings.ledger.exists() and not archive_of(repository, settings).size:
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
         document = StatusDocument(time.time(), (), queue, (), standing.Changes(), {}, hint)
@@ -47,8 +46,8 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     with reading(typed) as session:
         ledger = session.ledger
         queue = queue_document(repository, settings, ledger.jobs())
-        log = repository.log("HEAD", limit=_HISTORY)
-        history = {commit.sha: position for position, commit in enumerate(reversed(log))}
+        log = repository.log("HEAD", limit=standing.HISTORY)
+        history = standing.positions(log)
         regressions = standing.open_regressions(ledger, history)
         changes = standing.changes(news.read_known(repository, _SHOWN), regressions, history)
         commits = {commit.sha: commit for commit in log}

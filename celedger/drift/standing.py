@@ -1,19 +1,25 @@
-"""What stands: the regressions that nobody has mended or accepted yet, and the commits that bisects
-named for them. Read from the ledger alone; judges nothing, asks no git and computes no statistics.
+"""Open regressions, which nobody has mended or accepted yet, and the commits that bisects named for
+them. Read from the ledger alone; judges nothing, asks no git and computes no statistics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.ledger.read import Reader
-from celedger.model import BaselineAct, BisectRecord, Verdict, VerdictKind
+from celedger.model import BaselineAct, BisectRecord, Commit, Verdict, VerdictKind
 from celedger.text import probability
 
 Key = tuple[str, str, str]  # suite, task, metric ("": the task as a whole, a crash)
 Known = Mapping[Key, tuple[str, str]]  # the commit with the bad verdict, the first bad one or ""
 History = Mapping[str, int]  # the position of each commit: ancestors come first
+HISTORY = 2000  # commits of a history whose verdicts count
+
+
+def positions(log: Sequence[Commit]) -> History:
+    """Return the history of a log, which has the newest commit first."""
+    return {commit.sha: position for position, commit in enumerate(reversed(log))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ def _last_good(ledger: Reader, verdict: Verdict, history: History) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What differs from what was known before. `known` is what is known now."""
+    """The difference to what was known before. `known` is what is known now."""
 
     regressed: tuple[Regression, ...] = ()
     named: tuple[Regression, ...] = ()  # known before, and their first bad commit is new

@@ -1,7 +1,7 @@
 """Alerts: what got worse, which commit it was, what is good again. Sent by apprise to the addresses
 of the user's own configuration, each piece of news once an address.
 
-Lives here: what is said, and to whom it was said already. It must not decide what is worse: the
+Lives here: the text, and which address got it already. It must not decide what is worse: the
 verdicts and bisects of the ledger do. An alert that cannot be sent is a line for the person, never
 an error, and is tried again with the next verdict.
 """
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from celedger.config import Config
 from celedger.drift import standing
 from celedger.drift.standing import Changes, Regression
+from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import Commit, VerdictKind
+from celedger.model import BisectRecord, Commit, VerdictKind
 from celedger.repo import Repository, bisecting
 from celedger.service import news
 from celedger.text import plain
 
-HISTORY = 2000  # ancestors of a commit whose verdicts count
+Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
 
 
 def announce(
@@ -30,20 +33,24 @@ def announce(
     settings: Config,
     revision: str,
     say: Callable[[str], None],
+    draw: Draw | None = None,
 ) -> None:
     """Send what is new in the history of a commit. Never raises for an alert that fails. Says
-    nothing during a `git bisect`, which judges old commits."""
+    nothing during a `git bisect`, which judges old commits. The picture of a bisect goes along."""
     if not settings.notify or bisecting.start_of(repository):
         return
-    log = repository.log(revision, limit=HISTORY)
-    history = {commit.sha: position for position, commit in enumerate(reversed(log))}
+    log = repository.log(revision, limit=standing.HISTORY)
+    history = standing.positions(log)
     regressions = standing.open_regressions(ledger, history)
     commits = {commit.sha: commit for commit in log}
     for address in settings.notify:
         name = f"alerts-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
         changes = standing.changes(news.read_known(repository, name), regressions, history)
         title, body = message(changes, commits)
-        problem = _send(address, f"{repository.root.name}: {title}", body) if title else ""
+        problem = ""
+        if title:
+            pictures = [] if draw is None else _pictures(repository, ledger, changes, draw)
+            problem = _send(address, f"{repository.root.name}: {title}", body, pictures)
         if problem:
             say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
         else:
@@ -91,7 +98,17 @@ def _described(sha: str, commits: Mapping[str, Commit]) -> str:
     return f"{sha[:10]} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha[:10]
 
 
-def _send(address: str, title: str, body: str) -> str:
+def _pictures(repository: Repository, ledger: Ledger, changes: Changes, draw: Draw) -> list[str]:
+    """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
+    paths = []
+    for regression in (*changes.regressed, *changes.named):
+        if regression.first_bad is not None:
+            with suppress(CeledgerError, OSError):
+                paths.append(str(draw(repository, ledger, regression.first_bad.bisect)))
+    return paths
+
+
+def _send(address: str, title: str, body: str, pictures: Sequence[str] = ()) -> str:
     """Send an alert. Return why it could not be, "" where it was."""
     try:
         import apprise
@@ -101,7 +118,11 @@ def _send(address: str, title: str, body: str) -> str:
         service = apprise.Apprise()
         if not service.add(address):
             return "apprise does not understand the address (see `notify` in your configuration)"
-        sent = service.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT)
+        text = apprise.NotifyFormat.TEXT
+        attached = [*pictures] or None
+        sent = service.notify(body=body, title=title, body_format=text, attach=attached)
+        if attached and not sent:  # perhaps it takes no files
+            sent = service.notify(body=body, title=title, body_format=text)
     except Exception as error:  # whatever a service does, the work goes on
         return f"{type(error).__name__}: {plain(str(error))}"
     return "" if sent else "the service did not accept it, or could not be reached"

@@ -32,6 +32,7 @@ from celedger.system.gate import Gate, NotAllowed
 from celedger.trial import events
 
 if TYPE_CHECKING:
+    from celedger.service.notify import Draw
     from celedger.trial.runner import Bench
 
 KIND = "commit"
@@ -80,6 +81,7 @@ class Worker:
     now: Callable[[], float] = time.time
     listen: events.Listener = events.ignore
     attended: bool = False
+    draw: Draw | None = None  # makes the pictures of alerts
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -225,7 +227,7 @@ class Worker:
     def _announce(self, repository: Repository, settings: Config, sha: str) -> None:
         from celedger.service.notify import announce
 
-        announce(repository, self.ledger, settings, sha, self.say)
+        announce(repository, self.ledger, settings, sha, self.say, self.draw)
 
 
 def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:

@@ -52,22 +52,15 @@ Row = tuple[Commit, Batch, Sample, Verdict | None]
 def current(ledger: Reader, sha: str | None = None) -> Iterator[Row]:
     """Yield each metric of a commit, by its full hash; without one, of each task's newest measured
     commit."""
-    order = [sha] if sha else [commit.sha for commit in samples.measured_commits(ledger)]
-    seen: set[tuple[str, str]] = set()
-    tasks = {(task.suite, task.name) for task in ledger.tasks()}
-    for commit in reversed(order):
-        if tasks <= seen:
-            return
+    newest = ledger.newest_measured()
+    for commit in [sha] if sha else sorted(set(newest.values())):
         known, batches = samples.measured(ledger, commit)
         verdicts = {(v.suite, v.task, v.metric): v for v in ledger.verdicts(commit=commit)}
         for key, batch in sorted(samples.latest(batches).items()):
-            rows = [(m, batch.sample(m)) for m in batch.metrics(ledger)]
-            rows = [(metric, sample) for metric, sample in rows if sample.n]
-            if key in seen or not rows:
-                continue
-            seen.add(key)
-            for metric, sample in rows:
-                yield known, batch, sample, verdicts.get((*key, metric.name))
+            for metric in batch.metrics(ledger) if sha or newest.get(key) == commit else ():
+                sample = batch.sample(metric)
+                if sample.n:
+                    yield known, batch, sample, verdicts.get((*key, metric.name))
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:

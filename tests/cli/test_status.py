@@ -80,6 +80,14 @@ def test_what_waits_comes_first(project: ScriptedProject) -> None:
     assert project.run("-C", str(project.root), "status").out.count("celedger -C ") >= 1
 
 
+def test_a_ledger_that_is_gone_is_not_taken_for_none(project: ScriptedProject) -> None:
+    project.history([1.0])
+    project.run("run", "HEAD")
+    (project.root / "ledger.db").unlink()
+    done = project.run("status")
+    assert (done.status, "celedger doctor --restore" in done.err) == (128, True)
+
+
 def test_a_repository_without_a_suite_is_told_to_make_one(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert "`celedger init`" in typed(["status"], tmp_path).out

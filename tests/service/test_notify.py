@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from conftest import git
 from scripted import scripted
 
 from celedger import config
@@ -85,6 +86,8 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     project.run("check", shas[4])
     (post,) = inbox.posts
     assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in post["message"]
+    (picture,) = post["attachments"]
+    assert picture["mimetype"] == "image/png"
     assert inbox.take() == ["first bad commit of fit val_loss"]
 
     assert project.run("check", shas[5]).status == 0
@@ -133,3 +136,13 @@ def test_a_repository_cannot_send_alerts(tmp_path: Path) -> None:
     (project.root / "celedger.toml").write_text('notify = ["json://attacker.example/"]\n')
     done = project.run("check")
     assert (done.status, "your own configuration" in done.err) == (129, True), done.err
+
+
+def test_a_git_bisect_sends_nothing(tmp_path: Path, inbox: Inbox) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5])
+    configure(f"json://127.0.0.1:{inbox.port}/")
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    git(project.root, "bisect", "start", shas[3], shas[0])
+    assert project.run("check", shas[3]).status == 1
+    assert inbox.take() == []
