@@ -165,7 +165,8 @@ class Probe(observe.Probe):
             name = describe.function_name(function)
             if not self.started:
                 self.origins.called(name, args, kwargs)
-                functional = any(graph_node(tensor) is not None for _, tensor in tensors(result))
+                # What is detached has a graph no more, and was given one.
+                functional = any(graph_node(t) is not None for _, t in tensors([result, *args]))
                 if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                     return
             if self._recording() and not name.startswith(_PROPERTIES):
