@@ -7,10 +7,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all golden lint types arch check page docs noise example clean
+.PHONY: help demo test test-all golden lint types arch check page docs noise bench-lab example clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "celedger needs Python >= 3.11; set PYTHON3=/path/to/python" >&2; exit 1; }
@@ -51,6 +51,9 @@ docs: $(STAMP)  ## Make docs/cli.md anew from --help
 
 noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (an hour, a quiet machine)
 	$(BIN)/python scripts/make_noise_table.py
+
+bench-lab: $(STAMP)  ## Plant faults in eleven trainings as people write them (20 minutes)
+	$(BIN)/python benchmarks/lab.py --jobs 2
 
 example: $(STAMP)  ## Make ledger.db.example anew
 	$(BIN)/python scripts/make_example_ledger.py

@@ -132,15 +132,6 @@ def _edit(table: dict[str, Any]) -> Edit:
 
 def apply(edit: Edit, folder: Path) -> None:
     """Edit the training's files. Raises ValueError where a text does not stand there once."""
-    if edit.moved:
-        source = next(
-            path for path in folder.glob("*.py") if edit.moved["from"] in path.read_text()
-        )
-        text = source.read_text()
-        start, end = (text.index(edit.moved[key]) for key in ("from", "to"))
-        target = folder / edit.moved["file"]
-        target.write_text(edit.moved["header"] + text[start:end].rstrip() + "\n")
-        source.write_text(text[:start] + text[end:])
     for old, new in edit.renamed.items():
         for path in folder.glob("*.py"):
             path.write_text(path.read_text().replace(old, new))
@@ -150,6 +141,15 @@ def apply(edit: Edit, folder: Path) -> None:
             raise ValueError(f"{edit.name}: not there once: {old}")
         for path, text in texts.items():
             path.write_text(text.replace(old, new))
+    if edit.moved:
+        source = next(
+            path for path in folder.glob("*.py") if edit.moved["from"] in path.read_text()
+        )
+        text = source.read_text()
+        start, end = (text.index(edit.moved[key]) for key in ("from", "to"))
+        target = folder / edit.moved["file"]
+        target.write_text(edit.moved["header"] + text[start:end].rstrip() + "\n")
+        source.write_text(text[:start] + text[end:])
 
 
 def commit(repo: Path, training: Training, edit: Edit, kind: str) -> str:

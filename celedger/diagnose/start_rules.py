@@ -169,7 +169,8 @@ def _drew_before(s: Scene) -> bool:
 
 def scaled_input(s: Scene) -> str | None:
     one, other = spread(s.x), spread(s.y)
-    correlated = one.deviation and abs(float(np.corrcoef(s.x.values, s.y.values)[0, 1])) > 0.99999
+    both = one.deviation and other.deviation
+    correlated = both and abs(float(np.corrcoef(s.x.values, s.y.values)[0, 1])) > 0.99999
     if not correlated:
         return None
     slope = other.deviation / one.deviation

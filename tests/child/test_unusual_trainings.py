@@ -162,11 +162,20 @@ for _ in range(2):  # no module is ever called
 """
 
 
+GRADIENTS = """\
+    (weight.grad,) = torch.autograd.grad(loss, [weight])
+    weight.grad.add_(0.0 * torch.autograd.grad(weight.exp().sum(), [weight], create_graph=True)[0])
+"""
+
+
 @pytest.mark.matrix
-def test_the_first_step_of_functional_code_has_its_calls(tmp_path: Path) -> None:
-    trace = read(look(tmp_path, "trace", FUNCTIONAL))
+@pytest.mark.parametrize("backward", ["    loss.backward()\n", GRADIENTS])
+def test_the_first_step_of_functional_code_has_its_calls(tmp_path: Path, backward: str) -> None:
+    script = FUNCTIONAL.replace("    loss.backward()\n", backward)
+    trace = read(look(tmp_path, "trace", script))
+    assert [len(pulse.losses) for pulse in trace.pulses] == [1, 1]
     calls = {step: [e.call for e in trace.of("call") if e.step == step] for step in (0, 1)}
     assert "mul(_, 2)" in calls[0]
     assert calls[0] == [call for call in calls[1] if call != "grad()"]
-    (first,) = [e for e in trace.of("call") if e.step == 0 and e.name == "mul"]
+    first = next(e for e in trace.of("call") if e.step == 0 and e.name == "mul")
     assert first.tensors[0].values.tolist() == [2.0, 2.0, 2.0]

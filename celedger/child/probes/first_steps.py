@@ -29,7 +29,7 @@ from celedger.child.torch_steps import dense
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 REPEATED = 3  # steps until the weights are compared with those of a second run
-STEPPED, CLEARED, UNCLEARED = "stepped", "cleared", "uncleared"
+STEPPED: frozenset[int] = frozenset({-1})  # an optimiser has, and no backward pass since
 
 
 class OuterCall(NamedTuple):
@@ -103,7 +103,7 @@ class FirstSteps(observe.Probe):
         self._pass: list[OuterCall] = []  # of the first step
         self._calls: list[LossCall] = []  # since the last backward pass
         self._codes = IdentityMap()
-        self._dirty = IdentityMap()  # optimisers: is their last gradient there at the next pass?
+        self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
         self._buffers: dict[str, Tensor] = {}
         self._mode = observe.mode(TorchFunctionMode, self._ran)
         self._mode.__enter__()
@@ -208,10 +208,13 @@ class FirstSteps(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
         for optimiser, state in list(self._dirty.items()):
-            if state is not STEPPED:
-                continue  # gradients of several passes add up before a step
-            left = any(_has_gradient(p) for g in optimiser.param_groups for p in g["params"])
-            self._dirty[optimiser] = UNCLEARED if left else CLEARED
+            if state is STEPPED:  # gradients of several passes may add up before a step
+                self._dirty[optimiser] = frozenset(
+                    address(parameter.grad)
+                    for group in optimiser.param_groups
+                    for parameter in group["params"]
+                    if _has_gradient(parameter)
+                )
         if self.steps < LOOKS and losses:
             call = leading(self._calls, losses)
             if self.start is None:
@@ -245,9 +248,13 @@ class FirstSteps(observe.Probe):
             self.outputs.append((float(output.min()), float(output.max())))
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        if self._dirty.get(optimiser) == UNCLEARED:
-            names = (name for name, p in self.names.parameters(optimiser) if _has_gradient(p))
-            self.uncleared.update([next(names, "a parameter")])
+        left = self._dirty.get(optimiser, frozenset())
+        names = (  # not of those that were replaced
+            name for name, p in self.names.parameters(optimiser)
+            if _has_gradient(p) and address(p.grad) in left
+        )  # fmt: skip
+        if (first := next(names, None)) is not None:
+            self.uncleared.update([first])
         if step == 0:
             self._copy_first_step(optimiser)
         if step < LOOKS:

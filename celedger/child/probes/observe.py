@@ -210,6 +210,7 @@ class Observer:
         optimizer.register_optimizer_step_post_hook(self._step_ends)
         self._hooks = module_hooks(self._first_forward)
         patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
+        patch(torch.autograd, "grad", before=self._grad_begins, after=self._grad_ends)
         patch(scaler_class(), "step", before=self._scaler_begins, after=self._scaler_ends)
         os.register_at_fork(after_in_child=self.silence)  # a data loader's worker trains nothing
         atexit.register(self._ends)
@@ -278,6 +279,14 @@ class Observer:
             losses = args[0] if args else kwargs.get("tensors", ())
             self.probe.backward_begins([tensor for _, tensor in tensors(losses)])
 
+    def _grad_begins(self, *args: Any, **kwargs: Any) -> None:
+        if _is_backward(*args, **kwargs):
+            self._backward_begins(args[0] if args else kwargs["outputs"])
+
+    def _grad_ends(self, _: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_backward(*args, **kwargs):
+            self._backward_ends()
+
     def _backward_ends(self, *_: Any, **__: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
@@ -338,6 +347,17 @@ def note_failure(error: Exception) -> None:
         Path(os.environ["CELEDGER_PROBE_OUT"], FAILED).write_text(text)
     except (OSError, KeyError):
         print(text, file=sys.stderr)
+
+
+def _is_backward(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
+    create_graph: bool = False, *_: Any, **__: Any,
+) -> bool:  # fmt: skip
+    """Return True if a call of torch.autograd.grad is a training's backward pass: from one value to
+    leaves, and nothing is derived from it again, as from a penalty on gradients."""
+    values = [tensor for _, tensor in tensors(outputs)]
+    leaves = all(tensor.is_leaf for _, tensor in tensors(inputs))
+    return not create_graph and leaves and [value.numel() for value in values] == [1]
 
 
 def _constructing() -> bool:
