@@ -1,4 +1,4 @@
-"""How far two tensors are from each other, and what rounding alone would explain."""
+"""Measure how far two tensors are apart, and whether rounding alone would explain it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SURPRISE = 4.5
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of b from a, over the elements that were kept: `relative` and `units` are of the norm."""
+    """The distance of b from a, over the recorded elements. `relative` and `units` are of the
+    norm."""
 
     dtypes: tuple[str, str]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -37,16 +38,16 @@ class Distance:
     share: float = 1.0  # of the elements that differ, 0..1
     units: float = math.inf  # relative, in the distance from 1 to the wider type's next number
     compared: int = 0  # elements
-    ratio: float = math.nan  # the one factor between them, NaN where there is none
+    ratio: float = math.nan  # the one factor between them, NaN if there is none
 
     @property
     def rounding(self) -> bool:
-        """Return True if another order of the same additions would explain it."""
+        """Return True if another order of the same additions would explain the distance."""
         return self.dtypes[0] == self.dtypes[1] and self.units <= ROUNDING_UNITS
 
 
 def distance(a: Tensor, b: Tensor) -> Distance:
-    """Compare tensors of whatever shape; of different sizes only type and shape count."""
+    """Compare tensors of any shape; if the sizes differ, only type and shape are compared."""
     finite = (a.finite, b.finite)
     kinds, shapes = (a.dtype, b.dtype), (a.shape, b.shape)
     left, right = a.values, b.values
@@ -77,7 +78,7 @@ def _factor(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def first_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Distance | None:
-    """Return that of the first tensors that differ."""
+    """Return the distance of the first two tensors that differ."""
     pairs = zip(a, b, strict=False)
     return next((distance(x, y) for x, y in pairs if not x.same(y)), None)
 

@@ -1,5 +1,5 @@
-"""What a diagnosis says, the small phrases it is made of, and which part of a commit's change
-touches the code that it names."""
+"""The finding of a diagnosis, the phrases that describe it, and the hunks of the change that touch
+the code it names."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class FindingPhase(StrEnum):
 
 
 class Sureness(StrEnum):
-    SURE = "sure"  # a setting, an argument or a call at the very place differs and explains it
+    SURE = "sure"  # a setting, argument or call at the place differs and explains it
     LIKELY = "likely"  # the place is known, and the change touches it
     UNSURE = "unsure"
 
 
 class CodePlace(NamedTuple):
-    """A line of code that has to do with it, on one side ("a" or "b"), innermost frame first."""
+    """A line of code related to the finding, on one side ("a" or "b"), innermost frame first."""
 
     side: str
     what: str
@@ -48,7 +48,7 @@ class CodePlace(NamedTuple):
 class ExplainFinding:
     phase: FindingPhase
     step: int
-    module: str | None  # its path on side b, "" for the whole model; None outside of all
+    module: str | None  # its path on side b, "" for the whole model; None outside of all modules
     kind: str  # the module's class, short
     tensor: str  # what differs first
     cause: str  # a stable word for programs: "settings", "order-of-data", …
@@ -64,7 +64,8 @@ class ExplainFinding:
 
 
 def named(path: str | None) -> str:
-    """`blocks.1` in backticks; words for the model itself and for what is in no module."""
+    """Return `blocks.1` in backticks, or words for the model itself and for code outside
+    modules."""
     if path is None:
         return "the training loop"
     return f"`{path}`" if path else "the model itself"
@@ -85,7 +86,7 @@ def share(value: float) -> str:
 
 
 def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
-    """`eps 1e-05 → 0.001`."""
+    """Return `eps 1e-05 → 0.001`."""
     return ", ".join(f"{name} {_shown(old)} → {_shown(new)}" for name, old, new in changes)
 
 
@@ -108,7 +109,7 @@ def site_of(trace: Trace, side: str, site: int, what: str) -> list[CodePlace]:
 
 
 def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
-    """Return where a module is constructed, and where its forward is written."""
+    """Return where a module is constructed, and where its forward method is defined."""
     if module is None:
         return []
     places = site_of(trace, side, module.created, "constructed")
@@ -126,15 +127,15 @@ def function_place(side: str, name: str, code: Sequence[Any]) -> CodePlace:
 
 
 class Blamed(NamedTuple):
-    """A hunk, and how it was found: a line of it ran there (0), its function did (1), its file
-    (2), or it is in a file that was loaded (3); it is of comments and blanks alone (4)."""
+    """A hunk, and how close it is: a line of it ran there (0), its function did (1), its file (2),
+    or its file was loaded (3); or it changes only comments and blank lines (4)."""
 
     hunk: Hunk
     closeness: int
 
 
 def path_in_tree(tree: Path, file: str) -> str | None:
-    """Return a file's path as git names it, None outside of the tree."""
+    """Return a file's path as git names it; None outside of the tree."""
     try:
         return Path(file).relative_to(tree).as_posix()
     except ValueError:
@@ -144,8 +145,8 @@ def path_in_tree(tree: Path, file: str) -> str | None:
 def blame(
     finding: ExplainFinding, hunks: Sequence[Hunk], tree: Path, loaded: Iterable[str]
 ) -> tuple[ExplainFinding, tuple[Blamed, ...]]:
-    """Return the hunks that have to do with it, the closest first, and the finding with its
-    sureness in their light: a place that the change does not touch is no proof."""
+    """Return the hunks related to the finding, the closest first, and the finding with its
+    sureness: a place that the change does not touch lowers it."""
     files = {path_in_tree(tree, name) for name in loaded}
     frames = [(place.side, frame) for place in finding.places for frame in place.frames]
     ranked = []
@@ -167,8 +168,8 @@ def blame(
 
 
 def cosmetic(hunk: Hunk) -> bool:
-    """Return True if only comments and blank lines differ. A `#` in a string may hide a change of
-    the string behind it: such a hunk is ranked lower, never left out."""
+    """Return True if only comments and blank lines differ. A `#` inside a string may hide a change
+    after it, so such a hunk is only ranked lower, never dropped."""
     code: dict[str, list[str]] = {"-": [], "+": []}
     for line in hunk.lines:
         if text := line[1:].split("#")[0].strip():

@@ -1,8 +1,10 @@
-"""Trainings that cannot agree bit by bit. Of two sides on another device, precision or library: the
-first place whose error is more than its arithmetic explains. Of one that does not repeat itself:
-the first difference in the statistics of several seeds. Every tensor gives two numbers, the
-logarithm of its root mean square and its mean in units of that; a place counts where Welch's t-test
-of either, over the seeds, survives Bonferroni's correction for all places."""
+"""Judge trainings that cannot agree bit by bit.
+
+For two sides on another device, precision or library: find the first place whose error exceeds what
+its arithmetic explains. For a training that is not deterministic: find the first difference in the
+statistics of several seeds. Every tensor gives two numbers, the logarithm of its root mean square
+and its mean in units of that. A place counts if Welch's t-test of either, over the seeds, survives
+Bonferroni's correction for all places."""
 
 from __future__ import annotations
 
@@ -29,22 +31,22 @@ from celedger.diagnose.finding import (
 from celedger.diagnose.scene import novel
 from celedger.diagnose.trace import Event, Trace, owner_of
 
-LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
+LEVEL = 0.01  # probability of naming a place although nothing changed, over all places together
 _STEPS = (0, 1, 2)
 _PHASES = {
     "init": FindingPhase.INIT, "leave": FindingPhase.FORWARD, "loss": FindingPhase.LOSS,
     "grad": FindingPhase.BACKWARD, "pgrad": FindingPhase.BACKWARD, "param": FindingPhase.UPDATE,
 }  # fmt: skip
-# A module may amplify the error it is given: a normalisation of nearly constant values, or a
-# softmax of large ones, by the condition of its function. Modules of the suites stay below 8 at
-# float32 against bfloat16; ten times is another matter.
+# A module may amplify the error of its input: a normalisation of nearly constant values, or a
+# softmax of large ones, by the condition number of its function. Modules of the suites stay below 8
+# at float32 against bfloat16; ten times exceeds that.
 _AMPLIFIES = 10.0
 # Rounding of one module from exact inputs: some units of its type (docs/explain.md).
 _UNITS = 8.0
 
 
 class StatisticsPlace(NamedTuple):
-    """Where a tensor stands in every run; `path` as side a names it."""
+    """The statistics of a tensor in every run; `path` is that of side a."""
 
     kind: str
     step: int
@@ -55,8 +57,7 @@ class StatisticsPlace(NamedTuple):
 
 
 def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> ExplainFinding | None:
-    """Find the first place in the order of a's time whose statistics differ between two sets of
-    runs."""
+    """Find the first place in a's time whose statistics differ between two sets of runs."""
     c = TraceComparison(left[0], right[0])
     a = [_features(trace, None) for trace in left]
     b = [_features(trace, c) for trace in right]
@@ -93,7 +94,7 @@ def _features(
 
 
 def _welch(x: np.ndarray, y: np.ndarray) -> float:
-    """Return two-sided p; where both repeat exactly, 0 or 1 by whether they are equal."""
+    """Return the two-sided p-value; if both sets repeat exactly, 1 if they are equal, else 0."""
     spread = math.hypot(float(x.std()), float(y.std()))
     gap = abs(float(x.mean() - y.mean()))
     if spread <= 1e-9 * max(1.0, abs(float(x.mean()))):
@@ -134,8 +135,8 @@ def _shift_finding(
 
 
 def unexplained(c: TraceComparison, dtype: str | None) -> ExplainFinding | None:
-    """Find the first tensor of step 0 whose error jumps beyond what its type explains. `dtype`:
-    that of an autocast, which is wider in error than the types that meet the eye."""
+    """Find the first tensor of step 0 whose error jumps beyond what its type explains. `dtype`: the
+    autocast type, whose error is larger than that of the recorded types."""
     if begins := c.differing("init"):
         return judge(c, Front(begins[0], "init", ()))
     worst = 0.0
@@ -190,8 +191,8 @@ def largest_error(c: TraceComparison) -> float:
 
 
 def first_operator(c: TraceComparison, front: Front) -> str:
-    """Name the first operator of the front's step, up to the front, with another result; empty
-    where none was seen."""
+    """Name the first operator of the front's step, up to the front, with another result; empty if
+    none differs."""
     a, b = front.pair.a, front.pair.b
     if a is None or b is None:
         return ""
