@@ -135,8 +135,7 @@ def _synchronisation(document: Document) -> Iterator[Document]:
 
 
 def _tiny(rows: list[Document], *, cuda: bool) -> tuple[float, float]:
-    """Return the number of operators (kernels, on a GPU) a step, and the share of them that is
-    tiny."""
+    """Return the number of operators (kernels, on a GPU) a step, and how many of them are tiny."""
     if cuda:
         calls = sum(row["kernels"] for row in rows)
         seconds = sum(row["device_seconds"] for row in rows)

@@ -162,10 +162,10 @@ CAUSES = (
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
     # A detached gradient is named before other new calls of the step.
-    Cause("detached", "backward", SURE, lambda s: step.gradient_cut(s, on="b", seen=True)),
-    Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", seen=True)),
-    Cause("detached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="b", seen=False)),
-    Cause("attached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="a", seen=False)),
+    Cause("detached", "backward", SURE, lambda s: step.gradient_cut(s, on="b", explained=True)),
+    Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", explained=True)),
+    Cause("detached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="b", explained=False)),
+    Cause("attached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="a", explained=False)),
     Cause("gradient", "backward", LIKELY, lambda s: step.flagged_output(s) and step.gradient(s)),
     Cause("calls", "backward", SURE, lambda s: (s.gone or s.fresh) and step.gradient(s)),
     Cause("gradient", "backward", LIKELY, step.gradient),

@@ -1,4 +1,4 @@
-"""Preflight: the checks before trusting a training, in runs outside the record."""
+"""Run preflight, the checks before trusting a training, outside the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def preflight(
 ) -> list[dict[str, Any]]:
     """Run the checks, and return them as the probe wrote them ("check", one of STATUSES as
     "status", "figure", "said"). The first steps run a second time, to see whether they repeat.
-    Raises CannotJudge where the training fails, or nothing of it can be seen."""
+    Raises CannotJudge if the training fails or cannot be observed."""
     event, again = (
         run(bench, commit, task, seed, folder / name, {"kind": "preflight", "steps": steps})
         for name, steps in (("checks", 200), ("again", REPEATED))

@@ -1,5 +1,5 @@
-"""What is known at the place where two trainings first differ: what a rule of the table of causes
-(celedger.diagnose.causes) can ask."""
+"""The surroundings of the first difference of two trainings: everything that a rule of the table of
+causes (celedger.diagnose.causes) can read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from celedger.diagnose.finding import (
 )
 from celedger.diagnose.trace import Event, Module, Tensor, Trace
 
-# Calls that seldom are what matters where others are new, too.
+# Calls that seldom are the cause if other calls are new, too.
 _VIEWS = {
     "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
 }  # fmt: skip
-_AHEAD = 8  # draws that have to agree after one that is new
+_AHEAD = 8  # draws that must agree after a new one
 # The part of a step in which a difference lies, by the kind of its event.
 _PARTS = {
     "enter": "forward", "leave": "forward", "grad": "backward", "missing": "backward",
@@ -36,9 +36,9 @@ _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 
 
 class Scene:
-    """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
-    events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
-    forward, loss, backward, gradients, settings, buffer, update or report."""
+    """The first difference of two traces, and its surroundings on both sides. `a` and `b` are the
+    events; a missing gradient is None. `part` is the part of the step: init, data, forward, loss,
+    backward, gradients, settings, buffer, update or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front, self.pair = c, front, front.pair
@@ -47,9 +47,9 @@ class Scene:
         self.step = front.pair.step
         self.missing = front.kind == "missing"
         self.part = self._part()
-        # Of a forward pass, the path in a of the module at fault, and which call of it.
+        # For a forward pass: the path in a of the module at fault, and the number of its call.
         self.owner, self._owner_number = self._find_owner()
-        # The module at fault on both sides; None of the training loop's own code.
+        # The module at fault on both sides; None for the training loop's own code.
         self.old: Module | None = None
         self.new: Module | None = None
         if self.owner is not None:
@@ -57,7 +57,7 @@ class Scene:
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
-        # The first call of either side with a result that the other side never has.
+        # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
@@ -67,7 +67,7 @@ class Scene:
         a = self.a
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
-        # What the training loop hands to a module: a batch, or what it made of other outputs.
+        # A module's input from the training loop: a batch, or computed from other outputs.
         leaves = (e for e in self.c.a.of("leave") if e.step == a.step and not e.evaluation)
         if not any(e.order < a.order for e in leaves):
             return "data"
@@ -79,7 +79,7 @@ class Scene:
 
     @cached_property
     def first_tensors(self) -> tuple[Tensor, Tensor]:
-        """The first tensors of the two events that differ."""
+        """Return the first tensors of the two events that differ."""
         pairs = list(zip(self.a.tensors, self.b.tensors, strict=False))
         return next(((x, y) for x, y in pairs if not x.same(y)), pairs[0])
 
@@ -93,13 +93,13 @@ class Scene:
 
     @cached_property
     def far(self) -> Any:
-        """Their distance; None where no tensor differs."""
+        """Return their distance; None if there is none to compare."""
         return first_distance(self.a.tensors, self.b.tensors) if self.a and self.b else None
 
-    # --- the calls of torch's functions that lead to the place
+    # --- the calls of torch's functions that lead to the first difference
 
     def _calls(self, trace: Trace) -> list[Event]:
-        """Return the calls of a side that are compared."""
+        """Return a side's calls that are compared."""
         if self.part == "report":
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
@@ -110,8 +110,8 @@ class Scene:
             return [e for e in calls if e.order < event.order]
         if self.part != "data":
             return []
-        # What makes batches, outside of modules. The calls for step 0 were made before the trace
-        # began, those for step 1 are like them.
+        # The calls that make batches, outside of modules. Those for step 0 came before the trace
+        # began; those for step 1 are like them.
         step = max(self.step, 1)
         enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
         end = next(enters, len(trace.events))
@@ -126,19 +126,21 @@ class Scene:
 
     @property
     def new_or_gone(self) -> str:
-        """`relu(_)` is new: of the calls that only one side makes; empty where none is."""
+        """Return "`relu(_)` is new", for the calls that only one side makes; empty if there are
+        none."""
         if not self.fresh and not self.gone:
             return ""
         return f"{telling(self.fresh or self.gone)} is {'new' if self.fresh else 'gone'}"
 
     @property
     def more(self) -> str:
-        """The same, to go on with after a sentence."""
+        """Return the same as the end of a sentence."""
         return f"; {self.new_or_gone}" if self.new_or_gone else ""
 
     @cached_property
     def _since_equal(self) -> tuple[list[Event], list[Event]]:
-        """The calls on both sides between the last tensors of a module that agree and here."""
+        """Return the calls on both sides between the last equal tensors of a module and the
+        difference."""
         a, b = self.a, self.b
         low = [-1, -1]
         for pair in self.c.pairs:
@@ -162,15 +164,16 @@ class Scene:
     # --- the module at fault in a forward pass
 
     def _find_owner(self) -> tuple[str | None, int]:
-        """`enter`: what a module is given differs, so its caller's own code is at fault, between
-        the calls of its children. `leave`: given the same, it returns something else."""
+        """Return the module at fault and the number of its call. `enter`: the input of a module
+        differs, so its caller's own code between the calls of its children is at fault. `leave`:
+        with equal input its output differs."""
         if self.part != "forward":
             return None, 0
         if self.front.kind != "enter":
             return self.a.path, self.a.number
         x, y = novel(*self._since_equal)
         if (source := y or x) is not None:
-            # What lies between two modules may be another's code, called from outside of it.
+            # Code between two modules may belong to another module, called from outside of it.
             path = self.c.path(source) if source is y else source.path
             if path is None or path in self.c.a.modules:
                 return path, source.number
@@ -187,13 +190,13 @@ class Scene:
 
     @property
     def settings(self) -> list[tuple[str, Any, Any]]:
-        """Settings of the module at fault that differ: name, old, new."""
+        """Return the settings of the module at fault that differ: name, old, new."""
         if self.old is None or self.new is None:
             return []
         return changed(self.old.settings, self.new.settings)
 
     def only(self, *, added: bool) -> list[Module]:
-        """The modules that only b has, or only a."""
+        """Return the modules that only b has, or only a."""
         if added:
             return [self.c.b.modules[path] for path in self.c.alignment.added]
         return [self.c.a.modules[path] for path in self.c.alignment.removed]
@@ -201,13 +204,13 @@ class Scene:
     def module(self, path: str | None) -> Module | None:
         return self.c.b.modules.get(path or "")
 
-    # --- what a training begins with
+    # --- the start of a training
 
     @cached_property
     def other_draw(self) -> tuple[Event | None, Event | None]:
-        """The first place, up to this step, where the two sides draw differently: by what is
-        drawn, else by the state of the generators after it; one is None where only the other
-        side draws there."""
+        """Return the first calls, up to this step, that draw differently on the two sides: by the
+        call, else by the generators' states after it. One is None if only the other side draws
+        there."""
         sides = [
             [
                 e for e in trace.of("draw", "call", "leave")
@@ -220,7 +223,7 @@ class Scene:
         at = next(unequal, min(map(len, states)))
         left, right = sides[0][at:], sides[1][at:]
         calls = [[e.call for e in side] for side in (left, right)]
-        # Of two draws that differ one is new, or gone, where the rest is alike after it.
+        # A call that differs is new, or gone, if the following calls agree.
         if right and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
             return None, right[0]
         if left and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
@@ -229,7 +232,7 @@ class Scene:
 
     @property
     def drawn(self) -> str:
-        """The call that draws there, and whether it is new; empty where none is."""
+        """Return the call that draws there, and whether it is new; empty if there is none."""
         a, b = self.other_draw
         if a is not None and b is not None:
             return f"`{b.call}` where `{a.call}` was"
@@ -239,7 +242,7 @@ class Scene:
 
     @property
     def same_draw(self) -> str:
-        """The call that draws other numbers on both sides; empty where other calls draw."""
+        """Return the call that draws other numbers on both sides; empty if the calls differ."""
         a, b = self.other_draw
         return b.call if a is not None and b is not None and a.call == b.call else ""
 
@@ -250,7 +253,7 @@ class Scene:
 
     @cached_property
     def labels(self) -> str:
-        """What became of the targets, where they differ for the same inputs."""
+        """Describe the change of the targets if they differ for equal inputs."""
         wrong = total = 0
         for one, other in zip(self.c.a.rows["target"], self.c.b.rows["target"], strict=False):
             if len(one) != len(other):
@@ -261,7 +264,7 @@ class Scene:
 
     @cached_property
     def gradient_path(self) -> str | None:
-        """The path in b of the module whose output's gradient differs."""
+        """Return the path in b of the module whose output's gradient differs."""
         path = self.c.path(self.b) if self.a is None else self.a.path
         return self.c.path_in_b(path)
 
@@ -269,7 +272,7 @@ class Scene:
 
     @cached_property
     def places(self) -> list[CodePlace]:
-        """The lines that lead here, the likeliest first."""
+        """Return the lines that lead to the difference, the likeliest first."""
         places = self.both_places(*self.first_calls, "call")
         if self.part == "forward":
             places += self.both_codes(self.old, self.new)
@@ -290,8 +293,8 @@ class Scene:
         return [*code_of(self.c.b, "b", new), *code_of(self.c.a, "a", old)]
 
     def stepping(self, trace: Trace, side: str) -> list[CodePlace]:
-        """Return where the optimiser is made, where it is stepped, and where its step is written,
-        as it was last set up."""
+        """Return where the optimiser is made, where it is stepped, and where its step is defined,
+        by its newest settings."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
@@ -308,7 +311,7 @@ def _calls_of_step(trace: Trace, step: int) -> list[Event]:
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
-    """Return the first call of either side with a result that the other side never has."""
+    """Return for each side the first call with a result that the other side never has."""
 
     def first(mine: Sequence[Event], theirs: Sequence[Event]) -> Event | None:
         hashes = {tensor.hash for event in theirs for tensor in event.tensors}
@@ -319,7 +322,7 @@ def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event |
 
 
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Return the calls that only one side makes, by function and arguments: gone, and new."""
+    """Return the calls that only one side makes, by function and arguments: only a, only b."""
 
     def left(mine: Sequence[Event], theirs: Sequence[Event]) -> list[Event]:
         spare = Counter(event.call for event in theirs)
@@ -334,7 +337,7 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
 
 
 def telling(events: Sequence[Event]) -> str:
-    """Name the call that matters most: seldom one that looks at a tensor in another way."""
+    """Name the call that matters most: a view of a tensor only if there is no other."""
     if not events:
         return "nothing"
     return f"`{next((e for e in events if e.name not in _VIEWS), events[0]).call}`"
