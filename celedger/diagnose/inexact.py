@@ -4,7 +4,8 @@ For two sides on another device, precision or library: find the first place whos
 its arithmetic explains. For a training that is not deterministic: find the first difference in the
 statistics of several seeds. Every tensor gives two numbers, the logarithm of its root mean square
 and its mean in units of that. A place counts if Welch's t-test of either, over the seeds, survives
-Bonferroni's correction for all places."""
+Bonferroni's correction for all places.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,8 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
     descriptor for reports, and the lock of its runner. Raises LedgerError.
 
     The journal has its name and is locked before the ledger has the trial: `recover` can finish
-    after a kill between any two steps."""
+    after a kill between any two steps.
+    """
     path = folder(ledger) / f"{trial.ulid}.jsonl"
     link = links(ledger) / path.name
     try:
