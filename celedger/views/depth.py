@@ -1,4 +1,4 @@
-"""How the error of one training against another travels through the network, drawn: one panel for
+"""Draw how the error of one training against another propagates through the network: one panel for
 the outputs in the order of the calls, one for the gradients that come back."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from celedger.views import picture
 from celedger.views.format import clip
 
 _MOST = 60  # modules that have a name on the axis
-_TINY = 1e-9  # below all that any type can tell: where equal values are drawn
+_TINY = 1e-9  # below the precision of any type: drawn for equal values
 
 
 def depth_figure(answer: Explanation, path: Path) -> Path:
-    """Draws the layers. Raises MachineError where the file cannot be written."""
+    """Draw the layers. Raises MachineError if the file cannot be written."""
     layers = [layer for layer in answer.layers if not math.isnan(layer.forward)]
     finding = answer.finding
     with picture.style():

@@ -1,4 +1,4 @@
-"""What `celedger explain` says: text to paste, and JSON."""
+"""The output of `celedger explain`: text to paste, and JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explanations_text(answers: Sequence[Explanation], tree: Path, width: int) ->
 
 
 def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
-    """Return the paste-ready answer. `tree` is the folder in which the trainings ran."""
+    """Return the text to paste. `tree` is the folder in which the trainings ran."""
     between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
     steps = count(answer.steps, "step")
     rows: list[tuple[str, str]] = []
@@ -79,7 +79,7 @@ def _distance(finding: ExplainFinding) -> str:
 
 
 def _course(answer: Explanation, growth: Growth) -> str:
-    """Say how the loss goes on, up to where it is no longer finite."""
+    """Describe the loss in later steps, until it is no longer finite."""
     end = math.inf if growth.diverged is None else growth.diverged
     losses = zip(growth.steps, growth.loss, strict=True)
     values = [(step, x) for step, x in losses if x == x and step < end]
@@ -100,8 +100,8 @@ def _course(answer: Explanation, growth: Growth) -> str:
 
 
 def grows(growth: Growth) -> bool | None:
-    """Return True if the difference at the end is larger than where it began, None where there is
-    nothing to go by."""
+    """Return True if the difference at the end is larger than at its beginning, None if that is not
+    known."""
     if growth.diverged is not None:
         return True
     values = [x for x in growth.loss if x == x and x > 0]
@@ -112,7 +112,7 @@ def grows(growth: Growth) -> bool | None:
 
 
 def _watch_rows(answer: Explanation) -> list[str]:
-    """Say what watchpoints find in side b and not in side a."""
+    """Return the watchpoints that fire on side b and not on side a."""
     if answer.watched is None:
         return []
     return [
@@ -144,7 +144,7 @@ def _sure(answer: Explanation, finding: ExplainFinding) -> str:
 
 
 def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
-    """Return what, file and frame of each place in the tree, the innermost of each, without
+    """Return origin, file and frame of each place in the tree, the innermost of each, without
     repeats."""
     rows: dict[tuple[str, int], tuple[str, str, Frame]] = {}
     for place in finding.places:

@@ -1,5 +1,5 @@
-"""`celedger log`: the commits that have trials, newest first, a line a task. It says what ran
-and what was concluded; the numbers behind it are `celedger show`'s.
+"""`celedger log`: the commits that have trials, newest first, a line a task. It shows trials and
+verdicts; `celedger show` has the numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TaskLine:
     batch: Batch
     main: Sample | None
     verdicts: tuple[Verdict, ...]  # bad ones first
-    since: str  # what else changed since the commit shown below it
+    since: str  # environment changes since the commit shown below it
 
     def cells(self) -> tuple[str, ...]:
         batch, main = self.batch, self.main
@@ -78,7 +78,7 @@ class Log(Document):
 
     def text(self, width: int = 100) -> str:
         rows = [line.cells() for _, tasks in self.entries for line in tasks]
-        # All tasks in one table, then dealt out: columns line up from commit to commit.
+        # One table for all tasks, then split: columns line up from commit to commit.
         lines = iter(table(_COLUMNS, rows, width=width, indent=2).splitlines())
         text = []
         for commit, tasks in self.entries:
@@ -96,7 +96,7 @@ class Log(Document):
 
 
 def _changes(old: Batch, new: Batch) -> str:
-    """Numbers on either side of a new suite or environment must not be read as a trend."""
+    """Return the changes of suite and environment, across which numbers are not a trend."""
     parts = {"suite changed": old.recipe != new.recipe,
              "environment changed": old.environment != new.environment}  # fmt: skip
     return ", ".join(text for text, differs in parts.items() if differs)

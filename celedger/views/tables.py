@@ -1,4 +1,4 @@
-"""Columns of text, aligned by hand. What lives here knows widths, not what the cells mean."""
+"""Align columns of text. This module knows widths, not the meaning of cells."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from celedger.views.format import clip
 
 GAP = 2  # columns between two columns
 _LEAST = 8  # a column that may shrink keeps this many
-_READABLE = 16  # one that wraps keeps this many
+_READABLE = 16  # a column that wraps keeps this many
 
 
 @dataclass(frozen=True)
 class Column:
-    """`right` aligns numbers. Where the table is too wide, `shrink` lets the column be cut, and
-    `wrap`, which only the last may have, continues its text on the next line."""
+    """One column. `right` aligns numbers. If the table is too wide, `shrink` lets the column be
+    cut, and `wrap`, allowed only for the last, continues its text on the next line."""
 
     head: str = ""
     right: bool = False
@@ -61,6 +61,6 @@ def table(
 
 
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
-    """Return the line, and those on which its last cell goes on."""
+    """Return the line, and those that continue its last cell."""
     first, *more = textwrap.wrap(line[-1], room, break_long_words=False) or [""]
     return [[*line[:-1], first], *([""] * (len(line) - 1) + [part] for part in more)]

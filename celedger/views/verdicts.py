@@ -1,6 +1,6 @@
-"""`celedger check`: the verdicts on one commit. What the suite declares comes first, then what is
-only telemetry, then what to run where the trials at hand cannot tell. `celedger baseline show`: who
-pinned and accepted what."""
+"""`celedger check`: the verdicts on one commit. The metrics that the suite declares come first,
+then telemetry, then the commands to run if the trials are too few. `celedger baseline show`: pins
+and accepted changes, with their authors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BASELINE_COLUMNS = (
     Column("who", shrink=True), Column("why", shrink=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
-_TYPED = 100  # trials that a person may be asked to run; more need another remedy
+_TYPED = 100  # trials that a person may be advised to run; more need another remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class VerdictList(Document):
         return (verdict.task, name, verdict.kind.value, moved, remarks)
 
     def _more_trials(self, noisy: Sequence[Verdict]) -> list[str]:
-        """Say what to type where metrics of the suite are too noisy, and what else helps."""
+        """Return the commands to type if metrics of the suite are too noisy, and other remedies."""
         if not noisy:
             return []
         wanted: dict[str, int] = {}
@@ -125,7 +125,7 @@ class VerdictList(Document):
 
 
 def _levels(verdict: Verdict, metric: Metric) -> str:
-    """`0.3798 → 0.6230 nats (+57.0 % … +70.9 %)` of what changed; else empty."""
+    """Return `0.3798 → 0.6230 nats (+57.0 % … +70.9 %)` for a change; else empty."""
     if verdict.kind not in (VerdictKind.REGRESSED, VerdictKind.IMPROVED):
         return ""
     digits = (verdict.high - verdict.low) / 4  # two standard errors to each side
@@ -138,7 +138,7 @@ def _levels(verdict: Verdict, metric: Metric) -> str:
 
 
 def _sensitivity(verdict: Verdict, metric: Metric, answer: Judgement | None) -> str:
-    """Say what these trials could have told, and what it takes to tell what should be."""
+    """Return what these trials could detect, and how many it takes to detect the floor."""
     if answer is None:
         return ""
     sample = Sample(metric, (verdict.level,))
@@ -165,7 +165,7 @@ def _sensitivity(verdict: Verdict, metric: Metric, answer: Judgement | None) -> 
 
 
 def _evidence(ledger: Reader, verdict: Verdict) -> list[str]:
-    """Say why a verdict is what it is: the trials judged, the baseline, the rule, the evidence."""
+    """Return the reason of a verdict: the trials judged, the baseline, the rule, the evidence."""
     lines = [f"\n{verdict.task} {verdict.metric or '(whole task)'}: {verdict.kind}"]
     if verdict.note:
         lines.append(f"  because   {plain(verdict.note)}")
