@@ -45,13 +45,13 @@ class Alignment:
 
 def align(a: Trace, b: Trace) -> Alignment:
     modules = _align_modules(a.modules, b.modules)
-    left, right = _shapes(a), _shapes(b)
-    tensors = {path: path for path in right if path in left}
-    for owner in dict.fromkeys(owner_of(path) for path in right if path not in left):
-        here = [p for p in right if p not in tensors and owner_of(p) == owner]
-        there = [p for p in left if p not in right and owner_of(p) == modules.get(owner)]
-        for one, other in _by_order([right[p] for p in here], [left[p] for p in there]):
-            tensors[here[one]] = there[other]
+    shapes_a, shapes_b = _shapes(a), _shapes(b)
+    tensors = {path: path for path in shapes_b if path in shapes_a}
+    for owner in dict.fromkeys(owner_of(path) for path in shapes_b if path not in shapes_a):
+        paths_b = [p for p in shapes_b if p not in tensors and owner_of(p) == owner]
+        paths_a = [p for p in shapes_a if p not in shapes_b and owner_of(p) == modules.get(owner)]
+        for one, other in _by_order([shapes_b[p] for p in paths_b], [shapes_a[p] for p in paths_a]):
+            tensors[paths_b[one]] = paths_a[other]
     added = tuple(path for path in b.modules if path not in modules)
     removed = tuple(path for path in a.modules if path not in set(modules.values()))
     return Alignment(modules, tensors, added, removed)
@@ -61,16 +61,16 @@ def _align_modules(a: Mapping[str, Module], b: Mapping[str, Module]) -> dict[str
     aligned = {path: path for path in b if path in a and _similar(a[path], b[path])}
     # When a module was renamed, its children keep their names: encoder.* and trunk.*.
     for strict in (True, False):
-        left = [path for path in a if path not in set(aligned.values())]
-        right = [path for path in b if path not in aligned]
+        unpaired_a = [path for path in a if path not in set(aligned.values())]
+        unpaired_b = [path for path in b if path not in aligned]
         pairs = _by_order(
-            [_signature(b, path, strict=strict) for path in right],
-            [_signature(a, path, strict=strict) for path in left],
+            [_signature(b, path, strict=strict) for path in unpaired_b],
+            [_signature(a, path, strict=strict) for path in unpaired_a],
         )
-        aligned.update({right[one]: left[other] for one, other in pairs})
+        aligned.update({unpaired_b[one]: unpaired_a[other] for one, other in pairs})
     # An unpaired module at the same path in both was replaced: that is a finding, not an absence.
-    left = [path for path in a if path not in set(aligned.values())]
-    aligned |= {path: path for path in left if path in b and path not in aligned}
+    unpaired_a = [path for path in a if path not in set(aligned.values())]
+    aligned |= {path: path for path in unpaired_a if path in b and path not in aligned}
     return {path: aligned[path] for path in b if path in aligned}
 
 
@@ -91,9 +91,9 @@ def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> obj
     return (*own, path.rpartition(".")[2]) if strict else own
 
 
-def _by_order(right: Sequence[object], left: Sequence[object]) -> list[tuple[int, int]]:
+def _by_order(b: Sequence[object], a: Sequence[object]) -> list[tuple[int, int]]:
     """Pair equal items in the longest common order."""
-    blocks = difflib.SequenceMatcher(None, right, left, autojunk=False).get_matching_blocks()
+    blocks = difflib.SequenceMatcher(None, b, a, autojunk=False).get_matching_blocks()
     return [(one + i, other + i) for one, other, count in blocks for i in range(count)]
 
 
@@ -164,10 +164,11 @@ class TraceComparison:
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
         """Return the pairs in the order of a's time, then the events that only b has."""
-        left = dict(_keyed(self.a, lambda e: e.path))
-        right = dict(_keyed(self.b, self.path))
-        pairs = [Pair(event, right.get(key)) for key, event in left.items()]
-        return (*pairs, *(Pair(None, event) for key, event in right.items() if key not in left))
+        events_a = dict(_keyed(self.a, lambda e: e.path))
+        events_b = dict(_keyed(self.b, self.path))
+        pairs = [Pair(event, events_b.get(key)) for key, event in events_a.items()]
+        only_b = (event for key, event in events_b.items() if key not in events_a)
+        return (*pairs, *(Pair(None, event) for event in only_b))
 
     def pairs_of(self, *kinds: str, step: int | None = None) -> Iterator[tuple[Event, Event]]:
         """Yield the pairs of some kinds that both sides have."""
@@ -292,12 +293,12 @@ class TraceComparison:
         """Return the calls of torch's functions in one call of a module (by its path in a; None:
         outside all modules) on both sides, in a step."""
 
-        def here(trace: Trace, wanted: str | None) -> list[Event]:
+        def here(trace: Trace, module_path: str | None) -> list[Event]:
             return [
                 event for event in trace.of("call")
-                if event.path == wanted and event.step == at.step
+                if event.path == module_path and event.step == at.step
                 and event.evaluation == at.evaluation
-                and (wanted is None or event.number == number)
+                and (module_path is None or event.number == number)
             ]  # fmt: skip
 
         return here(self.a, path), here(self.b, self.path_in_b(path))
@@ -310,11 +311,11 @@ class TraceComparison:
 
 
 def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[Hashable, Event]]:
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     for event in trace.of(*_PAIRED):
         key = (event.kind, event.step, event.evaluation, path(event), event.number, event.name)
-        seen[key] += 1
-        yield (*key, seen[key]), event
+        counts[key] += 1
+        yield (*key, counts[key]), event
 
 
 def _time(pair: Pair) -> tuple[int, int]:

@@ -50,13 +50,13 @@ def distance(a: Tensor, b: Tensor) -> Distance:
     """Compare tensors of any shape; if the sizes differ, only type and shape are compared."""
     finite = (a.finite, b.finite)
     kinds, shapes = (a.dtype, b.dtype), (a.shape, b.shape)
-    left, right = a.values, b.values
-    if len(left) != len(right) or not len(left) or a.size != b.size:
+    values_a, values_b = a.values, b.values
+    if len(values_a) != len(values_b) or not len(values_a) or a.size != b.size:
         return Distance(kinds, shapes, finite)
-    share = float(((left != right) & ~(np.isnan(left) & np.isnan(right))).mean())
-    both = np.isfinite(left) & np.isfinite(right)
-    x, y = left[both], right[both]
-    broken = bool((np.isfinite(left) != np.isfinite(right)).any()) or finite[0] != finite[1]
+    share = float(((values_a != values_b) & ~(np.isnan(values_a) & np.isnan(values_b))).mean())
+    both = np.isfinite(values_a) & np.isfinite(values_b)
+    x, y = values_a[both], values_b[both]
+    broken = bool((np.isfinite(values_a) != np.isfinite(values_b)).any()) or finite[0] != finite[1]
     size_x, size_y, far = (float(np.linalg.norm(part)) for part in (x, y, y - x))
     relative = math.inf if broken or (far and not size_x) else far / size_x if size_x else 0.0
     eps = max(EPSILON.get(a.dtype, 0.0), EPSILON.get(b.dtype, 0.0))
@@ -64,7 +64,7 @@ def distance(a: Tensor, b: Tensor) -> Distance:
         kinds, shapes, finite,
         largest=math.inf if broken else float(np.abs(y - x).max(initial=0.0)), relative=relative,
         cosine=float(x @ y) / (size_x * size_y) if size_x and size_y else math.nan, share=share,
-        units=relative / eps if eps else (math.inf if share else 0.0), compared=len(left),
+        units=relative / eps if eps else (math.inf if share else 0.0), compared=len(values_a),
         ratio=_factor(x, y),
     )  # fmt: skip
 
@@ -118,15 +118,15 @@ def same_distribution(a: Tensor, b: Tensor) -> bool:
     kurtosis)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    left, right = spread(a), spread(b)
-    n = min(left.values, right.values)
-    if n < 2 or not left.deviation or not right.deviation:
-        return left.deviation == right.deviation and left.mean == right.mean
-    pooled = math.hypot(left.deviation, right.deviation)
-    if abs(left.mean - right.mean) > _SURPRISE * pooled / math.sqrt(n):
+    spread_a, spread_b = spread(a), spread(b)
+    n = min(spread_a.values, spread_b.values)
+    if n < 2 or not spread_a.deviation or not spread_b.deviation:
+        return spread_a.deviation == spread_b.deviation and spread_a.mean == spread_b.mean
+    pooled = math.hypot(spread_a.deviation, spread_b.deviation)
+    if abs(spread_a.mean - spread_b.mean) > _SURPRISE * pooled / math.sqrt(n):
         return False
-    values = np.concatenate([a.values / left.deviation, b.values / right.deviation])
+    values = np.concatenate([a.values / spread_a.deviation, b.values / spread_b.deviation])
     centred = values - values.mean()
     kurtosis = float(np.mean(centred**4) / np.mean(centred**2) ** 2)
     error = math.sqrt(max(kurtosis - 1.0, 0.2) / (2 * n))
-    return abs(math.log(right.deviation / left.deviation)) <= _SURPRISE * error
+    return abs(math.log(spread_b.deviation / spread_a.deviation)) <= _SURPRISE * error

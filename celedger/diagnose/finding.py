@@ -71,9 +71,9 @@ def named(path: str | None) -> str:
     return f"`{path}`" if path else "the model itself"
 
 
-def some(names: Sequence[str], shown: int = 3) -> str:
-    listed = ", ".join(f"`{name}`" for name in names[:shown])
-    return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")
+def some(names: Sequence[str], limit: int = 3) -> str:
+    listed = ", ".join(f"`{name}`" for name in names[:limit])
+    return listed + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def figure(value: float) -> str:
@@ -87,10 +87,10 @@ def share(value: float) -> str:
 
 def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
     """Return `eps 1e-05 → 0.001`."""
-    return ", ".join(f"{name} {_shown(old)} → {_shown(new)}" for name, old, new in changes)
+    return ", ".join(f"{name} {_text(old)} → {_text(new)}" for name, old, new in changes)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "none" if value is None else str(value)

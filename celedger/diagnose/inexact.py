@@ -57,19 +57,19 @@ class StatisticsPlace(NamedTuple):
     evaluation: int
 
 
-def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> ExplainFinding | None:
+def first_shift(runs_a: Sequence[Trace], runs_b: Sequence[Trace]) -> ExplainFinding | None:
     """Find the first place in a's time whose statistics differ between two sets of runs."""
-    c = TraceComparison(left[0], right[0])
-    a = [_features(trace, None) for trace in left]
-    b = [_features(trace, c) for trace in right]
-    places = [place for place in a[0] if all(place in run for run in (*a, *b))]
-    bound = LEVEL / max(1, 2 * len(places))
-    for place in places:
-        for number, what in ((0, "size"), (1, "mean")):
-            x, y = (np.array([run[place][number] for run in runs]) for runs in (a, b))
+    c = TraceComparison(runs_a[0], runs_b[0])
+    a = [_features(trace, None) for trace in runs_a]
+    b = [_features(trace, c) for trace in runs_b]
+    keys = [key for key in a[0] if all(key in run for run in (*a, *b))]
+    bound = LEVEL / max(1, 2 * len(keys))
+    for key in keys:
+        for number, statistic in ((0, "size"), (1, "mean")):
+            x, y = (np.array([run[key][number] for run in runs]) for runs in (a, b))
             p = _welch(x, y)
             if p < bound:
-                return _shift_finding(c, place, what, x, y, p)
+                return _shift_finding(c, key, statistic, x, y, p)
     return None
 
 
@@ -86,11 +86,11 @@ def _features(
             continue
         size = float(np.sqrt(np.mean(values**2)))
         path = event.path if comparison is None else comparison.path(event)
-        place = StatisticsPlace(
+        key = StatisticsPlace(
             event.kind, event.step, path, event.number, event.name, event.evaluation
         )
         mean = float(values.mean()) / size if size else 0.0
-        features.setdefault(place, (math.log10(size) if size else -40.0, mean))
+        features.setdefault(key, (math.log10(size) if size else -40.0, mean))
     return features
 
 
@@ -104,9 +104,9 @@ def _welch(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _shift_finding(
-    c: TraceComparison, place: StatisticsPlace, what: str, x: np.ndarray, y: np.ndarray, p: float
+    c: TraceComparison, key: StatisticsPlace, statistic: str, x: np.ndarray, y: np.ndarray, p: float
 ) -> ExplainFinding:
-    kind, path = place.kind, place.path
+    kind, path = key.kind, key.path
     new = c.path_in_b(path)
     module = c.b.modules.get(new or "") if kind in ("leave", "grad") else None
     old = c.a.modules.get(path or "") if module is not None else None
@@ -116,7 +116,7 @@ def _shift_finding(
     }.get(kind, f"`{path}`")  # fmt: skip
     before, after = float(x.mean()), float(y.mean())
     shift = f"is {figure(10 ** (after - before))} times as large"
-    if what == "mean":
+    if statistic == "mean":
         shift = f"has its mean moved from {figure(before)} to {figure(after)}"
         shift += " times its root mean square"
     sentence = f"the {tensor} {shift}, over {len(x)} seeds (p = {p:.1g})"
@@ -129,7 +129,7 @@ def _shift_finding(
         places = places_of(c.b, "b", initial, "initialised")
         places += code_of(c.b, "b", c.b.modules.get(owner))
     return ExplainFinding(
-        FindingPhase.EVALUATION if place.evaluation else _PHASES[kind], place.step, owner,
+        FindingPhase.EVALUATION if key.evaluation else _PHASES[kind], key.step, owner,
         module.short if module else "", tensor, "statistics", sentence, places=places,
         sureness=Sureness.SURE if changes else Sureness.LIKELY,
     )  # fmt: skip
@@ -168,14 +168,14 @@ def _jump(c: TraceComparison, a: Event, b: Event, error: float, before: float) -
         f"the {where} differs by {figure(error)} of its size, where all before it differs by "
         f"{figure(before)} at most"
     )
-    mine, theirs = c.calls(a.path, a.number, a)
-    random = any(event.drew for event in (*mine, *theirs, a, b))
+    calls_a, calls_b = c.calls(a.path, a.number, a)
+    random = any(event.drew for event in (*calls_a, *calls_b, a, b))
     if random:
         sentence += ": it draws random numbers, and the two sides draw different ones"
     far = first_distance(a.tensors, b.tensors)
     if far is not None and far.finite == (True, False):
         sentence += "; it is not finite any more"
-    _, call = novel(mine, theirs)
+    _, call = novel(calls_a, calls_b)
     return ExplainFinding(
         FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD, b.step, b.path,
         module.short if module else "", where, "random" if random else "precision", sentence, far,
@@ -209,5 +209,5 @@ def first_operator(c: TraceComparison, front: Front) -> str:
     if operator is None:
         return ""
     backward = front.kind in ("grad", "pgrad")
-    place = "in the backward pass" if backward else f"in {named(operator.path)}"
-    return f"{operator.call} {place}"
+    context = "in the backward pass" if backward else f"in {named(operator.path)}"
+    return f"{operator.call} {context}"

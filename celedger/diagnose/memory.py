@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.profile import roots, run, shown
+from celedger.diagnose.profile import printed_name, roots, run
 from celedger.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
@@ -55,7 +55,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     if not steps["peak"]:
         raise CannotJudge("the training ended before its first step did")
     # The last has the number -1: no line of the user's.
-    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     places = [*lines, None]
     for peak in event["peaks"].values():
         for row in peak["held"]:
@@ -189,7 +189,7 @@ def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
     leaks = [
         _leak(
             "objects", "Python objects", numbers[file, at], size,
-            CodeLine(shown(file, roots), "", at),
+            CodeLine(printed_name(file, roots), "", at),
         )
         for (file, at), size in sizes.items()
         if size >= least and numbers[file, at] >= OBJECTS

@@ -24,9 +24,9 @@ def preflight(
         for name, steps in (("checks", 200), ("again", REPEATED))
     )
     count, equal = min(REPEATED, again["steps"]), event["fingerprint"] == again["fingerprint"]
-    said = f"{'equal bits' if equal else 'the weights differ'} after {count} steps of the same seed"
+    text = f"{'equal bits' if equal else 'the weights differ'} after {count} steps of the same seed"
     repeats = {
         "check": "same seed, same result", "status": "pass" if equal else "fail",
-        "figure": None, "said": said,
+        "figure": None, "said": text,
     }  # fmt: skip
     return [*event["checks"], repeats]

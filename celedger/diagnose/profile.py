@@ -25,7 +25,7 @@ FEWEST_STEPS = 10  # timed steps; with fewer no times are reported
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # in the probe's order
 
 
-def shown(file: str, roots: Mapping[str, str]) -> str:
+def printed_name(file: str, roots: Mapping[str, str]) -> str:
     """Return a file's name relative to the tree's root, or under the suite's name."""
     for prefix, name in roots.items():
         if file.startswith(prefix.rstrip("/") + "/"):
@@ -51,7 +51,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]
     steps = _chosen(steps, timed)
     own, exact = steps.own, event["exact"]
-    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     samples = _samples(event["samples"], event["edges"], lines)
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     # The share of evaluation and steps together, as if all steps took as long as the timed ones.

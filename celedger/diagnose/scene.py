@@ -72,8 +72,8 @@ class Scene:
         if not any(e.order < a.order for e in leaves):
             return "data"
         pairs = zip(a.tensors, self.b.tensors, strict=False)
-        made = any(y.gradient for x, y in pairs if not x.same(y))
-        return "loss" if self.labels and not made else "forward"
+        computed = any(y.gradient for x, y in pairs if not x.same(y))
+        return "loss" if self.labels and not computed else "forward"
 
     # --- the tensors
 
@@ -221,14 +221,14 @@ class Scene:
         states = [[(e.call, e.raw["y"]) for e in side] for side in sides]
         unequal = (at for at, (x, y) in enumerate(zip(*states, strict=False)) if x != y)
         at = next(unequal, min(map(len, states)))
-        left, right = sides[0][at:], sides[1][at:]
-        calls = [[e.call for e in side] for side in (left, right)]
+        draws_a, draws_b = sides[0][at:], sides[1][at:]
+        calls = [[e.call for e in side] for side in (draws_a, draws_b)]
         # A call that differs is new, or gone, if the following calls agree.
-        if right and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
-            return None, right[0]
-        if left and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
-            return left[0], None
-        return (left[0] if left else None), (right[0] if right else None)
+        if draws_b and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
+            return None, draws_b[0]
+        if draws_a and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
+            return draws_a[0], None
+        return (draws_a[0] if draws_a else None), (draws_b[0] if draws_b else None)
 
     @property
     def drawn(self) -> str:
@@ -313,9 +313,9 @@ def _calls_of_step(trace: Trace, step: int) -> list[Event]:
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
     """Return for each side the first call with a result that the other side never has."""
 
-    def first(mine: Sequence[Event], theirs: Sequence[Event]) -> Event | None:
-        hashes = {tensor.hash for event in theirs for tensor in event.tensors}
-        fresh = (e for e in mine if any(tensor.hash not in hashes for tensor in e.tensors))
+    def first(calls: Sequence[Event], other_calls: Sequence[Event]) -> Event | None:
+        hashes = {tensor.hash for event in other_calls for tensor in event.tensors}
+        fresh = (e for e in calls if any(tensor.hash not in hashes for tensor in e.tensors))
         return next(fresh, None)
 
     return first(a, b), first(b, a)
@@ -324,16 +324,16 @@ def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event |
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     """Return the calls that only one side makes, by function and arguments: only a, only b."""
 
-    def left(mine: Sequence[Event], theirs: Sequence[Event]) -> list[Event]:
-        spare = Counter(event.call for event in theirs)
-        rest = []
-        for event in mine:
+    def unmatched(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
+        spare = Counter(event.call for event in other_calls)
+        extra = []
+        for event in calls:
             spare[event.call] -= 1
             if spare[event.call] < 0:
-                rest.append(event)
-        return rest
+                extra.append(event)
+        return extra
 
-    return left(a, b), left(b, a)
+    return unmatched(a, b), unmatched(b, a)
 
 
 def telling(events: Sequence[Event]) -> str:

@@ -119,9 +119,9 @@ def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
 def shared_rows(s: Scene) -> float:
     """Return the share of rows, counting repeats, that both sides have, of the side with fewer
     rows."""
-    mine, theirs = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
-    both = sum((Counter(mine) & Counter(theirs)).values())
-    return both / max(1, min(len(mine), len(theirs)))
+    rows_a, rows_b = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
+    both = sum((Counter(rows_a) & Counter(rows_b)).values())
+    return both / max(1, min(len(rows_a), len(rows_b)))
 
 
 def data_order(s: Scene) -> str | dict[str, Any] | None:

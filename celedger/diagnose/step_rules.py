@@ -177,7 +177,7 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
 
 def not_cleared(s: Scene) -> bool:
     """Return True if b's gradients are the sums of a's and those of the step before."""
-    left = [
+    uncleared = [
         max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
         for t in (s.c.a, s.c.b)
     ]
@@ -190,7 +190,7 @@ def not_cleared(s: Scene) -> bool:
             room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
             added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
             sums.append(added)
-    return left[1] > left[0] or bool(sums and all(sums))
+    return uncleared[1] > uncleared[0] or bool(sums and all(sums))
 
 
 def gradient_factor(s: Scene) -> float | None:

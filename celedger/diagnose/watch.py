@@ -125,8 +125,8 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
     for point in WATCHPOINTS:
         limit = bounds[point.name]
         beyond = limit.__ge__ if point.below else partial(_above, limit)
-        seen = training if point.name == "overflow" else clean
-        if places := list(point.rule(seen, beyond)):
+        judged = training if point.name == "overflow" else clean
+        if places := list(point.rule(judged, beyond)):
             first = min(places, key=lambda place: place.step)
             others = {(place.module, place.tensor) for place in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))

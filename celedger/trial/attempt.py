@@ -97,9 +97,9 @@ class Attempt:
         }
         env = bench.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        ready, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
-        if ready is not OutcomeKind.OK:
-            return self._outcome(ready, reason, None)
+        kind, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
+        if kind is not OutcomeKind.OK:
+            return self._outcome(kind, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
         self.journal.sources = sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
@@ -153,7 +153,7 @@ class Attempt:
             del totals["peak_rss"]
         return totals
 
-    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
+    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], limit: float) -> process.Exit:
         bench, python = self.bench, self.installation.python
 
         def tick(running: process.Running) -> None:
@@ -162,7 +162,7 @@ class Attempt:
 
         end = bench.run_command(
             self.task, argv, self.out, writable=(self.journal_path, self.log),
-            env=env, log=self.log, pass_fds=(self.channel,), timeout=max(left, 0.0),
+            env=env, log=self.log, pass_fds=(self.channel,), timeout=max(limit, 0.0),
             reads=process.Reads(
                 bench.tree, self.reads, bench.reuse.beside, package_folders(python)
             ),
@@ -180,14 +180,14 @@ class Attempt:
         """Read the new reports into the ledger, one piece at a time until the `end`: a training may
         report faster than a disk stores, and the runner must still watch the clock."""
 
-        def seen(epoch: int) -> None:
+        def epoch_added(epoch: int) -> None:
             self.bench.listen(events.EpochReported(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
         flooded = self.journal.size > journal.LIMIT
         if not (end and flooded):  # the rest would take minutes
-            self.journal.follow(self.sampler.take, seen, end=end)
+            self.journal.follow(self.sampler.take, epoch_added, end=end)
         if flooded:
             raise _FloodError(
                 f"reported more than {journal.LIMIT >> 20} MiB; the ledger has what it took in "

@@ -52,11 +52,11 @@ def explain(end: process.Exit, log: Path) -> str:
     words = tail(log)
     reason = _reason(words)
     if end.end is process.End.EXITED and reason:
-        return f"{end.message}: {reason[:200]}{_place(words)}"
+        return f"{end.message}: {reason[:200]}{_crash_site(words)}"
     return end.message
 
 
-def _place(text: str) -> str:
+def _crash_site(text: str) -> str:
     """Return the innermost frame and the step of the last exception, if the training notes its
     step; else empty."""
     _, traceback, after = text.rpartition("Traceback (most recent call last):")

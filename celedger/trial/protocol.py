@@ -91,7 +91,7 @@ class Parser:
         values: dict[str, float] = {}
         for name, value in document.items():
             number = _number(value)
-            if number is None or not self._known(name):
+            if number is None or not self._accepts(name):
                 self.rubbish += value is not None
                 continue
             values[name] = number
@@ -100,7 +100,7 @@ class Parser:
             return None
         return EpochReport(epoch, values, fingerprint, steps)
 
-    def _known(self, name: str) -> bool:
+    def _accepts(self, name: str) -> bool:
         """Return True if the name is a metric's, and the trial has not too many of them."""
         if len(self.names) < MAX_METRICS and _NAME.match(name):
             self.names.add(name)
@@ -113,7 +113,7 @@ class Parser:
             # `null` is a step without a value.
             values = [math.nan if value is None else _number(value) for value in steps]
             numbers = tuple(value for value in values if value is not None)
-            if len(numbers) < len(values) or not self._known(name):
+            if len(numbers) < len(values) or not self._accepts(name):
                 self.rubbish += 1
                 continue
             first = self.counted.get((epoch, name), 0)

@@ -80,9 +80,9 @@ def set_bench(
     device = gpu.resolve(config.device)
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
-    wanted = requests.of_suite(repository, suite, tasks, interpreters, commit)
+    starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
-        [settings_request(config.merged), *wanted],
+        [settings_request(config.merged), *starts],
         texts={digest: suite.folder / name for name, digest in suite.files.items()},
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,

@@ -83,13 +83,13 @@ class Ablation(Document):
             for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
                 rows.append(Row.of(part, own, settings | seed))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
-        shown = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
+        varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
         if params:
-            shown = [_checked("parameter", name, [*names, SEED]) for name in params]
-        places = [place for place in _PLACES if len({getattr(row, place) for row in rows}) > 1]
-        if not places and not shown:
-            places = ["task"]
-        return cls(tuple(places), tuple(shown), tuple(columns), tuple(rows))
+            varied = [_checked("parameter", name, [*names, SEED]) for name in params]
+        varying = [column for column in _PLACES if len({getattr(row, column) for row in rows}) > 1]
+        if not varying and not varied:
+            varying = ["task"]
+        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows))
 
     def text(self, width: int = 100) -> str:
         columns = [Column(name) for name in (*self.places, *self.params)]
@@ -97,7 +97,7 @@ class Ablation(Document):
         columns += [Column(metric.name) for metric in self.metrics]
         rows = [
             (
-                *(_name(row, place) for place in self.places),
+                *(_name(row, column) for column in self.places),
                 *(_text(row.params.get(name)) for name in self.params),
                 str(row.trials), str(row.failed or ""), *(s.text() for s in row.samples),
             )
@@ -111,7 +111,7 @@ class Ablation(Document):
         heads += [name for m in self.metrics for name in (m.name, f"{m.name}_sd")]
         lines = [heads]
         for row in self.rows:
-            names = [getattr(row, place) for place in self.places]
+            names = [getattr(row, column) for column in self.places]
             names += [row.params.get(name, "") for name in self.params]
             fields = [*(plain(str(name)) for name in names), str(row.trials), str(row.failed)]
             for sample in row.samples:

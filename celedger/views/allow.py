@@ -62,15 +62,15 @@ def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
     lines = []
     for key, value in request.facts.items() if request is not None else ():
         if key == "command" and isinstance(value, list):
-            lines.append(f"command: {shlex.join(map(_shown, value))}")
+            lines.append(f"command: {shlex.join(map(_value_text, value))}")
         elif isinstance(value, dict) and key not in FILES and (whole or key != "variables"):
-            lines += [f"{key}: {name} = {_shown(value[name])}" for name in sorted(value)]
+            lines += [f"{key}: {name} = {_value_text(value[name])}" for name in sorted(value)]
         elif key == "folder" and value:
-            lines.append(f"folder: {_shown(value)}")
+            lines.append(f"folder: {_value_text(value)}")
     return lines
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     pieces = (value if isinstance(value, str) else json.dumps(value)).split("\0")
     return "".join(f"{{{p}}}" if i % 2 else p for i, p in enumerate(pieces))
 

@@ -89,13 +89,13 @@ def read_chart(
             curves[name].append(Curve.of(commit, [s[name] for s in trials if name in s]))
     missing = [name for name in metrics if name not in curves]
     if missing or not curves:
-        what = missing[0] if missing else "anything"
-        known = f"there are {', '.join(curves)}"
+        name = missing[0] if missing else "anything"
+        hint = f"there are {', '.join(curves)}"
         if axis == "step" and not curves:
-            known = "ask for them with `steps = true` in the suite, and run it again"
+            hint = "ask for them with `steps = true` in the suite, and run it again"
         kind = UsageError if curves else CeledgerError
         raise kind(
-            f"no trial of {'/'.join(title)} at these commits reported {what} by {axis}", known
+            f"no trial of {'/'.join(title)} at these commits reported {name} by {axis}", hint
         )
     recipe = max((b for _, b in batches), key=lambda b: b.newest).recipe
     declared = {m.name: m for m in ledger.metrics(recipe)}

@@ -128,8 +128,8 @@ def _draw_values(
     for kind, colour in _VERDICTS.items():
         at = [position for position, own in verdicts.items() if own is kind and position in means]
         if at:
-            shown = [means[position] for position in at]
-            axes.plot(at, shown, "o", color=colour, markersize=size + 3, label=kind.value)
+            levels = [means[position] for position in at]
+            axes.plot(at, levels, "o", color=colour, markersize=size + 3, label=kind.value)
 
 
 def _draw_changes(ledger: Reader, axes: Axes, measured: Mapping[int, Batch]) -> None:

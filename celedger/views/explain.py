@@ -86,9 +86,9 @@ def _course(answer: Explanation, growth: Growth) -> str:
     differs = any(x for _, x in values)
     parted = "the loss stays the same" if values else "no loss was seen"
     if differs:
-        wanted = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
-        shown = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in wanted)
-        parted = f"the loss differs by {shown} of its size"
+        steps = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
+        samples = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in steps)
+        parted = f"the loss differs by {samples} of its size"
     if growth.diverged is not None:
         until = "" if growth.diverged == 0 else f"; until then {parted}"
         return f"the loss is not a finite number at step {growth.diverged}{until}"

@@ -126,9 +126,9 @@ def measure(
     `+3.1`). `noise` decides the digits; it is a standard deviation in the value's own unit. `like`
     is a value whose scale a change uses."""
     scale = Scale.of(unit, value if like is None else like)
-    shown, noise = scale.show(value), scale.show(noise)
-    text = number(shown, noise, significant=significant)
-    if signed and shown > 0:
+    scaled, noise = scale.show(value), scale.show(noise)
+    text = number(scaled, noise, significant=significant)
+    if signed and scaled > 0:
         text = f"+{text}"
     if spread and math.isfinite(noise) and math.isfinite(value):
         text += f" {PLUS_MINUS} {number(noise, noise, significant=2)}"
@@ -156,8 +156,8 @@ def percent(ratio: float, *, signed: bool = True) -> str:
         return not_finite(ratio)
     value = ratio * 100.0
     size = abs(value)
-    places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
-    text = f"{value:.{places}f}"
+    decimal_places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
+    text = f"{value:.{decimal_places}f}"
     if float(text) == 0.0:
         return "0 %"
     return f"{'+' if signed and value > 0 else ''}{text} %"

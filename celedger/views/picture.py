@@ -101,9 +101,9 @@ def finish(
 ) -> None:
     """Draw the legend below everything; without handles, of the labels on the axes."""
     labels = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    shown = list(labels.values()) if handles is None else list(handles)
-    columns = columns or max(1, min(len(shown), _ONE_ROW))
-    figure.legend(handles=shown, loc="outside lower left", ncols=columns)
+    entries = list(labels.values()) if handles is None else list(handles)
+    columns = columns or max(1, min(len(entries), _ONE_ROW))
+    figure.legend(handles=entries, loc="outside lower left", ncols=columns)
 
 
 def save(figure: Figure, path: Path) -> Path:

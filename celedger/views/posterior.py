@@ -75,10 +75,10 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
         axes.set_ylim(-0.35, 1.35)
     else:
         levels = np.array([report.level, report.level + report.effect])
-        shown = levels if np.isfinite(levels).all() else np.array([])
-        divisor = picture.value_axis(axes, metric, np.concatenate([values, shown])).divisor
+        finite_levels = levels if np.isfinite(levels).all() else np.array([])
+        divisor = picture.value_axis(axes, metric, np.concatenate([values, finite_levels])).divisor
         picture.crosses(axes, readings[~finite, 0].tolist(), metric, RED, "crashed")
-        if shown.size:
+        if finite_levels.size:
             line = np.where(sides, *levels[::-1]) / divisor
             edges = np.arange(-1.5, len(line) - 1)
             axes.stairs(line, edges, baseline=None, color=INK, linewidth=1.2, label="level")

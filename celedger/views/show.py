@@ -132,11 +132,11 @@ class CommitRows(Document):
             "",
             clip(f"    {plain(commit.subject)}", width),
         ]
-        shown = ""
+        environment = ""
         for rows in self.batches:
-            if rows.batch.environment != shown:
-                shown = rows.batch.environment
-                lines += ["", *_environment_lines(shown, rows.environment, width)]
+            if rows.batch.environment != environment:
+                environment = rows.batch.environment
+                lines += ["", *_environment_lines(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
         return "\n".join(lines)
 

@@ -50,14 +50,14 @@ def table(
         if not shrinking:
             break
         widths[max(shrinking, key=widths.__getitem__)] -= 1
-    shown = []
+    aligned_lines = []
     for line in lines:
         aligned = []
         for text, size, column in zip(line, widths, columns, strict=True):
             cell = clip(text, size) if column.shrink else text
             aligned.append(cell.rjust(size) if column.right else cell.ljust(size))
-        shown.append((" " * indent + (" " * GAP).join(aligned)).rstrip())
-    return "\n".join(shown)
+        aligned_lines.append((" " * indent + (" " * GAP).join(aligned)).rstrip())
+    return "\n".join(aligned_lines)
 
 
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:

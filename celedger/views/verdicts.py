@@ -104,7 +104,7 @@ class VerdictList(Document):
         """Return the commands to type if metrics of the suite are too noisy, and other remedies."""
         if not noisy:
             return []
-        wanted: dict[str, int] = {}
+        seeds_of: dict[str, int] = {}
         calm: dict[str, None] = {}
         for verdict in noisy:
             answer = self.judged.answers[verdict.task, verdict.metric]
@@ -115,11 +115,11 @@ class VerdictList(Document):
             last = self.ledger.trial(verdict.baseline[-1]) if answer.trials is None else None
             for commit in (verdict.commit, *([last.trial.commit] if last else [])):
                 words = f"{quote(verdict.task)} --suite {verdict.suite} --commit {commit[:12]}"
-                wanted[words] = max(wanted.get(words, 0), trials)
+                seeds_of[words] = max(seeds_of.get(words, 0), trials)
         metrics = count(len(noisy), "metric")
         lines = ["", f"{metrics} of the suite too noisy to tell: undecided unless --lenient"]
-        lines += ["more trials:"] if wanted else []
-        lines += [f"  celedger noise {w} --seeds {n} --repeats 1" for w, n in wanted.items()]
+        lines += ["more trials:"] if seeds_of else []
+        lines += [f"  celedger noise {w} --seeds {n} --repeats 1" for w, n in seeds_of.items()]
         lines += ["calm the task, or set floors that its trials can tell:"] if calm else []
         return [*lines, *calm]
 

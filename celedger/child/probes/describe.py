@@ -61,13 +61,13 @@ def function_name(function: Any) -> str:
 
 def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call, tensors as `_`: `_, dim=1`."""
-    shown = [_literal(item) for item in args]
-    shown += [
+    texts = [_literal(item) for item in args]
+    texts += [
         f"{name}={_literal(item)}"
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(shown)[:160]
+    return ", ".join(texts)[:160]
 
 
 def _literal(item: Any) -> str:

@@ -91,7 +91,7 @@ class FirstSteps(observe.Probe):
         self.initial = IdentityMap()  # values of the optimisers' parameters
         self.uncleared: Counter[str] = Counter()
         self.fingerprint = ""
-        self.left: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
+        self.alive: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
         self.spacing = max(1, self.options["steps"] // 4)
         self.replay: Replay | str = "the first step has no forward pass of one module"
         self.last = IdentityMap()  # outermost modules: their last call in training
@@ -208,8 +208,8 @@ class FirstSteps(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
         for optimiser, _ in list(self._dirty.items()):
-            left = any(_has_gradient(p) for g in optimiser.param_groups for p in g["params"])
-            self._dirty[optimiser] = UNCLEARED if left else CLEARED
+            uncleared = any(_has_gradient(p) for g in optimiser.param_groups for p in g["params"])
+            self._dirty[optimiser] = UNCLEARED if uncleared else CLEARED
         if self.steps < LOOKS and losses:
             call = leading(self._calls, losses)
             if self.start is None:
@@ -264,7 +264,7 @@ class FirstSteps(observe.Probe):
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
         elif self.steps % self.spacing == 0:
-            self.left.append(_count_left())
+            self.alive.append(_count_alive())
         most = self.options["steps"]
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
@@ -343,10 +343,10 @@ def _has_gradient(parameter: Tensor) -> bool:
     return parameter.grad is not None and bool((dense(parameter.grad) != 0).any())
 
 
-def _count_left() -> tuple[int, int]:
+def _count_alive() -> tuple[int, int]:
     """Count the living tensors, and the nodes of autograd's graphs that they keep alive."""
     gc.collect()
-    live = [thing for thing in gc.get_objects() if type(thing) is Tensor]
+    live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
     nodes: set[Any] = set()
     waiting = [tensor.grad_fn for tensor in live]
     while waiting and len(nodes) < MOST_NODES:

@@ -70,7 +70,7 @@ class Probe(observe.Probe):
         self._lines = Lines()
         self._step, self._state = 0, FORWARD
         self._live: dict[int, Storage] = {}
-        self._held: dict[Maker, int] = defaultdict(int)
+        self._bytes_by_maker: dict[Maker, int] = defaultdict(int)
         self._total = self._peak = 0  # now, and since the step or evaluation began
         self._peaks: dict[str, dict[str, Any]] = {  # the largest until now
             kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
@@ -106,19 +106,19 @@ class Probe(observe.Probe):
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._live[key] = Storage(reference, size, maker, self._step)
         self._total += size
-        self._held[maker] += size
+        self._bytes_by_maker[maker] += size
         if self._total > self._peak:
             self._peak = self._total
             kind = "evaluation" if self._evaluating else "step"
             if self._peak > self._peaks[kind]["bytes"]:
-                sizes = dict(self._held)
+                sizes = dict(self._bytes_by_maker)
                 self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": sizes}
 
     def _freed(self, key: int) -> None:
         storage = self._live.pop(key, None)
         if storage is not None:
             self._total -= storage.size
-            self._held[storage.maker] -= storage.size
+            self._bytes_by_maker[storage.maker] -= storage.size
 
     def _maker(self, operator: str) -> Maker:
         import torch
@@ -228,9 +228,9 @@ class Probe(observe.Probe):
         """Record the tensors that exist before the training: parameters, and data."""
         import torch
 
-        for thing in gc.get_objects():
-            if type(thing) is torch.Tensor or type(thing) is torch.nn.Parameter:
-                storage = _storage(thing)
+        for obj in gc.get_objects():
+            if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
+                storage = _storage(obj)
                 if storage is not None and storage._cdata not in self._live:
                     self._add(storage, BEFORE)
 
@@ -259,20 +259,20 @@ class Probe(observe.Probe):
         """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
         import torch
 
-        seen: set[Any] = set()
+        visited: set[Any] = set()
         graphs = []
-        for thing in gc.get_objects():
-            if type(thing) is not torch.Tensor or thing.grad_fn is None:
+        for obj in gc.get_objects():
+            if type(obj) is not torch.Tensor or obj.grad_fn is None:
                 continue
-            before, waiting = len(seen), [thing.grad_fn]
-            while waiting and len(seen) < _NODES:
+            before, waiting = len(visited), [obj.grad_fn]
+            while waiting and len(visited) < _NODES:
                 node = waiting.pop()
-                if node not in seen:
-                    seen.add(node)
+                if node not in visited:
+                    visited.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
-            storage = _storage(thing)
+            storage = _storage(obj)
             live = None if storage is None else self._live.get(storage._cdata)
-            graphs.append((len(seen) - before, live.maker.line if live else -1))
+            graphs.append((len(visited) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
 
 

@@ -22,19 +22,19 @@ class IdentityMap:
     def __init__(self) -> None:
         self._entries: dict[int, tuple[Any, Any]] = {}
 
-    def get(self, thing: Any, default: Any = None) -> Any:
-        entry = self._entries.get(id(thing))
-        return entry[1] if entry is not None and entry[0]() is thing else default
+    def get(self, obj: Any, default: Any = None) -> Any:
+        entry = self._entries.get(id(obj))
+        return entry[1] if entry is not None and entry[0]() is obj else default
 
-    def __setitem__(self, thing: Any, value: Any) -> None:
-        key = id(thing)
-        self._entries[key] = weakref.ref(thing, lambda _: self._entries.pop(key, None)), value
+    def __setitem__(self, obj: Any, value: Any) -> None:
+        key = id(obj)
+        self._entries[key] = weakref.ref(obj, lambda _: self._entries.pop(key, None)), value
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield the items in the order of insertion."""
         for reference, value in list(self._entries.values()):
-            if (thing := reference()) is not None:
-                yield thing, value
+            if (obj := reference()) is not None:
+                yield obj, value
 
 
 class ModuleNames:

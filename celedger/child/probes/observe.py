@@ -244,10 +244,10 @@ class Observer:
         """Register module hooks for the step that begins, if the probe wants them."""
         if self.off:
             return
-        wanted = self.probe.wants(self.step)
-        if wanted and not self._hooks:
+        observed = self.probe.wants(self.step)
+        if observed and not self._hooks:
             self._hooks = module_hooks(self.probe.forward_begins, self.probe.forward_ends)
-        elif not wanted:
+        elif not observed:
             self.unhook()
 
     def _start(self) -> None:

@@ -34,7 +34,7 @@ class ProfilerWindow:
     """Start and stop the profiler, and mark steps, phases and modules within it."""
 
     def __init__(self, names: ModuleNames) -> None:
-        self.asked = self.running = False
+        self.requested = self.running = False
         self.problem = ""
         self._names = names
         self._profile: Any = None
@@ -44,7 +44,7 @@ class ProfilerWindow:
         from torch import cuda
         from torch.profiler import ProfilerActivity, profile
 
-        self.asked = True
+        self.requested = True
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda.is_available()
         try:
             self._profile = profile(activities=kinds, profile_memory=True)

@@ -42,8 +42,8 @@ class Origins:
         at = address(tensor)
         return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
 
-    def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
-        self.constructed[thing] = self._probe.sites.here(without=thing)
+    def _construct(self, obj: Any, *_: Any, **__: Any) -> None:
+        self.constructed[obj] = self._probe.sites.here(without=obj)
 
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
         if parameter is not None and not self._probe.started:

@@ -112,25 +112,25 @@ def overfits(probe: FirstSteps) -> Result:
         first = float(_loss(replay, rows).detach())
     except Exception:
         rows, first = None, float(_loss(replay, None).detach())
-    least, left, number = floor or 0.0, 1.0, 0
+    least, remaining, number = floor or 0.0, 1.0, 0
     ends = time.process_time() + OVERFIT_SECONDS
-    while number < OVERFIT_STEPS and left >= LEFT_PASS / 2 and time.process_time() < ends:
+    while number < OVERFIT_STEPS and remaining >= LEFT_PASS / 2 and time.process_time() < ends:
         torch.manual_seed(0)
         loss = _loss(replay, rows)
         replay.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         replay.optimiser.step()
         last, number = float(loss.detach()), number + 1
-        left = (last - least) / (first - least) if first > least else 0.0
+        remaining = (last - least) / (first - least) if first > least else 0.0
     what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
     sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps, floor {least:.4g}"
-    if left <= LEFT_PASS:
-        return PASS, left, sentence
-    if left <= LEFT_WARN or not rows:
-        return WARN, left, f"{sentence}: it learns, but does not learn it by heart"
+    if remaining <= LEFT_PASS:
+        return PASS, remaining, sentence
+    if remaining <= LEFT_WARN or not rows:
+        return WARN, remaining, f"{sentence}: it learns, but does not learn it by heart"
     if floor is None:
-        return WARN, left, f"{sentence}: the floor of this loss is not known"
-    return FAIL, left, sentence
+        return WARN, remaining, f"{sentence}: the floor of this loss is not known"
+    return FAIL, remaining, sentence
 
 
 def _loss(replay: Replay, rows: int | None) -> Tensor:
@@ -147,8 +147,8 @@ def _loss(replay: Replay, rows: int | None) -> Tensor:
     output = dict(tensors(replay.module(*args, **kwargs)))[replay.path]
     if replay.inside or replay.loss is None:
         return output
-    given = replay.loss.output
-    view = output.as_strided(few(given).shape, given.stride(), given.storage_offset())
+    usual = replay.loss.output
+    view = output.as_strided(few(usual).shape, usual.stride(), usual.storage_offset())
     target = few(replay.loss.arguments["target"])
     call = LossCall(replay.loss.function, {**replay.loss.arguments, "target": target}, None)
     return call.mean(view)
@@ -338,7 +338,7 @@ def flat(probe: FirstSteps) -> Result:
     """Judge the growth of tensors and autograd nodes that are alive at the end of steps."""
     rises = [
         [(count - before) / probe.spacing for count, before in zip(now, last)]  # noqa: B905
-        for last, now in zip(probe.left, probe.left[1:])  # noqa: B905 (Python 3.8)
+        for last, now in zip(probe.alive, probe.alive[1:])  # noqa: B905 (Python 3.8)
     ]
     if len(rises) < 2:
         return NONE, None, "too few steps"

@@ -80,7 +80,7 @@ class Probe(observe.Probe):
         self._clock.end_step()
         self._window.phase(GAP)
         done = self._clock.step
-        if done == WARM_UP and not self._window.asked:
+        if done == WARM_UP and not self._window.requested:
             self._window.start()
             self._reads.watch()
         elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
@@ -120,7 +120,7 @@ class Probe(observe.Probe):
         self._window.phase(state)
 
     def _stop_window(self) -> None:
-        if self._window.asked:
+        if self._window.requested:
             self._window.stop()
             self._reads.leave()
 

@@ -21,7 +21,7 @@ KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
 _GOLDEN = 0.6180339887498949
-_places: dict[tuple[int, int, Any], Tensor] = {}
+_indices: dict[tuple[int, int, Any], Tensor] = {}
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -51,11 +51,11 @@ def sample(tensor: Tensor, size: int) -> Tensor:
 
     flat = tensor.detach().reshape(-1)
     key = (flat.numel(), size, flat.device)
-    if key not in _places:
+    if key not in _indices:
         number = torch.arange(size, dtype=torch.float64, device="cpu")
-        places = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / size)
-        _places[key] = places.long().clamp_(max=flat.numel() - 1).to(flat.device)
-    return flat.index_select(0, _places[key])
+        indices = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / size)
+        _indices[key] = indices.long().clamp_(max=flat.numel() - 1).to(flat.device)
+    return flat.index_select(0, _indices[key])
 
 
 def address(tensor: Tensor) -> int:

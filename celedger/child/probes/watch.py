@@ -78,7 +78,7 @@ class Probe(observe.Probe):
     def _clear(self) -> None:
         self.batch = TensorBatch()
         self.stack: list[tuple[str, int]] = []  # running modules, autograd's number at their start
-        self._seen: dict[int, tuple[Any, int]] = {}
+        self._recorded: dict[int, tuple[Any, int]] = {}
         self._calls: Counter[str] = Counter()
         self._fields: dict[str, Any] = {}  # of the sampled step
         self._operators.clear()
@@ -192,28 +192,28 @@ class Probe(observe.Probe):
             return
         kind = type(module).__name__
         parent = self.stack[-2][0] if len(self.stack) > 1 else None
-        for place, tensor in tensors(value):
+        for position, tensor in tensors(value):
             if not tensor.is_floating_point() or not readable(tensor):
                 continue
-            reference, written = self._seen.get(id(tensor), (None, 0))
+            reference, written = self._recorded.get(id(tensor), (None, 0))
             if reference is not None and reference() is tensor and written == version(tensor):
                 continue
-            self._seen[id(tensor)] = (weakref.ref(tensor), version(tensor))
-            about = ["activation", what, name, kind, place, tensor.requires_grad, parent]
+            self._recorded[id(tensor)] = (weakref.ref(tensor), version(tensor))
+            about = ["activation", what, name, kind, position, tensor.requires_grad, parent]
             with self._aside():
                 self.batch.add(tensor, [*about, _operator(tensor)])
                 self._follow_units(what, name, kind, tensor)
             if what == "out" and tensor.requires_grad:
                 hook: Any = tensor.register_hook
-                hook(self._gradient_hook(name, kind, place))
+                hook(self._gradient_hook(name, kind, position))
 
-    def _gradient_hook(self, name: str, kind: str, place: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, name: str, kind: str, position: str) -> Callable[[Tensor], None]:
         step = self.step
 
         def hook(gradient: Tensor) -> None:
             if self.looking and self.step == step and readable(gradient):
                 with self._aside():
-                    about = ["gradient", "grad", name, kind, place, False, None, ""]
+                    about = ["gradient", "grad", name, kind, position, False, None, ""]
                     self.batch.add(gradient, about)
 
         return lambda gradient: observe.guarded(hook, gradient)

@@ -61,8 +61,8 @@ class Reuse:
             matching = self._repository.matching(commit.sha, inputs)
             if task.build and not matching:
                 unknown = unknown or "its build declares no inputs"
-            places = (journal.out_path, journal.log_path, journal.path)
-            own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
+            path_functions = (journal.out_path, journal.log_path, journal.path)
+            own = (*(path_of(self._ledger, ulid) for path_of in path_functions), self._child)
             trials = journal.own_folder(self._ledger)
             verdict = outside.judge(self._repository, self.beside, beside, commit.tree, trials, own)
             file, unknown = verdict.file, unknown or verdict.unknown
