@@ -105,15 +105,15 @@ _encode = json.JSONEncoder(default=_number, check_circular=False).encode  # made
 
 
 def _journal() -> int | None:
-    """Return a descriptor of the journal, or None without celedger around.
+    """Return a descriptor of the journal, or None outside celedger.
 
-    A process that closes what it inherits (subprocess, multiprocessing's spawn, torchrun) may have
-    another file under the number in `CELEDGER_FD`, and later under that of a descriptor opened
+    A process that closes inherited descriptors (subprocess, multiprocessing's spawn, torchrun) may
+    have another file under the number in `CELEDGER_FD`, and later under that of a descriptor opened
     here. So each is verified before each report, by the inode in `CELEDGER_INODE`. Without that
-    variable somebody else than celedger set `CELEDGER_FD`, and means what is open there.
+    variable celedger did not set `CELEDGER_FD`, and the open file is used as it is.
 
-    Raises OSError where no descriptor can be verified. Once the supervisor is killed that is so at
-    every call: the kernel refuses each recorded one (seccomp_unotify(2)).
+    Raises OSError if no descriptor can be verified. After the supervisor was killed, every call
+    raises it: the kernel refuses each recorded system call (seccomp_unotify(2)).
     """
     number = os.environ.get("CELEDGER_FD")
     if not number:

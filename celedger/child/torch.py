@@ -98,13 +98,13 @@ def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
 
 
 def train(**description: Any) -> nn.Module:
-    """Run a `Training`, given by its fields, and report every epoch; the trained model.
+    """Run a `Training`, given by its fields, report every epoch, and return the model.
 
-    Reports train_loss (mean over the epoch's samples, in training mode) and what `evaluate`
-    gives; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the end
-    of the next, so waiting for data counts; without the very first step, which pays for set-up);
-    least_moved (see there); peak_memory (bytes; see `peak_memory`) and the fingerprint. The same
-    goes to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
+    Reports train_loss (mean over the epoch's samples, in training mode) and the results of
+    `evaluate`; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the
+    end of the next, so waiting for data counts; without the very first step, which includes
+    set-up); least_moved and peak_memory (see these functions); and the fingerprint. The same is
+    printed to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
     Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
@@ -275,9 +275,9 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def peak_memory(where: torch.device) -> dict[str, float]:
-    """Bytes. CUDA, since the epoch began: most held by tensors (`peak_memory`), most held by
-    torch's allocator (`peak_memory_reserved`), and what all processes hold on the device now
-    (`device_memory_used`). CPU: most this process ever held in RAM."""
+    """Return bytes. CUDA, since the epoch began: the peak of tensors (`peak_memory`), the peak of
+    torch's allocator (`peak_memory_reserved`), and the memory of all processes on the device now
+    (`device_memory_used`). CPU: the peak of this process in RAM."""
     if where.type == "cuda":
         free, total = torch.cuda.mem_get_info(where)
         return {
@@ -289,7 +289,7 @@ def peak_memory(where: torch.device) -> dict[str, float]:
 
 
 def peak_rss() -> int:
-    """Bytes. VmHWM, because Linux's ru_maxrss keeps the peak of whoever called exec: a trial
+    """Return bytes. VmHWM, because Linux's ru_maxrss keeps the peak before exec: a trial
     started by a large process would report its parent's size."""
     try:
         status = Path("/proc/self/status").read_bytes()

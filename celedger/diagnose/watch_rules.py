@@ -282,8 +282,8 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
                 if module in outputs and reached & {*outputs[: outputs.index(module)]}:
                     continue
                 note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
-                place = _owner(row.name, "gradient")
-                yield TensorPlace(step.number, *place, row.rms / most.rms, note)
+                tensor = _owner(row.name, "gradient")
+                yield TensorPlace(step.number, *tensor, row.rms / most.rms, note)
 
     return _lasting(places(), beyond)
 

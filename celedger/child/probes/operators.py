@@ -90,11 +90,10 @@ class ProfilerWindow:
             self._profile.export_chrome_trace(str(path))
 
     def read(self) -> dict[str, Any]:
-        """`steps` (s, each step's wall time in the window, without the first, which warms the
-        profiler up) and `rows`: name, phase, module (None outside of all), calls a step, seconds
-        of each step's self time, seconds a step on the device, bytes a step kept of what it
-        allocated less what it freed. Times of one step's rows add up to its wall time on the CPU.
-        """
+        """Return `steps` (s, each step's wall time in the window, without the first, the
+        profiler's warm-up) and `rows`: name, phase, module (None outside of all), calls a step,
+        seconds of each step's self time, seconds a step on the device, bytes a step allocated
+        less those freed. Times of one step's rows add up to its wall time on the CPU."""
         if self._profile is None or self.running:
             return {"steps": [], "rows": [], "problem": self.problem}
         events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
