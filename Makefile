@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all golden lint types arch check docs noise example clean
+.PHONY: help demo test test-all golden lint types arch check page docs noise example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ arch: $(STAMP)  ## Check the layers of the house
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 check: test-all lint types arch  ## Everything CI runs
+
+page:  ## Check the script and style of the report's page with biome (needs npx)
+	npx --yes @biomejs/biome@2.6.8 check
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py

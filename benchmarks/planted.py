@@ -32,13 +32,13 @@ from celedger import config
 from celedger import suite as suites
 from celedger.diagnose.explain import Desk, Explanation, Side, explain, rounding_ratio
 from celedger.diagnose.trace import processes, read
-from celedger.errors import CeledgerError
+from celedger.errors import CannotJudge, CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind
 from celedger.repo import Repository
 from celedger.suite import command_lines
 from celedger.system.gate import Gate
-from celedger.trial.diagnostic import Diagnostic
+from celedger.trial.diagnostic import FAILED, Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text
 
@@ -61,13 +61,13 @@ COMMANDS = {
 EQUAL = 20
 
 
-class Memory(Desk):
+class ParentOnce(Desk):
     """Runs the same parent once for all its faults: the first time, and once more to see whether
     it repeats itself."""
 
-    def __init__(self, bench, task, folder, seed, known, server):
+    def __init__(self, bench, task, folder, known, *, seed=None):
         super().__init__(bench, task, folder, seed=seed)
-        self.known, self.count, self.server = known, Counter(), server
+        self.known, self.count = known, Counter()
 
     def run(self, side, full, *, seed=None, **more):
         key = (self.task.name, side.commit.sha, tuple(full), seed, str(more))
@@ -80,28 +80,63 @@ class Memory(Desk):
         return self.known[key]
 
     def train(self, side, full, seed, more):
-        """As `diagnose` would, in a fork of a process that has torch."""
-        self._runs += 1
-        out = self.folder / str(self._runs)
-        out.mkdir(parents=True)
-        log, seed = out / "log.txt", self.seed if seed is None else seed
-        place = self.bench.place(side.commit.sha, self.task)
-        self.bench.prepare(side.commit, self.task, place, {}, log)
-        ((_, argv),) = command_lines(
-            self.task, python=place.python, suite_dir=self.bench.suite_copy, tree=self.bench.tree,
-            seed=seed, out=out,
+        return super().run(side, full, seed=seed, **more)
+
+
+class TrainingServer:
+    """A process that has imported torch and `preload`, and trains in forks of itself."""
+
+    def __init__(self, child: Path, preload=(), environment=None):
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "benchmarks" / "planted" / "server.py"), child, *preload],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={
+                **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                **(environment or {}),
+            },
         )  # fmt: skip
-        probe = {"kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more}
+
+    def train(self, desk: Desk, side: Side, out: Path, seed: int, probe=None) -> Diagnostic:
+        """Train as `diagnose` would; without a probe where there is none."""
+        out.mkdir(parents=True)
+        log, bench = out / "log.txt", desk.bench
+        place = bench.place(side.commit.sha, desk.task)
+        bench.prepare(side.commit, desk.task, place, {}, log)
+        ((_, argv),) = command_lines(
+            desk.task, python=place.python, suite_dir=bench.suite_copy, tree=bench.tree, seed=seed,
+            out=out,
+        )  # fmt: skip
+        environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
         job = {
-            "log": str(log), "tree": str(self.bench.tree), "argv": argv[1:],
-            "environment": {"CELEDGER_PROBE": json.dumps(probe), "CELEDGER_PROBE_OUT": str(out)},
+            "log": str(log), "tree": str(bench.tree), "argv": argv[1:], "environment": environment,
         }  # fmt: skip
-        self.server.stdin.write(json.dumps(job) + "\n")
-        self.server.stdin.flush()
-        status = int(self.server.stdout.readline())
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        status = int(self.process.stdout.readline())
+        if (fault := out / FAILED).exists():
+            raise CannotJudge(f"the probe failed: {fault.read_text()[-300:]}")
         kind = OutcomeKind.OK if status == 0 else OutcomeKind.FAILED
         message = log.read_text()[-300:] if status else ""
-        return Diagnostic(out, log, kind, message), [read(folder) for folder in processes(out)]
+        return Diagnostic(out, log, kind, message)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class ForkedDesk(ParentOnce):
+    """Trains in forks of a server's."""
+
+    def __init__(self, bench, task, folder, known, *, seed, server):
+        super().__init__(bench, task, folder, known, seed=seed)
+        self.server = server
+
+    def train(self, side, full, seed, more):
+        self._runs += 1
+        probe = {"kind": "trace", "full": sorted(full), "steps": self.limits.steps, **more}
+        out, seed = self.folder / str(self._runs), self.seed if seed is None else seed
+        done = self.server.train(self, side, out, seed, probe)
+        return done, [read(folder) for folder in processes(done.out)]
 
 
 def suite_text() -> str:
@@ -141,10 +176,10 @@ def base(place: Path) -> Path:
     return repo
 
 
-def company(repo: Path, draw: random.Random) -> None:
-    """Harmless edits beside the one that counts."""
-    files = sorted((repo / "zoo").rglob("*.py"))
-    for file in draw.sample(files, 3):
+def company(folder: Path, draw: random.Random) -> None:
+    """Harmless edits beside the one that counts, in up to three files."""
+    files = sorted(folder.rglob("*.py"))
+    for file in draw.sample(files, min(3, len(files))):
         text = file.read_text()
         kind = draw.randrange(3)
         if kind == 0:
@@ -158,7 +193,7 @@ def company(repo: Path, draw: random.Random) -> None:
 
 def commit(repo: Path, edit: Edit | None, name: str, draw: random.Random) -> str:
     git(repo, "checkout", "-q", "main")
-    company(repo, draw)
+    company(repo / "zoo", draw)
     if edit is not None:
         path = repo / "zoo" / edit.file
         text = path.read_text()
@@ -242,11 +277,7 @@ def main() -> int:
                 gate=Gate.of(repository, attended=True),
             ) as bench,
         ):
-            server = subprocess.Popen(
-                [sys.executable, str(ROOT / "benchmarks" / "planted" / "server.py"), bench.child],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            )  # fmt: skip
+            server = TrainingServer(bench.child)
             for kind, edit, task, name, sha in commits:
                 bad = repository.resolve(sha)
                 runs = Path(folder, "runs")
@@ -254,7 +285,10 @@ def main() -> int:
                 seed = options.seed
                 try:
                     found = explain(
-                        Memory(bench, tasks[task], runs / name, seed, known, server), *sides
+                        ForkedDesk(
+                            bench, tasks[task], runs / name, known, seed=seed, server=server
+                        ),
+                        *sides,
                     )
                 except CeledgerError as error:
                     print(f"{kind:9}{name:24} FAILED {error}", flush=True)
@@ -286,8 +320,7 @@ def main() -> int:
                 print(f"{kind:9}{name:24} {mark}: {said}", flush=True)
                 if options.verbose or options.only:
                     print(explanation_text(found, bench.tree), flush=True)
-            server.stdin.close()
-            server.wait()
+            server.close()
     print(dict(score), f"{time.monotonic() - began:.0f} s")
     bad = score["right"] < 0.95 * score["fault"] or any(
         score[f"{kind} quiet"] < score[kind] for kind in ("refactor", "equal")

@@ -39,6 +39,7 @@ class Config:
     hook_suite: str | None = None  # what a merge runs; default: `suite`
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
     sandbox: bool = False  # trainings and builds write only where they are meant to
+    notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     # What the repository's own file says, word by word, and that file.
     merged: Mapping[str, object] = field(default_factory=dict, compare=False)
     files: tuple[Path, ...] = field(default=(), compare=False)
@@ -241,6 +242,13 @@ def _switch(value: object, _: Path) -> bool:
     return value
 
 
+def _addresses(value: object, _: Path) -> tuple[str, ...]:
+    each = [value] if isinstance(value, str) else value
+    if not isinstance(each, list) or not all(isinstance(a, str) and "://" in a for a in each):
+        raise ValueError('a list of addresses such as "mailtos://user:password@example.org"')
+    return tuple(each)
+
+
 def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
@@ -260,7 +268,7 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-_OWN_RULES = {**_RULES, "sandbox": _switch}
+_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses}
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 

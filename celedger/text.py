@@ -1,4 +1,5 @@
-"""What strangers wrote (subjects, names, messages, files), made safe to store and to show."""
+"""What strangers wrote (subjects, names, messages, files), made safe to store and to show. How a
+probability is written."""
 
 from __future__ import annotations
 
@@ -32,3 +33,12 @@ def escaped(text: str) -> str:
         else c
         for c in text
     )
+
+
+def probability(p: float) -> str:
+    """`97 %`, `< 1 %`, `> 99 %`: nothing that was estimated is certain."""
+    if p != p:
+        return "nan"
+    if p >= 0.995:
+        return "> 99 %"
+    return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"

@@ -52,11 +52,12 @@ repository's.
 """
 
 VERBS = [
-    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["check"],
+    ["init"], ["allow"], ["run"], ["log"], ["show"], ["diff"], ["drift"], ["report"], ["check"],
     ["baseline", "pin"], ["baseline", "accept"], ["baseline", "show"], ["plot", "drift"],
-    ["plot", "curves"], ["plot", "steps"], ["bisect"], ["explain"], ["watch"],
+    ["plot", "curves"], ["plot", "steps"], ["plot", "bisect"], ["bisect"], ["explain"], ["watch"],
     ["profile"], ["preflight"], ["noise"], ["table"], ["hook", "install"], ["hook", "uninstall"],
-    ["hook", "status"], ["queue"], ["worker"], ["demo"], ["doctor"],
+    ["hook", "run"], ["hook", "status"], ["status"], ["queue"], ["worker"], ["merge"], ["export"],
+    ["demo"], ["doctor"],
 ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ PEOPLE = {
 def alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
-        if name.startswith(("GIT_", "CELEDGER_")):
+        if name.startswith(("GIT_", "GITHUB_", "CELEDGER_", "VIRTUAL_ENV", "CONDA_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))

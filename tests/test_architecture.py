@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
 
 # Lower rooms first. A module may import its own room and rooms above it in this list.
 ROOMS = [
-    "errors", "text", "model", "config",
+    "errors", "text", "units", "model", "config",
     "stats",
     "repo", "suite", "system",
     "ledger",
@@ -21,6 +21,7 @@ ROOMS = [
     "drift", "bisection", "diagnose", "demo", "service",
     "views",
     "cli",
+    "api",
 ]  # fmt: skip
 # Exceptions to the order that are the order: celedger/__init__ (the version) is for all.
 OWNERS = {
@@ -30,9 +31,11 @@ OWNERS = {
     "torch": ("child",),
     "pynvml": ("system",),
     "matplotlib": ("views",),
+    "jinja2": ("views",),
     "typer": ("cli",),
     "rich": ("cli",),
     "git": ("repo",),
+    "apprise": ("service",),
 }
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {

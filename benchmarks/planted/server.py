@@ -1,14 +1,15 @@
-"""Runs trainings under a probe, each in a fork of this process, which has imported torch: the
-import is most of what a training of a second costs. A job is a line of JSON on stdin; its exit
-status is the line that comes back."""
+"""Runs trainings under a probe, each in a fork of this process, which has imported torch and what
+else its arguments name: the import is most of what a training of a second costs. A job is a line of
+JSON on stdin; its exit status is the line that comes back."""
 
 import atexit
+import importlib
 import json
 import os
-import runpy
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch._dynamo  # what making an optimiser imports
@@ -24,15 +25,21 @@ def run(job):
     os.environ.update(job["environment"])
     sys.argv = job["argv"]
     sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
-    from celedger.child.probes import observe, trace
+    if options := json.loads(os.environ["CELEDGER_PROBE"]):
+        from celedger.child.probes import observe, trace
 
-    observe.install()
-    observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+        observe.install()
+        observe.attach(trace.Probe(options))
+    script = Path(sys.argv[0]).absolute()
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(script)
+    exec(compile(script.read_bytes(), script, "exec", dont_inherit=True), vars(main))
 
 
 def main():
     torch.set_num_threads(1)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -217,13 +217,15 @@ def _between(
         between = worse_between(history, good, track.question, track.evidence, sign)
         if between is not None:
             sha, than = between.commit.sha, "better" if symptom.improved else "worse"
+            values = (between.value, between.good, between.bad)
+            value, good_value, bad_value = (f"{v:.4g} {metric.unit}".strip() for v in values)
             line = command(
                 "bisect", f"{good.sha[:12]}..{sha[:12]}", suite=task.suite, task=task.name,
                 metric=metric.name, find="improved" if symptom.improved else None,
             )  # fmt: skip
             return CannotJudge(
                 f"a commit between is {than} than both ends in {task.name} {metric.name}: {sha}, "
-                f"{between.value:.4g}; at the ends {between.good:.4g} and {between.bad:.4g}",
+                f"{value}; at the ends {good_value} and {bad_value}",
                 f"search up to it with {line}",
             )
     return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from celedger.bisection.between import Between, worse_between
 from celedger.bisection.rest import rests
-from celedger.bisection.track import Track
+from celedger.bisection.track import Sparse, Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
 from celedger.repo import History
@@ -70,6 +71,7 @@ class Report:
     readings: tuple[tuple[int, float], ...]  # (position, value), GOOD at -1, metric's own sign
     untestable: tuple[int, ...]
     steps: tuple[int, ...]  # positions of its trials, in order
+    narrowing: tuple[Sparse, ...]  # the likely candidates before them, and after each
     others: tuple[Other, ...]  # further steps beside the named commit's
     compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
     between: Between | None  # a commit that is worse than both ends, where none is named
@@ -182,6 +184,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         readings=tuple((r.position, sign * r.value) for r in evidence.readings),
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),
+        narrowing=tuple(track.narrowing),
         others=_others(track, sign) if status == "found" else (),
         compared=tuple(commit for commit, _ in speakers),
         between=between,
@@ -216,6 +219,32 @@ def _others(track: Track, sign: int) -> tuple[Other, ...]:
         )
         for rest in rests(track.question, track.evidence, track.posterior)
     )  # fmt: skip
+
+
+def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
+    """Return the report of which `record` was made. Raises KeyError for a commit that is not among
+    these."""
+    fields = dict(stored.report)
+    other = [
+        {**o, "after": commits[o["after"]], "by": commits[o["by"]]} for o in _rows(fields, "others")
+    ]
+    between: Any = fields.get("between")
+    fields |= {
+        "good": commits[stored.good],
+        "bad": commits[stored.bad],
+        "commits": tuple(commits[sha] for sha in _rows(fields, "commits")),
+        "culprits": tuple(commits[sha] for sha in stored.culprits),
+        "others": tuple(Other(**o) for o in other),
+        "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
+        "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
+    }
+    for name in ("posterior", "untestable", "steps", "compared"):
+        fields[name] = tuple(_rows(fields, name))
+    return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
+
+
+def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:
+    return list(fields.get(name) or ())
 
 
 def record(report: Report) -> BisectRecord:

@@ -22,6 +22,9 @@ from celedger.stats.lineage import GOOD, Lineage
 from celedger.trial import events
 from celedger.trial.runner import Bench
 
+Sparse = tuple[tuple[int, float], ...]
+"""(position, probability) of the candidates that are not unlikely."""
+LIKELY = 0.005
 MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
 
 
@@ -43,6 +46,7 @@ class Track:
     ) -> None:
         self.symptom = symptom
         self.steps: list[int] = []  # positions, in the order of their trials
+        self.narrowing: list[Sparse] = []  # what was likely at first, and after each trial
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
@@ -91,6 +95,7 @@ class Track:
         )
         self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
         self.view = equal_bits.view(self.question, evidence, self._alike)
+        self.narrowing.append(_likely(self.posterior))
 
     def told_by(self, records: Sequence[TrialRecord]) -> int:
         """Return how many of these trials tell something."""
@@ -227,3 +232,9 @@ class Track:
             beside = [row for row in rows if row.commit not in self.classes.positions]
             noise = baseline.noise(beside, {})
         return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None
+
+
+def _likely(posterior: firstbad.Posterior) -> Sparse:
+    probability = np.asarray(posterior.probability)
+    chosen = np.flatnonzero(probability >= LIKELY).tolist()
+    return tuple((i, round(float(probability[i]), 3)) for i in chosen)

@@ -42,9 +42,24 @@ __all__ = [
 Batch = Any  # any result of `data` that `loss` understands; its first tensor's length counts
 
 
+def _either_spelling(training: type[Training]) -> type[Training]:
+    """Let the field `optimiser` be given as `optimizer`."""
+    init: Callable[..., None] = training.__init__
+
+    def either(self: Training, *values: Any, **fields: Any) -> None:
+        if "optimizer" in fields and "optimiser" not in fields:
+            fields["optimiser"] = fields.pop("optimizer")
+        init(self, *values, **fields)
+
+    training.__init__ = either  # type: ignore[method-assign]
+    return training
+
+
+@_either_spelling
 @dataclass(frozen=True)
 class Training:
-    """One training. The callables are called in the order written here, after the seed is set."""
+    """One training. The callables are called in the order written here, after the seed is set.
+    `optimizer` is another spelling of `optimiser`."""
 
     model: Callable[[], nn.Module]
     optimiser: Callable[[nn.Module], Optimizer]

@@ -6,6 +6,7 @@ the search (128 and above) instead of blaming a commit.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,11 +26,14 @@ from celedger.errors import CeledgerError, Status
 # The verbs in the order of `--help`, and the modules that have them.
 _MODULES = {
     "init": "init", "allow": "service", "run": "run", "log": "reading", "show": "reading",
-    "diff": "reading", "drift": "reading", "check": "check", "bisect": "bisect",
+    "diff": "reading", "drift": "reading", "report": "report", "check": "check", "bisect": "bisect",
     "explain": "explain", "watch": "watch", "profile": "profile", "preflight": "preflight",
-    "noise": "run", "table": "reading", "queue": "service", "worker": "service", "demo": "demo",
-    "doctor": "doctor", "baseline": "check", "plot": "plot", "hook": "service",
+    "noise": "run", "table": "reading", "status": "status", "queue": "service",
+    "worker": "service", "demo": "demo", "doctor": "doctor", "baseline": "check",
+    "plot": "plot", "hook": "service", "merge": "merge",
+    "export": "export",
 }  # fmt: skip
+_COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 
 def _version(value: bool) -> None:
@@ -58,13 +62,14 @@ def _options(
     context.obj = Options(repository, ledger)
 
 
-def _program(verb: str) -> TyperGroup:
+def _program(verb: str, *, complete: bool = False) -> TyperGroup:
     """Build the command line: of one verb, or of all where there is none of that name. Importing
-    all of them takes longer than most need for their answer."""
+    all of them takes longer than most need for their answer. What installs the completion of a
+    shell, and answers it, is an option of the program and not of a verb."""
     app = typer.Typer(
         name="celedger",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=complete or verb not in _MODULES,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -83,10 +88,24 @@ def _program(verb: str) -> TyperGroup:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line to its exit status. Prints; never raises."""
+    if _COMPLETE in os.environ:
+        return _complete()
     try:
         return unix.finish(_guarded(arguments))
     except BrokenPipeError:
         return unix.broken_pipe()
+
+
+def _complete() -> int:
+    """Answer a shell that asks how the command line may go on."""
+    words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
+    try:
+        _program(words[1] if len(words) > 1 else "", complete=True).main(
+            [], prog_name="celedger", complete_var=_COMPLETE
+        )
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else Status.FAILED
+    return Status.GOOD
 
 
 def _guarded(arguments: Sequence[str]) -> int:
@@ -98,6 +117,8 @@ def _guarded(arguments: Sequence[str]) -> int:
             return int(program.invoke(context) or 0)
     except typer.Exit as done:
         return done.exit_code
+    except SystemExit as done:  # the options that install completion end the program
+        return done.code if isinstance(done.code, int) else Status.FAILED
     except CeledgerError as error:
         options = context.obj if context is not None else None
         complain(options.retyped(str(error)) if isinstance(options, Options) else str(error))

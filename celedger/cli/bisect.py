@@ -49,12 +49,15 @@ def bisect(
         Find, typer.Option(help="What to search: where it got worse, or better.")
     ] = Find.REGRESSED,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, help="How sure to be before naming a commit.")
+        float,
+        typer.Option(
+            min=0.5, max=0.9999, metavar="P", help="How sure to be before naming a commit."
+        ),
     ] = _CONFIDENCE,
     budget: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", show_default="200", help="Run at most N trials beyond the ends'."
+            min=0, metavar="N", help="Run at most N trials beyond the ends' [default: 200]."
         ),
     ] = None,
     first_parent: Annotated[

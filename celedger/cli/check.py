@@ -3,13 +3,18 @@ word on which level is right."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import note, reading, set_bench, writing
+from celedger.cli.session import note, reading, set_bench, warn, writing
 from celedger.errors import Status, UsageError, command
+
+if TYPE_CHECKING:
+    from celedger.views.verdicts import VerdictList
 
 baseline = typer.Typer(no_args_is_help=True, help="Pin a level, accept a change, show both.")
 
@@ -26,7 +31,9 @@ def check(
     budget: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default="6", help="Extra trials a task may take to settle a suspicion."
+            min=0,
+            metavar="N",
+            help="Extra trials a task may take to settle a suspicion [default: 6].",
         ),
     ] = None,
     lenient: Annotated[
@@ -38,6 +45,9 @@ def check(
     ] = False,
     device: options.Device = None,
     json: options.Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a table in Markdown, for a comment or a page.")
+    ] = False,
 ) -> int:
     """Judge a commit against its baseline.
 
@@ -46,14 +56,21 @@ def check(
     something is worse, 125 when something cannot be told, also because it is too noisy to tell a
     change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
     works, and skips what cannot be told.
+
+    In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
+    what is worse is annotated.
     """
     from celedger.cli.progress import Progress
     from celedger.drift.judge import status
     from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
+    from celedger.service.notify import announce
     from celedger.trial.workplace import lacking, run_all
+    from celedger.views import ci
     from celedger.views.verdicts import VerdictList
 
+    if json and markdown:
+        raise UsageError("--json and --markdown exclude each other", "choose one")
     with writing(context.obj, suite=suite, device=device) as session:
         commit = session.repository.resolve(revision)
         with set_bench(session, "check", task, why=Why.CHECK) as (bench, tasks):
@@ -63,8 +80,30 @@ def check(
                 most = RERUNS if budget is None else budget
                 judged = settle(session.repository, bench, commit, tasks, budget=most)
         declared = bench.suite.judged
-        options.answer(VerdictList(session.ledger, commit, judged, declared, explain), json)
+        verdicts = VerdictList(session.ledger, commit, judged, declared, explain)
+        if markdown:
+            print(ci.markdown(verdicts), flush=True)
+        else:
+            options.answer(verdicts, json)
+        _tell_github(verdicts)
+        announce(session.repository, session.ledger, session.config, commit.sha, warn)
     return status(judged.verdicts, declared, gate=True, lenient=lenient)
+
+
+def _tell_github(verdicts: VerdictList) -> None:
+    """Show the verdicts where a GitHub workflow looks for them. A summary that cannot be written
+    does not change the answer."""
+    from celedger.views import ci
+
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(ci.markdown(verdicts))
+        except OSError as error:
+            warn(f"{path} cannot be written: {error.strerror}")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in ci.workflow_commands(verdicts):
+            note(line)  # a runner reads them on stderr too, and stdout is the answer's
 
 
 @baseline.command()

@@ -16,7 +16,7 @@ def demo(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to make the repository.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Varies the history.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Varies the history.")] = 0,
     json: options.Json = False,
 ) -> int:
     """Make a repository with four planted regressions, and find them.

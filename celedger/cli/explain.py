@@ -43,7 +43,9 @@ def explain(
         list[str] | None, typer.Option("--b", metavar="KEY=VALUE", help="The same of side b.")
     ] = None,
     suite: options.Suite = None,
-    seed: Annotated[int | None, typer.Option(help="The seed [default: the task's first].")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The seed [default: the task's first].")
+    ] = None,
     steps: Annotated[
         int, typer.Option(min=1, metavar="N", help="End a training after N steps.")
     ] = 2000,

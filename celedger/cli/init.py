@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.cli.session import Options, find, keep_out_of_git, note
+from celedger.cli.session import Options, find, keep_out_of_git, note, warn
 from celedger.errors import Status
+
+if TYPE_CHECKING:
+    from celedger.repo import Repository
 
 _CONFIGURATION = """\
 # celedger's configuration; `celedger --help` names the verbs. All paths are relative to here.
@@ -27,13 +32,15 @@ def init(
 ) -> int:
     """Set up this repository with a first suite to edit.
 
-    Writes a configuration and the suite. Overwrites nothing.
+    Writes a configuration and the suite, whose trainings use the virtual environment of the
+    repository (.venv, venv), or else the active one. Says which packages that the suite imports
+    are missing there. Overwrites nothing: type it again to check a suite that you edited.
     """
     from celedger import config
     from celedger.errors import UsageError
     from celedger.service import allow
     from celedger.suite import scaffold, suites_in
-    from celedger.system import umask
+    from celedger.system import interpreters, umask
     from celedger.system.gate import Gate
 
     options: Options = context.obj
@@ -54,11 +61,12 @@ def init(
     else:
         print(f"kept     {configured}")
     folder = settings.suites / suite
+    python = interpreters.of_repository(repository.root, os.environ)
     if suite in there:
         print(f"kept     {folder}")
     else:
         with umask.users():
-            written += scaffold(folder, suite)
+            written += scaffold(folder, suite, python)
     for path in written:
         print(f"written  {path}")
     keep_out_of_git(repository, settings.ledger)
@@ -68,9 +76,37 @@ def init(
     gate.review([asked.settings] if configured is None else [])
     gate.review(asked.starts if suite not in there else [], texts=asked.texts)
     print(f"ledger   {settings.ledger} (kept out of git by .git/info/exclude)")
+    _check_interpreters(repository, folder, python)
     run = options.retyped("`celedger run HEAD`")
     print(f"\nNext: edit {folder / 'suite.toml'}, then type {run}.")
     if configured and settings.suite not in (None, suite):
         note(f"celedger: the configured suite is {settings.suite!r}; use --suite {suite}")
     print(options.retyped("To train after every merge by itself: `celedger hook install`."))
     return Status.GOOD
+
+
+def _check_interpreters(repository: Repository, folder: Path, available: str) -> None:
+    """Say which interpreters train the suite, and what they cannot import. `available` is the one
+    that a suite which names none could have."""
+    from celedger import suite as suites
+    from celedger.errors import CeledgerError
+    from celedger.system import interpreters
+    from celedger.trial.workplace import interpreters_of
+
+    try:
+        suite = suites.load(folder)
+        tasks = [task for task in suite.tasks if not task.venv]  # those are made for each commit
+        pythons = interpreters_of(repository, tasks)
+        roots = {repository.worktree / root for task in tasks for root in (".", *task.pythonpath)}
+        modules = suites.installed_imports(folder, sorted(roots))
+        for python in dict.fromkeys(pythons.values()):
+            failed = interpreters.failed_imports(python, modules)
+            works = [name for name in modules if name not in failed]
+            print(f"python   {python}" + f" (imports {', '.join(works)})" * bool(works))
+            for name, problem in failed.items():
+                hint = f"install it there, or set `python =` in {folder / 'suite.toml'}"
+                if available and all(task.python == "python" for task in tasks):
+                    hint = f'set `python = "{available}"` in {folder / "suite.toml"}'
+                warn(f"{python} cannot import {name}: {problem.splitlines()[0]} ({hint})")
+    except CeledgerError as error:
+        warn(str(error))

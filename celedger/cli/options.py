@@ -25,7 +25,8 @@ Metrics = Annotated[
     typer.Option("--metric", metavar="NAME", help="This metric; may be repeated."),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="auto, cpu or cuda:N [default: as configured, else auto].")
+    str | None,
+    typer.Option(metavar="NAME", help="auto, cpu or cuda:N [default: as configured, else auto]."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[

@@ -1,17 +1,21 @@
-"""`celedger plot drift`, `curves` and `steps`: the ledger as pictures."""
+"""`celedger plot drift`, `curves`, `steps` and `bisect`: the ledger as pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
 from celedger.cli.reading import measured
 from celedger.cli.session import Session, reading
-from celedger.errors import Status
+from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
+
+if TYPE_CHECKING:
+    from celedger.model import BisectRecord
 
 plot = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
 
@@ -76,6 +80,54 @@ def steps(
         chart = read_chart(session.ledger, title, shas, metric or (), "step")
         print(save(chart, path))
     return Status.GOOD
+
+
+@plot.command()
+def bisect(
+    context: typer.Context,
+    which: Annotated[
+        str, typer.Argument(metavar="[ID]", help="As `log --bisects` prints it, or its beginning.")
+    ] = "",
+    output: options.Output = None,
+) -> int:
+    """Draw a bisect again, or the last one."""
+    from celedger.bisection.report import restored
+    from celedger.views.picture import check_suffix
+    from celedger.views.posterior import posterior_figure
+
+    with reading(context.obj) as session:
+        stored = _bisect(session, which)
+        path = output or session.ledger.folder / ".celedger/plots" / f"bisect-{stored.ulid}.png"
+        check_suffix(path)
+        try:
+            ends = (stored.good, stored.bad)
+            history = session.repository.commits("..".join(ends))
+            commits = {c.sha: c for c in (session.repository.resolve(stored.good), *history)}
+            report = restored(stored, commits)
+        except (UnknownRevision, KeyError, TypeError) as error:
+            raise CeledgerError(
+                f"the repository lacks commits of the bisect {stored.ulid}",
+                f"search again: {command('bisect', 'GOOD..BAD', task=stored.task)}",
+            ) from error
+        recipes = [t.recipe for t in session.ledger.tasks()
+                   if (t.suite, t.name) == (stored.suite, stored.task)]  # fmt: skip
+        metrics = {m.name: m for recipe in recipes for m in session.ledger.metrics(recipe)}
+        print(posterior_figure([report], metrics, path))
+    return Status.GOOD
+
+
+def _bisect(session: Session, start: str) -> BisectRecord:
+    """Return the bisect whose id begins so, or the last one. Raises CeledgerError."""
+    bisects = session.ledger.bisects()
+    if not bisects:
+        raise CeledgerError("nothing was bisected yet", "type `celedger bisect GOOD..BAD`")
+    if not start:
+        return bisects[-1]
+    chosen = [bisect for bisect in bisects if bisect.ulid.startswith(start.upper())]
+    if len(chosen) != 1:
+        problem = f"{'several bisects begin' if chosen else 'no bisect begins'} with {start!r}"
+        raise UsageError(problem, f"{command('log', '--bisects')} lists them")
+    return chosen[0]
 
 
 @contextmanager

@@ -16,7 +16,10 @@ def preflight(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
     revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="[default: the task's first]")
+        int | None,
+        typer.Option(
+            min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."
+        ),
     ] = None,
     suite: options.Suite = None,
     device: options.Device = None,

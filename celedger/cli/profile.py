@@ -28,7 +28,7 @@ def profile(
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="End each training after so many steps [default: all]."),
+        typer.Option(min=1, metavar="N", help="End each training after N steps [default: all]."),
     ] = None,
     turns: Annotated[
         int, typer.Option(min=1, metavar="N", help="GOOD..BAD: N times good, bad, bad, good.")

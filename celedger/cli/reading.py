@@ -17,18 +17,25 @@ if TYPE_CHECKING:
 def log(
     context: typer.Context,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="At most so many commits.")
+        int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most N.")
     ] = 20,
+    bisects: Annotated[
+        bool, typer.Option("--bisects", help="List what was bisected instead, and what it gave.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
     """List the measured commits, newest first."""
     from celedger.service import allow
+    from celedger.views.bisects import BisectList
     from celedger.views.log import Log
 
     with reading(context.obj) as session:
         for line in allow.waiting(session.repository, session.config, session.ledger):
             warn(context.obj.retyped(line))
-        options.answer(Log.of(session.ledger, limit), json)
+        if bisects:
+            options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
+        else:
+            options.answer(Log.of(session.ledger, limit), json)
     return Status.GOOD
 
 
@@ -170,6 +177,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     wanders in and out of merged branches has steps that no commit made; where only branches were
     measured, all of them.
     """
+    from celedger.repo.history import main_line
     from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())
@@ -179,12 +187,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
         whole = [repository.resolve(old or "HEAD"), *repository.commits(revision)]
     else:
         whole = repository.log(revision, limit=100_000)[::-1]
-    by_sha = {commit.sha: commit for commit in whole}
-    main: set[str] = set()  # the last commit and its first ancestors
-    sha = whole[-1].sha
-    while sha in by_sha:
-        main.add(sha)
-        sha = next(iter(by_sha[sha].parents), "")
+    main = {commit.sha for commit in main_line(whole)}
     every = [commit for commit in whole if commit.sha in trained]
     series = [commit for commit in every if commit.sha in main] or every
     if aside := len(every) - len(series):

@@ -20,11 +20,16 @@ def run(
         list[str] | None,
         typer.Option(metavar="COMMAND", help="Only this command of a task; may be repeated."),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Trials of every commit, task and seed.")] = 1,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials of every commit, task and seed.")
+    ] = 1,
     seed: Annotated[
         list[int] | None,
         typer.Option(
-            min=0, max=2**32 - 1, help="Instead of the task's own seeds; may be repeated."
+            min=0,
+            max=2**32 - 1,
+            metavar="N",
+            help="Instead of the task's own seeds; may be repeated.",
         ),
     ] = None,
     steps: Annotated[
@@ -79,9 +84,14 @@ def noise(
     ] = None,
     suite: options.Suite = None,
     commit: Annotated[str, typer.Option(metavar="REV", help="The commit to train.")] = "HEAD",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds: the spread of quality.")] = 5,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Seeds: the spread of quality.")
+    ] = 5,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Trials of the first seed: the spread of speed and memory.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Trials of the first seed: the spread of speed and memory."
+        ),
     ] = 3,
     device: options.Device = None,
     json: options.Json = False,

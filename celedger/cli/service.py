@@ -3,6 +3,7 @@ merge, show what waits, and let it go on."""
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, closing, suppress
 from datetime import datetime
@@ -27,7 +28,11 @@ from celedger.errors import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from celedger.config import Config
+    from celedger.model import Job
+    from celedger.repo import Repository
     from celedger.service.hooks import HookStatus
+    from celedger.views.queue import Queue
 
 _LOG_LIMIT = 1 << 20  # bytes of worker.log that are kept, about
 
@@ -80,6 +85,26 @@ def uninstall(context: typer.Context) -> int:
         print(f"{path}: " + ("the earlier hook is back" if path.is_file() else "removed"))
     if not touched:
         note("celedger: no hook of celedger's is installed")
+    return Status.GOOD
+
+
+@hook.command()
+def run(context: typer.Context) -> int:
+    """Do what the installed hook does, for pre-commit and other hook managers.
+
+    Notes that HEAD moved, starts a worker in the background, and prints what the last job said. A
+    squashed merge and an amended commit, which bring nothing in, are passed over.
+    """
+    from celedger.repo import Repository
+    from celedger.service import allow, news
+
+    squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
+    if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
+        return Status.GOOD
+    repository = Repository.open(context.obj.repository)
+    if line := news.take_line(repository):
+        note(line)
+    allow.note_merge(repository)
     return Status.GOOD
 
 
@@ -169,7 +194,6 @@ def _write(text: str) -> None:
 
 def _drain(command: Options, *, from_hook: bool) -> None:
     from celedger.cli.progress import Progress
-    from celedger.config import Config
     from celedger.errors import MachineError
     from celedger.repo import Repository
     from celedger.service.worker import Worker
@@ -212,19 +236,26 @@ def queue(
 ) -> int:
     """Show the jobs that wait, the one that runs, and the last ones."""
     from celedger.repo import Repository
-    from celedger.service.allow import held_back, queue_folder
-    from celedger.service.worker import at_work
-    from celedger.views.queue import Queue
+    from celedger.service.allow import queue_folder
 
     command: Options = context.obj
     repository = Repository.open(command.repository)
     settings, _ = context.with_resource(settled(repository, command))
-    notes = len(list(queue_folder(repository).glob("*.moved")))
     jobs = []
-    if settings.ledger.exists() or not notes:  # the first merge's worker has yet to make it
+    # The first merge's worker has yet to make the ledger.
+    if settings.ledger.exists() or not any(queue_folder(repository).glob("*.moved")):
         with reading(command) as session:
             jobs = session.ledger.jobs()
-    waits = held_back(repository, settings) if notes else ""
-    document = Queue(jobs, notes, at_work(settings.ledger), waits)
-    options.answer(document, json, command.retyped)
+    options.answer(queue_document(repository, settings, jobs), json, command.retyped)
     return Status.GOOD
+
+
+def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
+    """Return the queue with the merges that are not in it yet."""
+    from celedger.service.allow import held_back, queue_folder
+    from celedger.service.worker import at_work
+    from celedger.views.queue import Queue
+
+    notes = len(list(queue_folder(repository).glob("*.moved")))
+    waits = held_back(repository, settings) if notes else ""
+    return Queue(jobs, notes, at_work(settings.ledger), waits)

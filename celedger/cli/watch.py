@@ -21,7 +21,10 @@ def watch(
                      help="Another threshold for a watchpoint (docs/watch.md); may be repeated."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="[default: the task's first]")
+        int | None,
+        typer.Option(
+            min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."
+        ),
     ] = None,
     suite: options.Suite = None,
     device: options.Device = None,

@@ -21,7 +21,7 @@ CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
 # Rule, smallest share that matters, figure, and what to try.
 _RULES = (
     ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
-     "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"),
+     "{data_try}"),
     ("garbage collector", 0.02, "{share} of the time is Python's garbage collector",
      "gc.freeze() after the set-up, and no gc.collect() in the loop"),
     ("idle processor", 0.30, "{share} of a step no processor was used",
@@ -41,6 +41,13 @@ _RULES = (
     ("evaluation", 0.25, "{share} of the training is evaluation and reports",
      "evaluate less often, on fewer samples, or in larger batches"),
 )  # fmt: skip
+
+
+_SLOW_HOST = "more DataLoader workers (now {workers}), persistent_workers=True, cheaper transforms"
+_SLOW_TRANSFER = (
+    "fewer and larger tensors in a batch, smaller types, pin_memory=True; "
+    "with a small data set no workers (now {workers})"
+)
 
 
 def advise(document: Document) -> list[Document]:
@@ -107,9 +114,12 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
         "evaluation": document["evaluation"]["share"],
     }
     at = next((line["place"] for line in document["lines"] if line["phase"] == "data"), "")
+    waiting = document["waiting"] or {"host": 1.0, "transfer": 0.0}
+    slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
+    workers = document["environment"]["workers"] or 0
     words = {
+        "data_try": slow.format(workers=workers),
         "data_line": f", most of it at {at}" if at else "",
-        "workers": document["environment"]["workers"] or 0,
         "optimiser": f"{inside / tail * 100:.0f} %",
         "calls": calls, "kind": "kernels" if cuda else "operators",
         "graph": ", a CUDA graph" if cuda else "",

@@ -21,15 +21,15 @@ from celedger.diagnose.finding import (
     named,
     share,
 )
-from celedger.diagnose.scene import Scene, telling
-from celedger.diagnose.trace import owner_of
+from celedger.diagnose.scene import Scene
 
 SURE, LIKELY, UNSURE = Sureness.SURE, Sureness.LIKELY, Sureness.UNSURE
 _PHASES = {
     "init": FindingPhase.INIT, "data": FindingPhase.DATA, "forward": FindingPhase.FORWARD,
     "loss": FindingPhase.LOSS, "backward": FindingPhase.BACKWARD,
     "gradients": FindingPhase.BACKWARD, "settings": FindingPhase.UPDATE,
-    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "report": FindingPhase.REPORT,
+    "buffer": FindingPhase.FORWARD, "update": FindingPhase.UPDATE, "late": FindingPhase.UPDATE,
+    "report": FindingPhase.REPORT,
 }  # fmt: skip
 
 
@@ -74,8 +74,9 @@ def _module(s: Scene) -> str | None:
         return s.new.path if s.new is not None else s.owner
     if s.part == "backward":
         return s.gradient_path
-    if s.part in ("gradients", "init", "buffer"):
-        return owner_of(s.pair.one.path or "")
+    if s.part in ("gradients", "init", "buffer", "late"):
+        trace = s.c.b if s.b is not None else s.c.a
+        return trace.owner(s.pair.one.path or "")
     return "" if s.part in ("settings", "update") else None
 
 
@@ -85,7 +86,7 @@ def _tensor(s: Scene) -> str:
         "forward": f"{'input' if s.front.kind == 'enter' else 'output'} of {named(path)}",
         "backward": f"gradient of the output of {named(s.gradient_path)}",
         "gradients": f"gradient of `{path}`", "data": f"input of {named(path)}", "loss": "loss",
-        "init": f"`{path}`", "buffer": f"buffer `{path}`",
+        "init": f"`{path}`", "late": f"`{path}`", "buffer": f"buffer `{path}`",
     }.get(s.part, f"`{path}` {s.pair.one.name}".strip())  # fmt: skip
 
 
@@ -100,6 +101,7 @@ def _facts(s: Scene) -> list[str]:
 
 
 CAUSES = (
+    Cause("tie", "init", SURE, start.other_tie),
     Cause("initialisation", "init", SURE, start.wrong_weights),
     Cause("added", "init", SURE, lambda s: start.module_drawn(s, added=True)),
     Cause("removed", "init", SURE, lambda s: start.module_drawn(s, added=False)),
@@ -110,6 +112,7 @@ CAUSES = (
         s, f"{start.REORDERED}: {s.drawn}", operator=(s.other_draw[1] or s.other_draw[0]).call)),
     Cause("random", "init", LIKELY, lambda s: start.redrawn(s, start.REORDERED)),
 
+    Cause("inputs", "data", SURE, step.other_inputs),
     Cause("batch-size", "data", SURE, lambda s: s.x.shape[1:] == s.y.shape[1:]
         and s.x.shape[:1] != s.y.shape[:1]
         and f"the batch has {s.y.shape[0]} rows instead of {s.x.shape[0]}"),
@@ -119,6 +122,7 @@ CAUSES = (
         and f"the input is {s.y.dtype} instead of {s.x.dtype}"),
     Cause("order", "data", SURE, start.data_order),
     Cause("data", "data", LIKELY, lambda s: start.other_batch(s) and start.shared_rows(s) >= 0.5
+        and (s.far is None or s.far.share > 0.5)
         and f"other rows are drawn: {share(start.shared_rows(s))} of them are the same{s.more}"),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"the input is {figure(s.far.ratio)} times what it was"),
@@ -130,6 +134,7 @@ CAUSES = (
         f"{share(s.far.share if s.far else 0.0)} of its elements{s.more}"),
 
     Cause("mode", "forward", SURE, step.other_mode),
+    Cause("inputs", "forward", SURE, step.other_inputs),
     Cause("class", "forward", SURE, lambda s: s.old and s.new and s.old.short != s.new.short
         and (s.old.of_torch or s.new.of_torch)
         and f"{s.place} is a {s.new.short} where it was a {s.old.short}"),
@@ -142,23 +147,22 @@ CAUSES = (
         and f"random numbers in {s.place} are drawn in another order"),
     Cause("value", "forward", SURE, lambda s: step.other_argument(s, number=True)),
     Cause("argument", "forward", SURE, lambda s: step.other_argument(s, number=False)),
-    Cause("calls", "forward", SURE, lambda s: (s.gone or s.fresh)
-        and f"{s.place} computes something else: " + (
-            f"{telling(s.fresh)} where {telling(s.gone)} was" if s.gone and s.fresh
-            else s.new_or_gone)),
+    Cause("calls", "forward", SURE, lambda s: s.computed
+        and f"{s.place} computes something else: {s.computed}"),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
-        and f"`{s.first_calls[1].name}` in {s.place} is given other operands"),
+        and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),
 
-    Cause("labels", "loss", SURE, lambda s: s.labels),
+    Cause("labels", "loss", SURE, step.labels),
+    Cause("inputs", "loss", SURE, step.other_inputs),
     Cause("argument", "loss", SURE, step.other_argument),
     Cause("loss", "loss", LIKELY, lambda s: s.same_function
         and f"`{s.first_calls[1].name}` in the loss is given other values"),
-    Cause("calls", "loss", SURE, lambda s: (s.gone or s.fresh)
-        and f"the loss computes {telling(s.fresh)} where it computed {telling(s.gone)}"),
+    Cause("calls", "loss", SURE, lambda s: s.computed
+        and f"the loss computes something else: {s.computed}"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
     # A detached gradient is named before other new calls of the step.
@@ -181,7 +185,8 @@ CAUSES = (
         and step.optimiser_given(s, f"all gradients are {figure(factor)} times what they were: "
                                  "clipped or scaled", by_loop=True)),
     Cause("gradient", "gradients", LIKELY, lambda s: step.optimiser_given(
-        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees")),
+        s, f"the gradient of {step.changed_names(s)} differs, though the backward pass agrees",
+        by_loop=s.every_gradient)),
 
     Cause("settings", "settings", SURE, step.optimiser_settings),
     Cause("settings", "buffer", SURE, lambda s: step.buffer(s, by_settings=True)),
@@ -191,6 +196,12 @@ CAUSES = (
     Cause("optimiser", "update", LIKELY, lambda s: "equal gradients and settings, and "
         + (f"`{s.b.name}` of the optimiser" if s.front.kind == "state" else "the weights")
         + f" differ after the step, first for {step.changed_names(s)}"),
+
+    Cause("argument", "late", SURE, lambda s: step.other_argument(s)
+        and f"{step.changed_names(s)} differ when first used, in step {s.step}: "
+            f"{step.other_argument(s)}"),
+    Cause("weights", "late", LIKELY, lambda s:
+        f"{step.changed_names(s)} differ when first used, in step {s.step}{s.more}"),
 
     Cause("metric", "report", SURE, lambda s: (s.gone or s.fresh) and step.report(s)),
     Cause("metric", "report", LIKELY, step.report),

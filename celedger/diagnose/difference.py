@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from celedger.diagnose.distance import EPSILON, relative_error
-from celedger.diagnose.trace import Event, Module, Pulse, Trace, number, owner_of
+from celedger.diagnose.trace import Event, Module, Pulse, Trace, number
 
 _FORWARD = ("enter", "leave")
 _PAIRED = (
@@ -45,13 +45,14 @@ class Alignment:
 
 def align(a: Trace, b: Trace) -> Alignment:
     modules = _align_modules(a.modules, b.modules)
-    shapes_a, shapes_b = _shapes(a), _shapes(b)
-    tensors = {path: path for path in shapes_b if path in shapes_a}
-    for owner in dict.fromkeys(owner_of(path) for path in shapes_b if path not in shapes_a):
-        paths_b = [p for p in shapes_b if p not in tensors and owner_of(p) == owner]
-        paths_a = [p for p in shapes_a if p not in shapes_b and owner_of(p) == modules.get(owner)]
-        for one, other in _by_order([shapes_b[p] for p in paths_b], [shapes_a[p] for p in paths_a]):
-            tensors[paths_b[one]] = paths_a[other]
+    left, right = _shapes(a), _shapes(b)
+    tensors = {path: path for path in right if path in left}
+    for owner in dict.fromkeys(b.owner(path) for path in right if path not in left):
+        old = modules.get(owner, "not in a") if owner is not None else None
+        here = [p for p in right if p not in tensors and b.owner(p) == owner]
+        there = [p for p in left if p not in right and a.owner(p) == old]
+        for one, other in _by_order([right[p] for p in here], [left[p] for p in there]):
+            tensors[here[one]] = there[other]
     added = tuple(path for path in b.modules if path not in modules)
     removed = tuple(path for path in a.modules if path not in set(modules.values()))
     return Alignment(modules, tensors, added, removed)
@@ -185,11 +186,21 @@ class TraceComparison:
         if a.kind == "hyper":
             before, after = self.settings
             return before[a.step].get(a.path) != after[b.step].get(b.path)
+        if self.ties(pair):
+            return True
         if a.kind == "state" and a.raw.get("v") != b.raw.get("v"):
             return True
         return len(a.tensors) != len(b.tensors) or any(
             not x.same(y) for x, y in zip(a.tensors, b.tensors, strict=True)
         )
+
+    def ties(self, pair: Pair) -> tuple[str, str] | None:
+        """Return the parameters that one is tied to on both sides (empty: to none), as each names
+        it; None where that agrees."""
+        if pair.a is None or pair.b is None or pair.a.kind != "init":
+            return None
+        old, new = (str(event.raw.get("tied", "")) for event in (pair.a, pair.b))
+        return (old, new) if self.alignment.tensors.get(new, new) != old else None
 
     def differing(self, *kinds: str, step: int | None = None) -> list[Pair]:
         return [
@@ -275,8 +286,10 @@ class TraceComparison:
 
     def _has_effect(self, pair: Pair, differing: Sequence[Pair]) -> bool:
         event = pair.one
-        if event.kind in _FORWARD and event.evaluation:
-            return bool(self.differing("report"))
+        later = event.kind == "init" and event.step  # of a model that evaluates, an average
+        if later or (event.kind in _FORWARD and event.evaluation):
+            # A script that reports nothing may use what it evaluates for anything.
+            return bool(self.differing("report")) or not any(self.a.of("report"))
         if event.kind not in _EFFECTS:
             return True
         effects = [
@@ -318,11 +331,11 @@ def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[
         yield (*key, counts[key]), event
 
 
-def _time(pair: Pair) -> tuple[int, int]:
-    """Return step and position, by a's order; a missing gradient has the time at which it was
-    due."""
+def _time(pair: Pair) -> tuple[int, bool, int]:
+    """By step, then by a's order; a gradient that never arrived counts when it should have, and
+    what a step starts with at its start: parameters without a module are only met at its end."""
     event = pair.a or pair.one
-    return event.step, event.order
+    return event.step, event.kind != "init", event.order
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -4,6 +4,7 @@ names it and the hunk of the change that caused it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import statistics
@@ -12,23 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.diagnose.blame import Blamed, blame
 from celedger.diagnose.causes import judge
 from celedger.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
-from celedger.diagnose.finding import (
-    Blamed,
-    CodePlace,
-    ExplainFinding,
-    FindingPhase,
-    Sureness,
-    blame,
-    named,
-)
+from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
 from celedger.diagnose.inexact import first_operator, first_shift, largest_error, unexplained
+from celedger.diagnose.same_code import CodeChange
 from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.watch import WatchReport, watch
-from celedger.errors import CannotJudge, UsageError
+from celedger.errors import CannotJudge, RepositoryError, UsageError
 from celedger.model import Commit, Kind, Task
-from celedger.repo.hunks import Hunk, hunks
+from celedger.repo import Repository
+from celedger.repo.hunks import hunks
 from celedger.system import environment
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
@@ -186,9 +182,9 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
     exact = (a.environment, a.python, a.autocast) == (b.environment, b.python, b.autocast)
-    change: list[Hunk] = []
+    change = CodeChange()
     if a.commit != b.commit:
-        change = hunks(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
+        change = code_change(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
     runs = _train_both(desk, a, b, exact=exact)
     left, right, c = runs.left, runs.right, runs.comparison
     steps = min(left[0].steps, right[0].steps) if right else 0
@@ -209,6 +205,22 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
         note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
         return replace(whole, verdict="rounding", notes=(*notes, note))
     return replace(whole, verdict="difference", finding=finding)
+
+
+def code_change(repository: Repository, old: str, new: str) -> CodeChange:
+    """Return what changed from one commit (a hash) to another, with the texts of its files."""
+    changes = hunks(repository, old, new)
+
+    def texts(sha: str, names: set[str]) -> dict[str, str]:
+        read = {}
+        for name in names - {""}:
+            with contextlib.suppress(RepositoryError):  # a name that git quotes
+                read[name] = repository.blob(sha, name).decode(errors="replace")
+        return read
+
+    return CodeChange(
+        changes, texts(old, {one.old for one in changes}), texts(new, {one.new for one in changes})
+    )
 
 
 class TracedRuns(NamedTuple):
@@ -252,7 +264,7 @@ def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
 
 
 def _bit_by_bit(
-    desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: Sequence[Hunk]
+    desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: CodeChange
 ) -> Explanation:
     """Explain the first bit that differs, unless it is rounding or noise."""
     name = f"{whole.task}: {whole.a.name}"
@@ -289,7 +301,7 @@ def _bit_by_bit(
 
 
 def _by_statistics(
-    desk: Desk, whole: Explanation, change: Sequence[Hunk], parted: Front | None
+    desk: Desk, whole: Explanation, change: CodeChange, parted: Front | None
 ) -> Explanation:
     """Explain from several seeds of each side. `parted`: the first difference between two runs of
     side a with one seed."""
@@ -335,15 +347,26 @@ def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
 def _first_process(
     desk: Desk, left: Sequence[Trace], right: Sequence[Trace]
 ) -> TraceComparison | None:
-    """Compare the first pair of processes, by start or rank, whose trainings differ; the last pair
-    if none differs, None if there is no pair."""
+    """Compare the process whose trainings differ first (the ranks of one training hand on what
+    differs), by start or rank where several do; the last where none does, None where there is
+    none."""
     metrics = {m.name for m in desk.task.metrics if m.kind is Kind.QUALITY} or None
-    comparison = None
-    for one, other in zip(left, right, strict=False):
-        comparison = TraceComparison(one, other, metrics)
-        if not comparison.equal:
-            break
-    return comparison
+    pairs = zip(left, right, strict=False)
+    comparisons = [TraceComparison(one, other, metrics) for one, other in pairs]
+    unequal = [comparison for comparison in comparisons if not comparison.equal]
+    if len(unequal) > 1:
+        return min(unequal, key=_parting)
+    return next(iter(unequal or comparisons[-1:]), None)
+
+
+def _parting(c: TraceComparison) -> tuple[float, int]:
+    """Return the step in which two trainings part, and how late in it."""
+    front = c.front()
+    if front is None:
+        return math.inf, 0
+    kinds = ("init", "enter", "leave", "loss", "grad", "missing", "hyper", "pgrad")
+    late = kinds.index(front.kind) if front.kind in kinds else len(kinds)
+    return front.pair.step, late
 
 
 def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:

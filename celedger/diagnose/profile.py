@@ -21,8 +21,9 @@ from celedger.model import Commit, Task
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 
-FEWEST_STEPS = 10  # timed steps; with fewer no times are reported
-STATES = ("data", "forward", "backward", "tail", "evaluation")  # in the probe's order
+FEWEST_STEPS = 10  # timed, or nothing is said of their times
+_PARTS = 10  # of a training, to see the use of processors change
+STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 
 
 def printed_name(file: str, roots: Mapping[str, str]) -> str:
@@ -66,6 +67,9 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "delayed_share": max(1.0 - own.sum() / steps.wall.sum(), 0.0) if exact else None,
         "idle_share": 1.0 - steps.cpu.sum() / own.sum() if exact else None,
         "collector_share": float(steps.gc.sum() / own.sum()),
+        "waiting": _waiting(steps),
+        "processors": _processors(steps),
+        "disks": event["disks"],
         "phases": _phases(steps),
         "evaluation": {"times": len(evaluation), "seconds": sum(evaluation), "share": share},
         "operators": {
@@ -82,6 +86,20 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
         "stalls": stalls.find(steps, samples, pauses),
     }  # fmt: skip
     return {**document, "advice": advise(document)}
+
+
+def _processors(steps: TimedSteps) -> list[float]:
+    """Return the processors in use, by tenths of the timed steps."""
+    parts = zip(np.array_split(steps.cpu, _PARTS), np.array_split(steps.own, _PARTS), strict=True)
+    return [float(cpu.sum() / own.sum()) for cpu, own in parts]
+
+
+def _waiting(steps: TimedSteps) -> Document | None:
+    """Return what the wait for data of all timed steps is made of, in seconds: the data set and
+    collate (or a worker that is not done yet), and the transfer to the training. None where the
+    data come from no DataLoader."""
+    data, host = float(steps.times["data"].sum()), float(steps.host.sum())
+    return {"host": host, "transfer": data - host} if host > 0 else None
 
 
 def _phases(steps: TimedSteps) -> list[Document]:
@@ -115,6 +133,7 @@ def _steps(
 
     gap, waited = seconds(own, state == "data"), seconds(spent["loader"], state == "data")
     data = np.where(waited > 0, np.minimum(waited, gap), gap)
+    host = np.minimum(seconds(spent["host"], state == "data"), data)
     times = {"data": data, "other": gap - data}
     times |= {name: seconds(own, state == name) for name in STATES[1:4]}
     busy = {"evaluation": np.ones(count)}
@@ -127,14 +146,15 @@ def _steps(
     wall = own if "device" in spent else spent["wall"]
     steps = TimedSteps(
         np.arange(count), times, seconds(wall, training), seconds(spent["cpu"], training),
-        seconds(spent["gc"], training),
+        seconds(spent["gc"], training), host,
     )  # fmt: skip
     return steps, own[~training].tolist(), busy
 
 
 def _chosen(steps: TimedSteps, at: np.ndarray) -> TimedSteps:
     times = {name: values[at] for name, values in steps.times.items()}
-    return TimedSteps(steps.number[at], times, steps.wall[at], steps.cpu[at], steps.gc[at])
+    columns = (steps.wall[at], steps.cpu[at], steps.gc[at], steps.host[at])
+    return TimedSteps(steps.number[at], times, *columns)
 
 
 def _operator(row: Mapping[str, Any], busy: np.ndarray) -> Document:

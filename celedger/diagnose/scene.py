@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from celedger.diagnose.dataflow import Origin, origin, parting
 from celedger.diagnose.difference import Front, TraceComparison, changed
 from celedger.diagnose.distance import first_distance
 from celedger.diagnose.finding import (
@@ -36,9 +37,10 @@ _CALLERS = {"forward": "caller", "loss": "caller", "data": "training loop"}
 
 
 class Scene:
-    """The first difference of two traces, and its surroundings on both sides. `a` and `b` are the
-    events; a missing gradient is None. `part` is the part of the step: init, data, forward, loss,
-    backward, gradients, settings, buffer, update or report."""
+    """The first difference of two traces, and what surrounds it on both sides. `a` and `b` are the
+    events; a gradient that does not arrive is None. `part` is the part of the step: init, data,
+    forward, loss, backward, gradients, settings, buffer, update, late (a model was first used after
+    training began) or report."""
 
     def __init__(self, c: TraceComparison, front: Front) -> None:
         self.c, self.front, self.pair = c, front, front.pair
@@ -47,7 +49,10 @@ class Scene:
         self.step = front.pair.step
         self.missing = front.kind == "missing"
         self.part = self._part()
-        # For a forward pass: the path in a of the module at fault, and the number of its call.
+        self.origins = self._origins()
+        # The calls in which the two sides part: one is None where the other only leaves one out.
+        self.parting = parting(*self.origins)
+        # Of a forward pass, the path in a of the module at fault, and which call of it.
         self.owner, self._owner_number = self._find_owner()
         # The module at fault on both sides; None for the training loop's own code.
         self.old: Module | None = None
@@ -61,10 +66,13 @@ class Scene:
         self.first_calls = self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
-        self.call = y.call if y is not None else ""  # side b's, with its arguments
+        # With its arguments: side b's, unless it is one of a's that is gone.
+        self.call = next((e.call for e in (*reversed(self.parting), y) if e is not None), "")
 
     def _part(self) -> str:
         a = self.a
+        if self.front.kind == "init" and self.step:
+            return "late"
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
         # A module's input from the training loop: a batch, or computed from other outputs.
@@ -103,15 +111,20 @@ class Scene:
         if self.part == "report":
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
-            return _calls_of_step(trace, self.step)
+            calls = _calls_of_step(trace, self.step)
+            loop = self.part == "gradients" and self.every_gradient
+            return [e for e in calls if e.path is None] if loop else calls
+        if self.part == "late":  # what wrote its weights is no module
+            return [e for e in trace.of("call") if e.path is None and e.step <= self.step]
         if self.part in ("forward", "loss"):
             number, event = (0, self.a) if trace is self.c.a else (1, self.b)
             calls = self.c.calls(self.owner, self._owner_number, self.a)[number]
             return [e for e in calls if e.order < event.order]
-        if self.part != "data":
-            return []
-        # The calls that make batches, outside of modules. Those for step 0 came before the trace
-        # began; those for step 1 are like them.
+        return self._data_calls(trace) if self.part == "data" else []
+
+    def _data_calls(self, trace: Trace) -> list[Event]:
+        # What makes batches, outside of modules. The calls for step 0 were made before the trace
+        # began, those for step 1 are like them.
         step = max(self.step, 1)
         enters = (e.order for e in trace.of("enter") if e.step == step and not e.evaluation)
         end = next(enters, len(trace.events))
@@ -120,9 +133,17 @@ class Scene:
     def _first_calls(self) -> tuple[Event | None, Event | None]:
         if self.part in ("backward", "gradients"):
             return None, None
-        if self.part == "forward" and (pair := novel(*self._since_equal)) != (None, None):
-            return pair
-        return novel(*self.calls)
+        sources = self.origins[0].source, self.origins[1].source
+        if all(self.parting):
+            return self.parting
+        return sources if any(sources) else novel(*self.calls)
+
+    def _origins(self) -> tuple[Origin, Origin]:
+        """Follow the difference back on both sides, where calls have computed it."""
+        if self.part not in ("forward", "loss") or self.a is None or self.b is None:
+            return Origin(), Origin()
+        c = self.c
+        return origin(c.a, c.b, self.a), origin(c.b, c.a, self.b)
 
     @property
     def new_or_gone(self) -> str:
@@ -137,46 +158,33 @@ class Scene:
         """Return the same as the end of a sentence."""
         return f"; {self.new_or_gone}" if self.new_or_gone else ""
 
-    @cached_property
-    def _since_equal(self) -> tuple[list[Event], list[Event]]:
-        """Return the calls on both sides between the last equal tensors of a module and the
-        difference."""
-        a, b = self.a, self.b
-        low = [-1, -1]
-        for pair in self.c.pairs:
-            x, y = pair.a, pair.b
-            if (
-                pair.one.kind in ("enter", "leave") and x and y and x.tensors
-                and (x.step, x.evaluation) == (a.step, a.evaluation)
-                and x.order < a.order and y.order < b.order and not self.c.differs(pair)
-            ):  # fmt: skip
-                low = [max(low[0], x.order), max(low[1], y.order)]
-
-        def between(trace: Trace, start: int, end: Event) -> list[Event]:
-            return [
-                e for e in trace.of("call")
-                if start < e.order < end.order
-                and (e.step, e.evaluation) == (a.step, a.evaluation)
-            ]  # fmt: skip
-
-        return between(self.c.a, low[0], a), between(self.c.b, low[1], b)
+    @property
+    def computed(self) -> str:
+        """What is computed in place of what, in the calls in which the two sides part."""
+        gone, new = self.parting
+        if gone is not None and new is not None:
+            return f"`{new.call}` where `{gone.call}` was" if gone.call != new.call else ""
+        if gone is not None or new is not None:
+            return f"`{new.call}` is new" if new is not None else f"`{gone.call}` is gone"  # type: ignore[union-attr]
+        if self.fresh and self.gone:
+            return f"{telling(self.fresh)} where {telling(self.gone)} was"
+        return self.new_or_gone
 
     # --- the module at fault in a forward pass
 
     def _find_owner(self) -> tuple[str | None, int]:
-        """Return the module at fault and the number of its call. `enter`: the input of a module
-        differs, so its caller's own code between the calls of its children is at fault. `leave`:
-        with equal input its output differs."""
+        """The module whose call parts the two sides, though the difference shows later. Where no
+        such call is seen: of `enter`, what a module is given, its caller; else the module itself,
+        which returns something else for the same."""
         if self.part != "forward":
             return None, 0
-        if self.front.kind != "enter":
-            return self.a.path, self.a.number
-        x, y = novel(*self._since_equal)
-        if (source := y or x) is not None:
-            # Code between two modules may belong to another module, called from outside of it.
-            path = self.c.path(source) if source is y else source.path
+        old, new = self.parting
+        if (source := new or old) is not None:
+            path = self.c.path(source) if source is new else source.path
             if path is None or path in self.c.a.modules:
                 return path, source.number
+        if self.front.kind != "enter":
+            return self.a.path, self.a.number
         owner, at = self.a.raw.get("u"), (self.a.step, self.a.evaluation)
         calls = (
             e.number for e in self.c.a.of("enter")
@@ -268,12 +276,24 @@ class Scene:
         path = self.c.path(self.b) if self.a is None else self.a.path
         return self.c.path_in_b(path)
 
+    @cached_property
+    def labels_made(self) -> tuple[list[Event], list[Event]]:
+        """The calls that make a batch on one side only: gone, and new."""
+        return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
+
+    @cached_property
+    def every_gradient(self) -> bool:
+        """True where all gradients differ, so that the training loop is at fault."""
+        pairs = self.c.pairs_of("pgrad", step=self.step)
+        return len(self.c.differing("pgrad", step=self.step)) == len(list(pairs))
+
     # --- the code
 
     @cached_property
     def places(self) -> list[CodePlace]:
-        """Return the lines that lead to the difference, the likeliest first."""
-        places = self.both_places(*self.first_calls, "call")
+        """The lines that lead here, the likeliest first."""
+        places = self.both_places(*self.parting, "call")
+        places += self.both_places(*self.first_calls, "call")
         if self.part == "forward":
             places += self.both_codes(self.old, self.new)
         places += [p for e in self.fresh[:4] for p in places_of(self.c.b, "b", e, "new call")]
@@ -292,15 +312,19 @@ class Scene:
     def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
         return [*code_of(self.c.b, "b", new), *code_of(self.c.a, "a", old)]
 
-    def stepping(self, trace: Trace, side: str) -> list[CodePlace]:
-        """Return where the optimiser is made, where it is stepped, and where its step is defined,
-        by its newest settings."""
+    def stepping(self, trace: Trace, side: str, *, by_loop: bool = False) -> list[CodePlace]:
+        """Return where the optimiser is made, where it is stepped, and where its step is written,
+        as it was last set up. `by_loop`: where the loop calls backward and steps it."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
         event = events[-1]
-        places = places_of(trace, side, event, "optimiser made")
-        places += site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        stepped = site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        if by_loop:
+            losses = [e for e in trace.of("loss") if e.step == self.step]
+            backward = [p for e in losses[-1:] for p in places_of(trace, side, e, "backward")]
+            return [*backward, *stepped]
+        places = [*places_of(trace, side, event, "optimiser made"), *stepped]
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
             places.append(function_place(side, "step", event.raw["f"]))
         return places

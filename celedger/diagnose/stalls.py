@@ -50,15 +50,16 @@ def line_fields(line: CodeLine | None) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class TimedSteps:
-    """Timed steps, one value (s) each, except `number`. `times` are those of the phases and of the
-    training's own clock; `wall` is wall time, `cpu` processor time, `gc` the time in Python's
-    garbage collector."""
+    """Steps that were timed, a value (s) each but for `number`. `times` are those of the phases and
+    the training's own; `wall` is the wall's clock, `cpu` the processor's, `gc` the time in Python's
+    garbage collector, `host` that of the data set and collate while the training waits."""
 
     number: np.ndarray
     times: Mapping[str, np.ndarray]
     wall: np.ndarray
     cpu: np.ndarray
     gc: np.ndarray
+    host: np.ndarray
 
     @property
     def own(self) -> np.ndarray:

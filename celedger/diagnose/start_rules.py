@@ -12,7 +12,7 @@ from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance, same_distribution, spread
 from celedger.diagnose.finding import code_of, figure, named, share, site_of, some
 from celedger.diagnose.scene import Scene
-from celedger.diagnose.trace import Tensor, owner_of
+from celedger.diagnose.trace import Tensor
 
 _FEW = 2  # elements: too few to compare distributions
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
@@ -33,14 +33,33 @@ def _is_redrawn(pair: Pair) -> bool:
     return pair.one.name == "parameter" and (drawn or same_distribution(x, y))
 
 
+def other_tie(s: Scene) -> dict[str, Any] | None:
+    """A parameter is the same as another on one side only."""
+    ties = ((pair, tie) for pair in s.c.differing("init") if (tie := s.c.ties(pair)))
+    pair, (old, new) = next(ties, (None, ("", "")))
+    if pair is None or pair.a is None or pair.b is None:
+        return None
+    path = str(pair.b.path)
+    verb = "is no longer" if old and not new else "is now"
+    sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
+    places = [
+        place for trace, side, event in ((s.c.b, "b", pair.b), (s.c.a, "a", pair.a))
+        for place in site_of(trace, side, event.raw.get("v", -1), "made a parameter")
+    ]  # fmt: skip
+    return {
+        "sentence": sentence, "module": s.c.b.owner(path), "tensor": f"`{path}`",
+        "places": places if new else places[::-1],
+    }  # fmt: skip
+
+
 def wrong_weights(s: Scene) -> dict[str, Any] | None:
-    pairs = s.c.differing("init")
+    pairs = s.c.differing("init", step=s.step)
     wrong = [pair for pair in pairs if not _is_redrawn(pair)]
     if not wrong:
         return None
     a, b = wrong[0].a, wrong[0].b
     assert a is not None and b is not None and b.path is not None
-    module = owner_of(b.path)
+    module = s.c.b.owner(b.path)
     role = "buffer" if b.name == "buffer" else "initialisation of"
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
@@ -83,13 +102,13 @@ def _shift(x: Tensor, y: Tensor) -> str:
 
 
 def redrawn(s: Scene, sentence: str, **more: object) -> dict[str, Any]:
-    """Describe weights of the same distribution with other values: calls that draw before them are
-    the cause."""
-    pairs = s.c.differing("init")
+    """Describe weights of the same distribution with other numbers: what draws before them is the
+    cause."""
+    pairs = s.c.differing("init", step=s.step)
     first = str(pairs[0].one.path)
     fact = f"{len(pairs)} parameters have other numbers of the same distribution, first `{first}`"
     return {
-        "sentence": sentence, "module": owner_of(first), "tensor": f"`{first}`", "facts": [fact],
+        "sentence": sentence, "module": s.c.b.owner(first), "tensor": f"`{first}`", "facts": [fact],
         "places": s.drawing_places, **more,
     }  # fmt: skip
 

@@ -5,6 +5,7 @@ the finding."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,20 @@ import numpy as np
 
 from celedger.diagnose.difference import changed
 from celedger.diagnose.distance import distance
-from celedger.diagnose.finding import FindingPhase, became, code_of, named, places_of, some
-from celedger.diagnose.scene import Scene
+from celedger.diagnose.finding import (
+    FindingPhase,
+    became,
+    code_of,
+    named,
+    ordinal,
+    places_of,
+    site_of,
+    some,
+)
+from celedger.diagnose.scene import Scene, telling
 from celedger.diagnose.trace import Event, Trace, owner_of
 
+_LONG = 120  # characters of two calls that are shown whole
 _CASTS = {"half", "float", "double", "bfloat16", "to", "type", "type_as"}
 _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or an exponent
 
@@ -23,23 +34,28 @@ _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or 
 # --- forward pass
 
 
-def other_mode(s: Scene) -> str | None:
-    """Describe the module at fault running in another mode; the outermost such module is named."""
+def other_mode(s: Scene) -> dict[str, Any] | None:
+    """The module at fault runs in another mode: the outermost module that does is named."""
     others = [
-        (a.path, b) for a, b in s.c.pairs_of("enter", step=s.step)
+        (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
         if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
     ]  # fmt: skip
-    several = {path for path, _ in others}
+    several = {a.path for a, _ in others}
     if s.owner not in several:
         return None
-    outermost = others[0][1]
+    before, outermost = others[0]
     state = "training" if outermost.raw["tr"] else "evaluation"
     during = "evaluation" if s.a.evaluation else "training"
     more = f" (and so do {len(several) - 1} others)" if len(several) > 1 else ""
-    return (
+    sentence = (
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
         "before"
     )
+    places = [
+        place for side, trace, event in (("b", s.c.b, outermost), ("a", s.c.a, before))
+        for place in site_of(trace, side, event.raw.get("m", -1), "mode set")
+    ]  # fmt: skip
+    return {"sentence": sentence, "places": places}
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
@@ -72,7 +88,59 @@ def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
     other_number = _NUMBER.findall(x.call) != _NUMBER.findall(y.call)
     if not (x.tensors and y.tensors) or (number is not None and number is not other_number):
         return None
-    return f"{'the loss' if s.part == 'loss' else s.place} calls `{y.call}` instead of `{x.call}`"
+    return f"{'the loss' if s.part == 'loss' else s.place} calls {_other_call(x, y)}"
+
+
+def _other_call(x: Event, y: Event) -> str:
+    """Say how a call of the same function differs: by what was added or taken away, or where the
+    calls are long, by what is another."""
+    old, new = (_arguments(event) for event in (x, y))
+    gone = list((Counter(old) - Counter(new)).elements())
+    added = list((Counter(new) - Counter(old)).elements())
+    for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
+        if one and not other and "_" not in one:
+            return f"`{y.name}` {word} {some(one)}"
+    if len(x.call) + len(y.call) > _LONG:
+        return f"`{y.name}` with {some(added)} instead of {some(gone)}"
+    return f"`{y.call}` instead of `{x.call}`"
+
+
+def _arguments(event: Event) -> list[str]:
+    """Return a call's arguments as texts, tensors as `_`."""
+    parts = [""]
+    for sign in str(event.raw.get("l", "")):
+        nested = parts[-1].count("(") - parts[-1].count(")")
+        parts[-1] += sign
+        if sign == "," and not nested:
+            parts[-1] = parts[-1][:-1]
+            parts.append("")
+    return [part.strip() for part in parts]
+
+
+def other_operands(s: Scene) -> str:
+    """Name the operand that differs in the calls of one function with equal arguments."""
+    x, y = s.first_calls
+    pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
+    differing = [at for at, (one, other) in enumerate(pairs) if one != other]
+    tensors = [part for part in _arguments(y) if part == "_" or part.endswith("=_")]  # type: ignore[arg-type]
+    if len(differing) != 1 or len(tensors) != len(pairs):
+        return "other operands"
+    name = tensors[differing[0]].partition("=")[0]
+    return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
+
+
+def other_inputs(s: Scene) -> dict[str, Any] | None:
+    """A module is given more or fewer tensors."""
+    if s.front.kind != "enter" or len(s.a.tensors) == len(s.b.tensors):
+        return None
+    old, new = (e.raw.get("of", ()) for e in (s.a, s.b))
+    gone, added = [n for n in old if n not in new], [n for n in new if n not in old]
+    giver = s.place if s.part == "forward" else "the training loop"
+    verbs = [f"no longer gives {some(gone)}"] if gone else []
+    verbs += [f"now gives {some(added)}"] if added else []
+    verbs = verbs or [f"gives {len(s.b.tensors)} tensors instead of {len(s.a.tensors)}"]
+    sentence = f"{giver} {' and '.join(verbs)} to {named(s.b.path)}"
+    return {"sentence": sentence, "places": s.both_places(s.a, s.b, "caller")}
 
 
 def other_type(s: Scene) -> str | None:
@@ -84,6 +152,20 @@ def other_type(s: Scene) -> str | None:
     if old == new or (x.name != y.name and y.name not in _CASTS):
         return None
     return f"{s.place} computes `{y.name}` in {new} instead of {old}"
+
+
+def labels(s: Scene) -> dict[str, Any] | None:
+    """Other targets for the same inputs, and the calls that make them otherwise."""
+    if not s.labels:
+        return None
+    gone, fresh = s.labels_made
+    calls = [("b", s.c.b, e, "new call") for e in fresh[:4]]
+    calls += [("a", s.c.a, e, "call that is gone") for e in gone[:4]]
+    sentence = s.labels
+    if gone or fresh:
+        sentence += f"; {telling(fresh or gone)} is {'new' if fresh else 'gone'}"
+    places = [place for side, trace, e, what in calls for place in places_of(trace, side, e, what)]
+    return {"sentence": sentence, "places": places}
 
 
 def draws_otherwise(s: Scene) -> bool:
@@ -167,10 +249,11 @@ def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None
 
 
 def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
-    """Describe gradients that differ when the optimiser reads them, although the recorded backward
-    pass agrees. `by_loop`: the training loop changes all of them."""
-    module = "" if by_loop else owner_of(str(s.pair.one.path))
-    places = [*code_of(s.c.b, "b", s.module(module)), *s.stepping(s.c.b, "b")]
+    """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
+    not. `by_loop`: the training loop does it, to all of them."""
+    module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
+    places = [] if by_loop else code_of(s.c.b, "b", s.module(module))
+    places += s.stepping(s.c.b, "b", by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 
@@ -199,10 +282,7 @@ def gradient_factor(s: Scene) -> float | None:
         distance(a.tensors[0], b.tensors[0]).ratio
         for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
     ]  # fmt: skip
-    every = len(s.c.differing("pgrad", step=s.step)) == len(
-        list(s.c.pairs_of("pgrad", step=s.step))
-    )
-    if not every or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
+    if not s.every_gradient or not ratios or not np.allclose(ratios, ratios[0], rtol=1e-3):
         return None
     return ratios[0]
 

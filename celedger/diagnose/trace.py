@@ -119,6 +119,12 @@ class Trace:
     def frames(self, site: int) -> tuple[Frame, ...]:
         return self.sites.get(site, ())
 
+    def owner(self, path: str) -> str | None:
+        """Return the module that holds a parameter or buffer; None of one that no module holds,
+        whose path is an expression of the script (`params["w1"]`)."""
+        owner = owner_of(path)
+        return owner if owner in self.modules else None
+
     @property
     def steps(self) -> int:
         return len(self.pulses)

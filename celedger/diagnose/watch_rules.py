@@ -69,7 +69,7 @@ def overflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             continue  # a gradient scaler causes infinite gradients by design, to find its scale
         row = _first_broken(step, beyond)
         if row is not None:
-            yield _broken_operator(step, row.size) or _broken_tensor(step, row)
+            yield _broken_operator(step, row.size) or _broken_tensor(training, step, row)
             return
     for number, loss in training.losses:
         if not math.isfinite(loss):
@@ -102,8 +102,10 @@ def _broken_operator(step: WatchedStep, figure: float) -> TensorPlace | None:
     return TensorPlace(step.number, module, f"{operator}, {phase}", figure, note)
 
 
-def _broken_tensor(step: WatchedStep, row: TensorFigures) -> TensorPlace:
-    module, tensor = row.name, "gradient" if row.kind == "parameter" else row.tensor
+def _broken_tensor(training: Watched, step: WatchedStep, row: TensorFigures) -> TensorPlace:
+    module, tensor = row.name, row.tensor
+    if row.kind == "parameter":
+        module, tensor = training.place_of(row.name, "gradient")
     note = "the first module to produce it: what it was given is finite"
     if row.what == "in" and row.parent is None:
         tensor, note = f"{row.tensor} (the data)", "the batch itself is not finite"
@@ -150,20 +152,22 @@ def stuck(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         if first := next(still, None):
             stuck[name] = first
     for name, run in stuck.items():
-        module = _owner(name)[0]
-        moves = any(_owner(other)[0] == module and other not in stuck for other in series)
+        module = training.place_of(name)[0]
+        moves = any(
+            training.place_of(other)[0] == module and other not in stuck for other in series
+        )
         reason = _reason_stuck(name, [step for step, _ in run])
         # A bias before a norm, or of attention's keys, has no effect: its gradient is only
         # rounding.
         if not (moves and len(training.parameters[name].shape) < 2 and "gradient is" in reason):
             step, change = run[0]
-            yield TensorPlace(step.number, *_owner(name), change.largest, reason)
+            yield TensorPlace(step.number, *training.place_of(name), change.largest, reason)
     steps = [step for step in training.steps if not step.skipped]
     for name in steps[0].orphans if len(steps) >= STUCK else ():
         about = training.parameters.get(name)
         if all(name in step.orphans for step in steps) and not (about and about.trained):
             note = "it gets gradients, and no optimiser holds it"
-            yield TensorPlace(steps[0].number, *_owner(name), 0.0, note)
+            yield TensorPlace(steps[0].number, *training.place_of(name), 0.0, note)
 
 
 def _reason_stuck(name: str, steps: list[WatchedStep]) -> str:
@@ -195,7 +199,7 @@ def _ratios(training: Watched) -> Iterator[tuple[int, WeightChange, float]]:
 def large_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     for step, change, ratio in _ratios(training):
         if beyond(ratio):
-            yield TensorPlace(step, *_owner(change.name), ratio)
+            yield TensorPlace(step, *training.place_of(change.name), ratio)
 
 
 def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
@@ -208,7 +212,7 @@ def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         moves = any(largest > 0 for *_, largest in changes)
         if len(changes) >= 2 * IN_A_ROW and beyond(most) and moves:
             note = "the most in any step looked at"
-            yield TensorPlace(changes[0][0], *_owner(name), most, note)
+            yield TensorPlace(changes[0][0], *training.place_of(name), most, note)
 
 
 def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
@@ -218,7 +222,7 @@ def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         gain = about.std * math.sqrt(about.fan_in)
         if varied and math.prod(about.shape) >= 16 and beyond(gain):
             note = f"std {about.std:.3g}, fan-in {about.fan_in}"
-            yield TensorPlace(0, *_owner(about.name), gain, note)
+            yield TensorPlace(0, *training.place_of(about.name), gain, note)
 
 
 def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
@@ -231,13 +235,7 @@ def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             about = training.parameters[name]
             if beyond(gap) and about.fan_in:
                 note = f"it began as {about.low:.3g} everywhere, and {about.shape[0]} units are one"
-                yield TensorPlace(step.number, *_owner(name), gap, note)
-
-
-def _owner(parameter: str, tensor: str = "") -> tuple[str, str]:
-    """Return a parameter's module, and the name of the tensor within it."""
-    module, _, own = parameter.rpartition(".")
-    return module, f"{tensor} of {own}" if tensor else own
+                yield TensorPlace(step.number, *training.place_of(name), gap, note)
 
 
 # --- gradients, activations
@@ -278,12 +276,12 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             top = max(flow.values(), default=0.0)
             reached = {name for name, rms in flow.items() if top > 0 and not beyond(rms / top)}
             for row in rows:
-                module = _owner(row.name)[0]
+                module = training.place_of(row.name)[0]
                 if module in outputs and reached & {*outputs[: outputs.index(module)]}:
                     continue
                 note = f"RMS {row.rms:.2g}, that of {most.name} {most.rms:.2g}"
-                tensor = _owner(row.name, "gradient")
-                yield TensorPlace(step.number, *tensor, row.rms / most.rms, note)
+                place = training.place_of(row.name, "gradient")
+                yield TensorPlace(step.number, *place, row.rms / most.rms, note)
 
     return _lasting(places(), beyond)
 
@@ -298,7 +296,8 @@ def exploding(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
         for row in _layers(step, training):
             if beyond(row.rms / most):
                 note = f"RMS {row.rms:.2g}, at first no layer's above {most:.2g}"
-                yield TensorPlace(step.number, *_owner(row.name, "gradient"), row.rms / most, note)
+                place = training.place_of(row.name, "gradient")
+                yield TensorPlace(step.number, *place, row.rms / most, note)
 
 
 def out_of_range(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:

@@ -99,6 +99,7 @@ class Parameter:
     low: float = math.nan
     high: float = math.nan
     std: float = math.nan
+    in_module: bool = True  # else its name is an expression of the script: `params["w1"]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,14 @@ class Watched:
     steps: Sequence[WatchedStep]
     counts: Mapping[str, Sequence[int]]
     rank: str = ""  # `rank 1 of 2` of a distributed training
+
+    def place_of(self, parameter: str, tensor: str = "") -> tuple[str, str]:
+        """Return a parameter's module, and the name of the tensor within it."""
+        about = self.parameters.get(parameter)
+        module, _, own = parameter.rpartition(".")
+        if about is not None and not about.in_module:
+            module, own = FUNCTION, parameter
+        return module, f"{tensor} of {own}" if tensor else own
 
     @property
     def length(self) -> int:

@@ -97,6 +97,7 @@ def courses(
     task: str | None = None,
     metric: str | None = None,
     cache: MutableMapping[str, Settled] | None = None,
+    read: MutableMapping[str, TaskValues] | None = None,
 ) -> list[Course]:
     """Return the courses of all judged metrics over `commits`, of each task's newest recipe.
 
@@ -105,6 +106,7 @@ def courses(
         lineage: Every commit that may have made a change, measured or not, oldest first
             [default: `commits`].
         cache: As in `changepoints.detect`.
+        read: Filled with the values of each task, by recipe.
 
     Environments come in the order in which they were first used.
     """
@@ -118,6 +120,8 @@ def courses(
     series = []
     for record in newest.values():
         values = TaskValues(ledger, record.recipe, order)
+        if read is not None:
+            read[record.recipe] = values
         for each in ledger.metrics(record.recipe):
             if each.direction is Direction.INFO or metric not in (None, each.name):
                 continue

@@ -16,7 +16,7 @@ from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
 from celedger.model import Kind, Mark, Metric
 from celedger.stats import noise
-from celedger.stats.grouped import Bools, Grouped, Ints, Layout
+from celedger.stats.grouped import Bools, Floats, Grouped, Ints, Layout
 from celedger.stats.noise import Noise
 
 MARGIN = 1.1
@@ -74,18 +74,33 @@ class TaskValues:
         self._place = np.array([order.get(sha, -1) for sha in trials.commits], dtype=np.int64)
         self._whole = trials.ok & ~trials.marked(Mark.EARLY_STOPPED)
         self._undisturbed = self._whole & ~trials.marked(*SPOILT)
-        self._arranged: dict[bytes, dict[str, _Arranged]] = {}
+        self._usable: dict[Metric, tuple[Ints, Floats]] = {}
+        self._arranged: dict[tuple[bytes, bool], dict[str, _Arranged]] = {}
         self._coverages: dict[tuple[bytes, bytes], Coverage] = {}
 
-    def by_environment(self, metric: Metric) -> dict[str, CommitValues]:
+    @property
+    def tried(self) -> frozenset[str]:
+        """The commits (hashes) with a trial that ended, however."""
+        return frozenset(self._trials.commits)
+
+    @property
+    def ran(self) -> frozenset[str]:
+        """The commits (hashes) with a trial that ended well."""
+        trials = self._trials
+        return frozenset(trials.commits[i] for i in np.unique(trials.commit[trials.ok]).tolist())
+
+    def by_environment(self, metric: Metric, *, reused: bool = False) -> dict[str, CommitValues]:
         """Return the values by environment (fingerprint), the one first used before the others.
-        One that has no value at the commits in question has no commits."""
-        rows, values = self._trials.values(metric)
-        usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
-        rows, values = rows[usable], values[usable]
-        key = rows.tobytes()
+        One that has no value at the commits in question has no commits. With `reused`, a commit
+        that has re-used results alone has their values."""
+        if metric not in self._usable:
+            rows, values = self._trials.values(metric)
+            usable = (self._undisturbed if metric.kind is Kind.SPEED else self._whole)[rows]
+            self._usable[metric] = rows[usable], values[usable]
+        rows, values = self._usable[metric]
+        key = rows.tobytes(), reused
         if key not in self._arranged:  # the metrics of a task have mostly values of the same trials
-            self._arranged[key] = self._arrange(rows)
+            self._arranged[key] = self._arrange(rows, reused)
         return {
             environment: CommitValues(
                 commits, Grouped(values[order], layout), rows[every], np.isfinite(values[every])
@@ -112,12 +127,16 @@ class TaskValues:
         ran = self._whole & ~trials.derived & np.isin(trials.environment, codes)
         return int(ran.sum()), np.unique(trials.commit[ran]).size, np.unique(trials.seed[ran]).size
 
-    def _arrange(self, rows: Ints) -> dict[str, _Arranged]:
+    def _arrange(self, rows: Ints, reused: bool) -> dict[str, _Arranged]:
         trials, arranged = self._trials, {}
         environments = trials.environment[rows]
         for code in dict.fromkeys(environments.tolist()):
             every = np.flatnonzero(environments == code)
-            own = every[~trials.derived[rows[every]]]
+            ran = ~trials.derived[rows[every]]
+            if reused:
+                at = trials.commit[rows[every]]
+                ran |= ~np.isin(at, at[ran])
+            own = every[ran]
             place = self._place[trials.commit[rows[own]]]
             order = own[np.argsort(place, kind="stable")][(place < 0).sum() :]
             commit = trials.commit[rows[order]]

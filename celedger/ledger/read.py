@@ -24,6 +24,7 @@ from celedger.model import (
     Kind,
     Metric,
     Outcome,
+    OutcomeKind,
     ReusableTrial,
     SummaryRow,
     TaskRecord,
@@ -32,6 +33,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
+from celedger.units import usual_unit
 
 _TRIALS = """
 FROM trials r
@@ -64,9 +66,10 @@ class Reader(Store):
         environment: str | None = None,
         seed: int | None = None,
         open_only: bool = False,
+        failed_only: bool = False,
     ) -> list[TrialRecord]:
         """Return trials in the order in which they started. Hashes are full ones; `open_only`
-        leaves those without an outcome."""
+        leaves those without an outcome, `failed_only` those that did not end well."""
         where, values = _where(
             {
                 "c.sha = ?": commit,
@@ -79,6 +82,7 @@ class Reader(Store):
                 "e.fingerprint = ?": environment,
                 "r.seed = ?": seed,
                 "o.trial IS NULL AND ?": 1 if open_only else None,
+                "o.kind != ?": OutcomeKind.OK.value if failed_only else None,
             }
         )
         return self._trial_records(where, values)
@@ -102,6 +106,31 @@ class Reader(Store):
         ):
             series.setdefault(name, []).append((epoch, from_null(value)))
         return series
+
+    def epoch_means(
+        self, recipe: str, commits: Iterable[str]
+    ) -> list[tuple[str, str, bool, str, int, float]]:
+        """Return (commit, environment, whether the trials ended well, metric, epoch, mean) of a
+        task's trials at some commits, by hashes. A mean with a value that is not finite is NaN."""
+        rows = self._rows(
+            "SELECT c.sha, e.fingerprint, o.kind = 'ok', m.name, p.epoch, "
+            "CASE WHEN count(p.value) = count(*) THEN avg(p.value) END "
+            "FROM tasks t JOIN trials r ON r.task = t.id JOIN commits c ON c.id = r.revision "
+            "JOIN environments e ON e.id = r.environment JOIN outcomes o ON o.trial = r.id "
+            "LEFT JOIN derived d ON d.trial = r.id "
+            "CROSS JOIN points p ON p.trial = coalesce(d.evidence, r.id) "
+            "JOIN metrics m ON m.id = p.metric "
+            "WHERE t.recipe = ? AND c.sha IN (SELECT value FROM json_each(?)) "
+            "AND o.marks NOT LIKE '%early-stopped%' "
+            "GROUP BY c.id, e.id, o.kind = 'ok', m.id, p.epoch ORDER BY p.epoch",
+            (recipe, json.dumps(list(commits))),
+        )
+        return [(*row[:2], bool(row[2]), *row[3:5], from_null(row[5])) for row in rows]
+
+    def facts(self) -> int:
+        """Return a number that grows with each fact that is completed."""
+        ((number,),) = self._rows("SELECT ifnull(max(id), 0) FROM checksums")
+        return int(number)
 
     def fingerprints(self, ulid: str) -> dict[int, str]:
         """Return the fingerprint of the model's parameters at the end of each epoch."""
@@ -199,7 +228,7 @@ class Reader(Store):
             )
         return [
             Metric(name, unit, Direction(way), Kind(kind), Floor(floor, bool(relative)), summary)
-            if summary else Metric(name)
+            if summary else Metric(name, usual_unit(name))
             for name, unit, way, kind, summary, floor, relative in rows
         ]  # fmt: skip
 
@@ -224,6 +253,13 @@ class Reader(Store):
             f"{_VERDICTS} JOIN trial_sets own ON own.id = v.trials "
             f"JOIN trial_sets base ON base.id = v.baseline WHERE v.id IN ({latest}) ORDER BY v.id",
             values,
+        )
+
+    def judged(self) -> list[tuple[str, str, str, float]]:
+        """Return each (suite, task, commit) that was judged, and when: seconds since the epoch."""
+        return self._rows(
+            "SELECT suite, task, c.sha, CAST(strftime('%s', max(v.recorded)) AS REAL) "
+            f"{_VERDICTS} GROUP BY v.revision, suite, task"
         )
 
     def verdict_kinds(

@@ -93,6 +93,14 @@ MIGRATIONS: Mapping[str, Callable[[Database], None]] = {
     "3_checksums": checksums,
 }
 
+# Every table, `sqlite-utils`' own among them.
+TABLES = (
+    "baselines", "bisects", "checksums", "closures", "commits", "definitions", "derived",
+    "environments", "fingerprints", "footprints", "jobs", "metrics", "outcomes", "parents",
+    "points", "steps", "summaries", "tasks", "trial_sets", "trials", "verdicts",
+    "_sqlite_migrations",
+)  # fmt: skip
+
 _CHECKSUMS = """
 CREATE TABLE checksums (         -- in the order in which facts were completed
   id INTEGER PRIMARY KEY,

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
@@ -247,7 +247,8 @@ def marks_of(words: str) -> tuple[Mark, ...]:
         ) from error
 
 
-def _words(text: str) -> tuple[str, ...]:
+@lru_cache(maxsize=64)
+def _words(text: str) -> tuple[str, ...]:  # the metrics of a task are judged from the same trials
     return tuple(json.loads(text))
 
 

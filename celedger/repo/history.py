@@ -67,6 +67,16 @@ def history(commits: Iterable[Commit], *, first_parent: bool = False) -> History
     )
 
 
+def main_line(commits: Sequence[Commit]) -> list[Commit]:
+    """Return the last commit and its first ancestors, of commits given parents first."""
+    by_sha = {commit.sha: commit for commit in commits}
+    line, sha = [], commits[-1].sha
+    while sha in by_sha:
+        line.append(by_sha[sha])
+        sha = next(iter(by_sha[sha].parents), "")
+    return line[::-1]
+
+
 class Ancestry:
     """The commits of a history, for questions about who descends from whom.
 

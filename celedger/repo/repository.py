@@ -19,6 +19,7 @@ from celedger.errors import RepositoryError, UnknownRevision, UsageError
 from celedger.model import Commit
 from celedger.repo.history import LOG, History, history, parse
 from celedger.repo.plumbing import ask, tell
+from celedger.text import plain
 
 _UNSHALLOW = "git fetch --unshallow"
 # The tree without entries, which git knows without storing it, by the length of its hashes.
@@ -266,6 +267,23 @@ class Repository:
         the folder hooks run in: the root of the work tree."""
         answer = ask(self.worktree, "config", "--type=path", "--get", "core.hooksPath")
         return self.worktree / answer.path if answer.status == 0 and answer.text else None
+
+    def tags(self) -> dict[str, list[str]]:
+        """Return the names of the tags of each commit (a hash) that has some."""
+        fields = "%(objectname) %(*objectname) %(refname:strip=2)"
+        tags: dict[str, list[str]] = {}
+        for line in tell(
+            self.worktree, "for-each-ref", f"--format={fields}", "refs/tags"
+        ).text.splitlines():
+            tag, commit, name = line.split(" ", 2)
+            tags.setdefault(commit or tag, []).append(plain(name))
+        return tags
+
+    def remote_url(self) -> str:
+        """Return the address of `origin`, or of the first remote; "" where there is none."""
+        answer = ask(self.worktree, "config", "--get-regexp", r"^remote\..*\.url$")
+        remotes = dict(line.split(" ", 1) for line in answer.text.splitlines() if " " in line)
+        return remotes.get("remote.origin.url") or next(iter(remotes.values()), "")
 
     def user(self) -> str:
         """Who commits here, as git's configuration has it; the login where it has none."""

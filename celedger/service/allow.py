@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from celedger.config import Config
-from celedger.errors import CeledgerError
+from celedger.errors import CeledgerError, MachineError
 from celedger.ledger import Ledger
 from celedger.model import JobState
 from celedger.repo import Repository
@@ -86,21 +86,37 @@ def held_back(repository: Repository, settings: Config) -> str:
 
 def wake(repository: Repository, settings: Config, gate: Gate) -> bool:
     """Start a worker, as a hook does, if a merge waits. Raises MachineError."""
-    from celedger.system import process
-
     waiting = any(queue_folder(repository).glob("*.moved"))
     if not waiting and settings.ledger.is_file():
         with Ledger.open(settings.ledger, readonly=True) as ledger:
             waiting = bool(ledger.jobs(state=JobState.WAITING))
     if waiting:
-        log = os.open(
-            repository.state_dir / "worker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-        )
-        try:
-            process.spawn(
-                [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],
-                cwd=repository.worktree, stdout=log, stderr=log,
-            )  # fmt: skip
-        finally:
-            os.close(log)
+        _start_worker(repository)
     return waiting
+
+
+def note_merge(repository: Repository) -> None:
+    """Leave a note that HEAD moved here and start a worker, as the installed hook does. Raises
+    MachineError."""
+    folder = queue_folder(repository)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{os.getpid()}.moved").write_bytes(os.fsencode(repository.worktree))
+        _start_worker(repository)
+    except OSError as error:
+        raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _start_worker(repository: Repository) -> None:
+    from celedger.system import process
+
+    log = os.open(
+        repository.state_dir / "worker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
+    try:
+        process.spawn(
+            [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],
+            cwd=repository.worktree, stdout=log, stderr=log,
+        )  # fmt: skip
+    finally:
+        os.close(log)

@@ -25,6 +25,7 @@ from celedger.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.ledger import Ledger
 from celedger.model import Job, JobState, Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
+from celedger.service import news
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import lock
 from celedger.system.gate import Gate, NotAllowed
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from celedger.trial.runner import Bench
 
 KIND = "commit"
+_SEE = "see `celedger status`"
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 _HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
 
@@ -177,6 +179,8 @@ class Worker:
         self.ledger.finish_job(job.id, self.owner, state, self.now(), message)
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
+        if not self.attended:
+            news.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
 
     def _place(self, job: Job) -> Repository:
         """The work tree that moved, or, when it is gone, the repository: it has the commit."""
@@ -204,6 +208,7 @@ class Worker:
         ) as bench:  # fmt: skip
             run_all(bench, lacking(bench, [commit], tasks))
             judged = settle(repository, bench, commit, tasks)
+            self._announce(repository, settings, commit.sha)
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]
@@ -214,7 +219,13 @@ class Worker:
             if settings.bisect_on_regression:
                 by_name = {task.name: task for task in tasks}
                 words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
+                self._announce(repository, settings, commit.sha)
             return "; ".join(words)
+
+    def _announce(self, repository: Repository, settings: Config, sha: str) -> None:
+        from celedger.service.notify import announce
+
+        announce(repository, self.ledger, settings, sha, self.say)
 
 
 def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:

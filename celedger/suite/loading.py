@@ -20,6 +20,7 @@ from celedger.model import Command, Direction, Kind, Metric, Task
 from celedger.suite import commands, grids, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import Table
+from celedger.units import usual_unit
 
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it
@@ -250,7 +251,8 @@ def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
         if "direction" not in table:
             table.fail("has no direction", 'direction = "lower", "higher" or "info"')
         try:
-            declared.append(Metric(name, **{"kind": Kind.QUALITY, **table.read(_OF_METRIC)}))
+            usual = {"kind": Kind.QUALITY, "unit": usual_unit(name)}
+            declared.append(Metric(name, **{**usual, **table.read(_OF_METRIC)}))
         except ValueError as error:
             table.fail(f"has no good {error}")
     return tuple(declared)

@@ -5,21 +5,26 @@ Writes files that are not there; knows nothing of what the repository contains.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from celedger.errors import MachineError
 
 TEMPLATES = Path(__file__).parent / "templates"
+_PYTHON = '# python = "python"      #'  # in the template
 
 
-def scaffold(folder: Path, name: str) -> list[Path]:
-    """Write a runnable suite into a folder; returns the files written. One that is there is left
-    as it is. Raises MachineError where nothing can be written."""
+def scaffold(folder: Path, name: str, python: str = "") -> list[Path]:
+    """Write a runnable suite into a folder, for an interpreter unless it is celedger's own; returns
+    the files written. One that is there is left as it is. Raises MachineError where nothing can be
+    written."""
     written = []
     for template in sorted(TEMPLATES.glob("*.in")):
         target = folder / template.stem
         text = template.read_text(encoding="utf-8").replace("@name@", name)
+        if python:
+            text = text.replace(_PYTHON, f"python = {json.dumps(python, ensure_ascii=False)}  #")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as stream:

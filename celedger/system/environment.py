@@ -163,7 +163,7 @@ _folders: dict[str, tuple[str, ...]] = {}
 
 @functools.cache
 def _probe(python: str, repo_root: Path) -> dict[str, Any]:
-    answer: dict[str, Any] = _ask(python, _PROBE, str(repo_root))
+    answer: dict[str, Any] = ask(python, _PROBE, str(repo_root))
     _folders[python] = tuple(answer["folders"])
     return answer
 
@@ -171,10 +171,11 @@ def _probe(python: str, repo_root: Path) -> dict[str, Any]:
 @functools.cache
 def owners(python: str, names: frozenset[str]) -> frozenset[str]:
     """Return the distributions that have a module of one of these names. Raises MachineError."""
-    return frozenset(_ask(python, _OWNERS, json.dumps(sorted(names))))
+    return frozenset(ask(python, _OWNERS, json.dumps(sorted(names))))
 
 
-def _ask(python: str, code: str, argument: str) -> Any:
+def ask(python: str, code: str, argument: str) -> Any:
+    """Return what a program prints as JSON that an interpreter runs. Raises MachineError."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     status, out, err = capture((python, "-c", code, argument), env=env, timeout=PROBE_TIMEOUT)
     with suppress(ValueError):

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from celedger.diagnose.blame import Blamed, path_in_tree
 from celedger.diagnose.difference import Growth
 from celedger.diagnose.explain import Explanation
-from celedger.diagnose.finding import Blamed, ExplainFinding, figure, path_in_tree, share
+from celedger.diagnose.finding import ExplainFinding, figure, share
 from celedger.diagnose.trace import Frame
 from celedger.diagnose.watch import WatchpointFinding
 from celedger.views import document

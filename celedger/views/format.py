@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from celedger.text import plain as plain
+from celedger.text import probability as probability
 
 PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell
@@ -161,15 +162,6 @@ def percent(ratio: float, *, signed: bool = True) -> str:
     if float(text) == 0.0:
         return "0 %"
     return f"{'+' if signed and value > 0 else ''}{text} %"
-
-
-def probability(p: float) -> str:
-    """Return `97 %`, `< 1 %` or `> 99 %`: no estimate is certain."""
-    if not math.isfinite(p):
-        return not_finite(p)
-    if p >= 0.995:
-        return "> 99 %"
-    return f"{p * 100:.0f} %" if p >= 0.01 else "< 1 %"
 
 
 def clip(text: str, width: int) -> str:

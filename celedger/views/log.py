@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from celedger.drift.standing import FirstBad, first_bad_commits
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Verdict, VerdictKind
 from celedger.views import samples
@@ -17,7 +18,7 @@ from celedger.views.format import clip, count, iso_date, percent, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
-_COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(shrink=True))
+_COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(wrap=True))
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class TaskLine:
     batch: Batch
     main: Sample | None
     verdicts: tuple[Verdict, ...]  # bad ones first
-    since: str  # environment changes since the commit shown below it
+    since: str  # what else changed since the commit shown below it
+    first_bad: tuple[FirstBad, ...]  # what bisects named the commit for
 
     def cells(self) -> tuple[str, ...]:
         batch, main = self.batch, self.main
@@ -47,6 +49,7 @@ class TaskLine:
             "outcomes": self.batch.outcomes(),
             "trials": [r.trial.ulid for r in self.batch.records],
             "main": self.main,
+            "first_bad": self.first_bad,
             "verdicts": [samples.verdict_json(v) for v in self.verdicts],
         }
 
@@ -60,6 +63,7 @@ class Log(Document):
     @classmethod
     def of(cls, ledger: Reader, limit: int | None = 20) -> Log:
         """Read the newest commits. Raises CeledgerError where none has trials."""
+        named = first_bad_commits(ledger)
         older: dict[tuple[str, str], Batch] = {}
         entries = []
         for commit in samples.measured_commits(ledger)[-(limit or 0) :]:
@@ -71,19 +75,25 @@ class Log(Document):
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)
-                lines.append(TaskLine(batch, main, tuple(samples.worst_first(own)), since))
+                bad = tuple(n for n in named if (n.commit, *n.key[:2]) == (commit.sha, *key))
+                lines.append(TaskLine(batch, main, tuple(samples.worst_first(own)), since, bad))
                 older[key] = batch
             entries.append((commit, tuple(lines)))
         return cls(tuple(reversed(entries)))
 
     def text(self, width: int = 100) -> str:
         rows = [line.cells() for _, tasks in self.entries for line in tasks]
-        # One table for all tasks, then split: columns line up from commit to commit.
-        lines = iter(table(_COLUMNS, rows, width=width, indent=2).splitlines())
+        # All tasks in one table, then dealt out: columns line up from commit to commit.
+        lines = table(_COLUMNS, rows, width=width, indent=2).splitlines()[::-1]
         text = []
         for commit, tasks in self.entries:
             head = f"{short(commit.sha)}  {iso_date(commit.commit_time)}  {plain(commit.subject)}"
-            text += [clip(head, width), *(next(lines) for _ in tasks)]
+            text.append(clip(head, width))
+            for task in tasks:
+                text.append(lines.pop())
+                while lines and lines[-1].startswith("   "):  # the remarks go on
+                    text.append(lines.pop())
+                text += [*(f"    {bad.text()}" for bad in task.first_bad)]
         return "\n".join(text)
 
     def json(self) -> dict[str, object]:

@@ -128,6 +128,18 @@ def _phases(document: Document, width: int) -> str:
     ]
     heads = columns("phase of a step", ">median", ">p90", ">p99", ">share")
     text = table(heads, rows, width=width)
+    if (waiting := document["waiting"]) is not None:
+        whole = waiting["host"] + waiting["transfer"]
+        host, transfer = (share(waiting[name] / whole) for name in ("host", "transfer"))
+        text += f"\nof the wait for data, {host} is the data set and collate, {transfer} transfer"
+    first, *_, last = document["processors"]
+    text += (
+        f"\nprocessors in use: {first:.2f} in the first tenth of the steps, {last:.2f} in the last"
+    )
+    if (disks := document["disks"]) is not None:
+        read, asked, written = (disks[k] for k in ("read_bytes", "rchar", "write_bytes"))
+        text += f"\nread {size(asked)}, {size(read)} of it from disk; wrote {size(written)} to disk"
+        text += f"; waited {duration(disks['wait'])} for disks" if disks["wait"] else ""
     evaluation = document["evaluation"]
     if times := evaluation["times"]:
         text += (

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from celedger.drift.standing import FirstBad, first_bad_commits
 from celedger.drift.values import PooledNoise
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
@@ -26,7 +27,7 @@ from celedger.views.format import (
     short,
 )  # fmt: skip
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table
+from celedger.views.tables import Column, table, wrap
 
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
@@ -74,7 +75,7 @@ class BatchRows:
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
         if self.failed is not None:
             note = f": {plain(self.failed.note)}" if self.failed.note else ""
-            lines.append(clip(f"  verdict: {self.failed.kind.value}{note}", width))
+            lines += wrap(f"  verdict: {self.failed.kind.value}{note}", width, 4)
         rows = [row.cells() for row in self.metrics]
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
@@ -101,6 +102,7 @@ class BatchRows:
 class CommitRows(Document):
     commit: Commit
     batches: tuple[BatchRows, ...]
+    first_bad: tuple[FirstBad, ...]  # what bisects named it for
 
     @classmethod
     def of(cls, ledger: Reader, sha: str) -> CommitRows:
@@ -122,7 +124,8 @@ class CommitRows(Document):
             )
             environment = ledger.environment(batch.environment)
             rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
-        return cls(commit, tuple(rows))
+        first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
+        return cls(commit, tuple(rows), first_bad)
 
     def text(self, width: int = 100) -> str:
         commit = self.commit
@@ -132,7 +135,9 @@ class CommitRows(Document):
             "",
             clip(f"    {plain(commit.subject)}", width),
         ]
-        environment = ""
+        if self.first_bad:
+            lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
+        shown = ""
         for rows in self.batches:
             if rows.batch.environment != environment:
                 environment = rows.batch.environment
@@ -144,6 +149,7 @@ class CommitRows(Document):
         environments = [r.environment for r in self.batches if r.environment]
         return {
             "commit": pick(self.commit, "sha tree parents author author_time commit_time subject"),
+            "first_bad": self.first_bad,
             "environments": {e.fingerprint: e.details for e in environments},
             "tasks": self.batches,
         }
@@ -178,7 +184,7 @@ def _remarks(record: TrialRecord, width: int) -> list[str]:
     outcome, seed, lines = record.outcome, f"  seed {record.trial.seed}", []
     if outcome is not None and outcome.kind is not OutcomeKind.OK:
         message = f": {plain(outcome.message)}" if outcome.message else ""
-        lines.append(clip(f"{seed} {outcome.kind.value}{message}", width))
+        lines += wrap(f"{seed} {outcome.kind.value}{message}", width, 4)
         lines += [f"    log {outcome.log}"] if outcome.log else []
     if record.derived:
         lines.append(f"{seed} {record.reused} (trial {record.derived})")

@@ -60,7 +60,17 @@ def table(
     return "\n".join(aligned_lines)
 
 
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text in lines of this width, those after the first indented. A word is never cut."""
+    return textwrap.wrap(
+        text, max(_READABLE, width), subsequent_indent=" " * indent, drop_whitespace=True,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def _wrapped(line: Sequence[str], room: int) -> list[list[str]]:
-    """Return the line, and those that continue its last cell."""
-    first, *more = textwrap.wrap(line[-1], room, break_long_words=False) or [""]
+    """Return the line, and those on which its last cell goes on."""
+    first, *more = textwrap.wrap(
+        line[-1], room, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     return [[*line[:-1], first], *([""] * (len(line) - 1) + [part] for part in more)]

@@ -14,7 +14,17 @@ from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
 from celedger.views.document import Document, pick
-from celedger.views.format import change, count, iso_date, measure, percent, plain, short
+from celedger.views.format import (
+    Scale,
+    change,
+    count,
+    iso_date,
+    measure,
+    number,
+    percent,
+    plain,
+    short,
+)  # fmt: skip
 from celedger.views.samples import Sample
 from celedger.views.tables import Column, table
 
@@ -32,7 +42,8 @@ _BASELINE_COLUMNS = (
     Column("who", shrink=True), Column("why", shrink=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
-_TYPED = 100  # trials that a person may be advised to run; more need another remedy
+Rows = Sequence[tuple[Verdict, tuple[str, ...]]]
+_TYPED = 100  # trials that a person may be asked to run; more need another remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +61,13 @@ class VerdictList(Document):
         head = f"{short(self.commit.sha)} {plain(self.commit.subject)}"
         if not self.judged.verdicts:
             return f"{head}\nnothing was judged"
-        own, telemetry = counted(self.judged.verdicts, self.declared)
+        own, telemetry = self.rows()
         lines = [head]
-        for title, verdicts in (("", own), (_TELEMETRY, telemetry)):
-            if verdicts:
-                verdicts.sort(key=lambda v: (_ORDER.index(v.kind), v.task, v.metric))
-                rows = [self._cells(v) for v in verdicts]
-                lines += ["", *filter(None, [title]), table(_COLUMNS, rows, width=width)]
-        lines += self._more_trials([v for v in own if v.kind is VerdictKind.TOO_NOISY])
+        for title, rows in (("", own), (_TELEMETRY, telemetry)):
+            if rows:
+                text = table(_COLUMNS, [cells for _, cells in rows], width=width)
+                lines += ["", *filter(None, [title]), text]
+        lines += self._more_trials([v for v, _ in own if v.kind is VerdictKind.TOO_NOISY])
         if self.explained:
             lines += [line for v in self.judged.verdicts for line in _evidence(self.ledger, v)]
         return "\n".join(lines)
@@ -83,12 +93,19 @@ class VerdictList(Document):
             ],
         }
 
+    def rows(self) -> tuple[Rows, Rows]:
+        """Return the verdicts that count, and those on telemetry: the worst first, with cells."""
+        own, telemetry = (
+            sorted(each, key=lambda v: (_ORDER.index(v.kind), v.task, v.metric))
+            for each in counted(self.judged.verdicts, self.declared)
+        )
+        return [(v, self._cells(v)) for v in own], [(v, self._cells(v)) for v in telemetry]
+
     def _answer(self, verdict: Verdict) -> Judgement | None:
         return self.judged.answers.get((verdict.task, verdict.metric))
 
     def _cells(self, verdict: Verdict) -> tuple[str, ...]:
-        declared = (m for m in self.ledger.metrics(verdict.recipe) if m.name == verdict.metric)
-        metric = next(declared, Metric(verdict.metric or "any"))
+        metric = _declared(self.ledger, verdict)
         moved = ""
         if math.isfinite(verdict.effect) and verdict.level:
             moved = percent(verdict.effect / abs(verdict.level))
@@ -174,20 +191,28 @@ def _evidence(ledger: Reader, verdict: Verdict) -> list[str]:
         lines.append(f"  rule      {verdict.rule}{p_value} (docs/statistics.md)")
     for name, ulids in (("trials", verdict.trials), ("baseline", verdict.baseline)):
         if ulids:
-            lines.append(f"  {name:<9} {_values(ledger, ulids, verdict.metric)}")
+            lines.append(f"  {name:<9} {_values(ledger, ulids, _declared(ledger, verdict))}")
     return lines
 
 
-def _values(ledger: Reader, ulids: Sequence[str], metric: str) -> str:
+def _declared(ledger: Reader, verdict: Verdict) -> Metric:
+    """Return the metric as its task declares it."""
+    declared = (m for m in ledger.metrics(verdict.recipe) if m.name == verdict.metric)
+    return next(declared, Metric(verdict.metric or "any"))
+
+
+def _values(ledger: Reader, ulids: Sequence[str], metric: Metric) -> str:
     """Return the values, commit by commit: `3f2a9c1d 0.41 0.42 (seeds 0 1)`."""
     by_commit: dict[str, list[tuple[int, float]]] = {}
     for record in filter(None, map(ledger.trial, ulids)):
-        value = record.summaries.get(metric, math.nan)
+        value = record.summaries.get(metric.name, math.nan)
         by_commit.setdefault(record.trial.commit, []).append((record.trial.seed, value))
     parts = []
     for sha, pairs in by_commit.items():
         seeds, values = zip(*sorted(pairs), strict=True)
-        numbers = " ".join(f"{value:.6g}" for value in values)
+        scale = Scale.of(metric.unit, max(map(abs, values)))
+        numbers = " ".join(number(scale.show(value), significant=6) for value in values)
+        numbers += f" {scale.unit}" * bool(scale.unit)
         parts.append(f"{short(sha)} {numbers} (seeds {' '.join(map(str, seeds))})")
     return "; ".join(parts)
 

@@ -295,3 +295,11 @@ def test_an_exception_in_a_step_says_in_which(journal: Path) -> None:
     batches = len(list(options["data"]()))  # type: ignore[operator]
     place = f"in step {5 % batches} of epoch {5 // batches}"
     assert raised.value.__notes__ == [place]
+
+
+def test_a_training_is_described_in_either_spelling() -> None:
+    parts = {"model": len, "data": list, "loss": max, "evaluate": dict, "epochs": 1}
+    either = [harness.Training(**parts, **{name: len}) for name in ("optimiser", "optimizer")]
+    assert either[0] == either[1]
+    with pytest.raises(TypeError, match="optimizer"):
+        harness.Training(**parts, optimizer=len, optimiser=len)

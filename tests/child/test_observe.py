@@ -118,7 +118,7 @@ def test_a_plain_script_is_seen_in_full_and_trains_as_without_a_probe(
         ["out", "head", [["", [2, 1]]]],
     ]
     assert seen[11:13] == [["in", "MSELoss:"], ["out", "MSELoss:", [["", []]]]]
-    names = ["body.0.weight", "body.0.bias", "head.weight", "head.bias", "parameter 0.4"]
+    names = ["body.0.weight", "body.0.bias", "head.weight", "head.bias", "extra"]
     assert next(event for event in seen if event[0] == "stepping") == ["stepping", 0, names]
     assert [event[0] for event in seen[13:18]] == [
         "loss", "backward", "stepping", "stepped", "reported",

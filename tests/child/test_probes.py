@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +110,38 @@ def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     assert before.is_sparse and made.grad_fn is not None
     probe.flush()
     assert len(json.loads((tmp_path / "events.jsonl").read_text())["marks"]) == 1
+
+
+def test_a_wait_for_data_is_told_from_the_data_set_s_own_time() -> None:
+    """In a process of its own: the patches stay."""
+    program = """
+import torch
+from celedger.child.probes.phases import PhaseClock
+now = 0
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, at):
+        global now
+        now += 3
+        return torch.zeros(1)
+class Order(torch.utils.data.Sampler):
+    def __iter__(self):  # outside the data set: what is left of the wait
+        global now
+        for at in range(8):
+            now += 5
+            yield at
+clock = PhaseClock(cuda=False)
+clock.own = lambda: now
+clock.watch_loaders()
+for _ in torch.utils.data.DataLoader(Rows(), batch_size=4, sampler=Order()):
+    pass
+clock.enter(1)
+columns = clock.read()
+print(columns["loader"][-1], columns["host"][-1])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["64", "24"], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,3 +134,68 @@ def test_evaluation_is_looked_at_and_kept_apart(traced: Trace) -> None:
     assert [e.path for e in traced.of("enter") if e.evaluation and e.drew] == []
     (report,) = traced.of("report")
     assert set(report.raw["v"]) == {"val_loss"}
+
+
+PEOPLE = """\
+import copy, json, os
+import torch
+from torch import nn
+from celedger.child.probes import observe, trace
+
+observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
+torch.set_num_threads(1)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        # The embedding writes a view without gradients; the norm runs a forward pass of its own.
+        self.words = nn.Embedding(5, 4, padding_idx=0)
+        self.body = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        self.size = nn.Linear(4, 2)(torch.zeros(1, 4)).numel()
+        self.head = nn.Linear(4, self.size)
+    def forward(self, x, scale=None, shift=None):
+        return self.head(self.body(self.words(x))) * scale + shift
+
+
+net = Net()
+average = copy.deepcopy(net)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(2):
+    net.train()
+    loss = net(torch.arange(5), shift=torch.zeros(2), scale=torch.ones(1)).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+average.eval()
+with torch.no_grad():
+    average.head.weight.zero_()
+    average(torch.arange(5), torch.ones(1), shift=0.0)
+"""
+
+
+def test_a_model_as_people_write_it_is_followed_from_its_start(tmp_path: Path) -> None:
+    (tmp_path / "fit.py").write_text(PEOPLE)
+    (tmp_path / "out").mkdir()
+    env = {
+        **os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TORCHDYNAMO_DISABLE": "1",
+        "CELEDGER_PROBE": json.dumps({"full": [0, 1]}),
+        "CELEDGER_PROBE_OUT": str(tmp_path / "out"),
+    }  # fmt: skip
+    subprocess.run([sys.executable, str(tmp_path / "fit.py")], env=env, check=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]  # and no failure
+    people = read(tmp_path / "out" / "0")
+    assert people.modules[""].short == "Net"
+    first = next(people.of("enter"))
+    assert [tensor.shape for tensor in first.tensors] == [(5,), (1,), (2,)]  # as in the signature
+    init = {event.path: event for event in people.of("init")}
+    assert init["head.weight"].raw["o"] == "kaiming_uniform_"  # torch.nn.init names its tensor
+    assert init["head.weight"].step == 0
+    assert init["Net:head.weight"].step == 2  # as it was when it was first used
+    lines = (tmp_path / "fit.py").read_text().splitlines()
+    modes = {
+        lines[people.frames(event.raw["m"])[0].line - 1].strip()
+        for event in people.of("enter") if event.raw["u"] is None
+    }  # fmt: skip
+    assert modes == {"net.train()", "average.eval()"}
+    assert [event.step for event in people.of("hyper")] == [0, 1]  # in full steps, always

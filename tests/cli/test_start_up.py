@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+from scripted import typed
 
 PROGRAM = """
 import sys
@@ -21,9 +25,20 @@ def imported(*words: str) -> set[str]:
     return set(done.stderr.split())
 
 
+def test_a_shell_gets_its_completion() -> None:
+    def completed(line: str) -> list[str]:
+        env = {**os.environ, "_CELEDGER_COMPLETE": "complete_bash", "COMP_WORDS": line,
+               "COMP_CWORD": str(len(line.split(" ")) - 1)}  # fmt: skip
+        return typed([], Path(), env).out.split()
+
+    assert completed("celedger sta") == ["status"]
+    assert "--bisects" in completed("celedger log --")
+
+
 def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> None:
     modules = imported("log", "--help")
     assert "celedger.cli.reading" in modules
     assert not modules & {"celedger.cli.doctor", "celedger.cli.run", "celedger.ledger", "git"}
     heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy
+    assert not imported("report", "--help") & {"jinja2", *heavy}

@@ -45,15 +45,19 @@ class Writer:
         shapes = settings.pop("shapes", {})
         self.add("module", p=path, c=kind, a=settings, f=[], w=site, s=shapes)
 
-    def init(self, path: str, values: Any, made: str = "normal_", literals: str = "_") -> None:
-        self.add("init", p=path, r="parameter", x=self.tensor(values), o=made, l=literals, w=-1)
+    def init(
+        self, path: str, values: Any, made: str = "normal_", literals: str = "_", **more: Any
+    ) -> None:
+        tensor = self.tensor(values)
+        self.add("init", p=path, r="parameter", x=tensor, o=made, l=literals, w=-1, **more)
 
     def enter(self, path: str, values: Any, under: str | None = None, **more: Any) -> None:
         self.add("enter", p=path, n=0, c="", tr=more.pop("train", True), u=under, ac=None, w=-1,
                  x=[self.tensor(values, gradient=under is not None)], **more)  # fmt: skip
 
     def call(self, name: str, path: str | None, values: Any, literals: str = "_", **more: Any):
-        self.add("call", o=name, p=path, n=0, l=literals, i=[], w=more.pop("site", -1),
+        more = {"i": [], "w": more.pop("site", -1), **more}
+        self.add("call", o=name, p=path, n=0, l=literals,
                  x=[self.tensor(values)], **more)  # fmt: skip
 
     def leave(self, path: str, values: Any, **more: Any) -> None:

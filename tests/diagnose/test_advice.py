@@ -19,12 +19,12 @@ def event(
     """What the probe writes of steps with `data` ms of waiting and three other phases of 2 ms.
     `stall`: ms more of waiting, by step; `delayed`: ms without a core in each forward pass."""
     columns: dict[str, list[int]] = {
-        name: [] for name in ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader")
+        name: [] for name in ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader", "host")
     }
     own = lost = 0
     for step in range(steps + 1):
         for name, phase in PHASES.items():
-            row = (4 * step + phase, step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0)
+            row = (4 * step + phase, step, phase, own * MS, (own + lost) * MS, own * MS, 0, 0, 0)
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
             own += data + (stall or {}).get(step, 0) if name == "data" else 2
@@ -37,6 +37,7 @@ def event(
     return {
         "torch": "2", "device": "cpu", "threads": 1, "exact": True, "workers": None,
         "edges": columns, "untimed": [5, 18], "lines": [], "pauses": [], "waits": [],
+        "disks": None,
         "window": {"first": 6, "steps": [0.01] * 10, "rows": rows, "problem": ""},
         "samples": {"edge": [], "line": [], "seconds": []},
     }  # fmt: skip
@@ -66,6 +67,30 @@ def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
     assert "40 % of a step is waiting for data" in [
         advice["figure"] for advice in waiting["advice"]
     ]
+
+
+def test_a_wait_for_data_is_the_data_set_s_or_the_transfer_s() -> None:
+    tried = []
+    for host in (0.75, 0.25):
+        seen = event(data=4)
+        waits = [4 * MS * (at // 4 + (at % 4 > 0)) for at in range(len(seen["edges"]["edge"]))]
+        seen["edges"] |= {"loader": waits, "host": [int(host * wait) for wait in waits]}
+        profile = load(seen, {})
+        assert profile["waiting"]["host"] / sum(profile["waiting"].values()) == host
+        tried.append(profile["advice"][0]["try"].split(",")[0])
+    assert tried == ["more DataLoader workers (now 0)", "fewer and larger tensors in a batch"]
+    assert load(event(), {})["waiting"] is None
+
+
+def test_a_falling_use_of_processors_is_seen_over_the_training() -> None:
+    seen = event()
+    spent = 0
+    for at in range(1, len(seen["edges"]["cpu"])):
+        own = seen["edges"]["own"]
+        spent += (own[at] - own[at - 1]) // (1 + at // 120)  # half of it in the second half
+        seen["edges"]["cpu"][at] = spent
+    use = load(seen, {})["processors"]
+    assert (len(use), use[0], use[-1]) == (10, 1.0, pytest.approx(0.5, abs=0.02))
 
 
 def test_too_few_steps_are_said() -> None:

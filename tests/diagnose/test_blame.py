@@ -7,17 +7,18 @@ from pathlib import Path
 from conftest import make_project
 from diagnose.made_traces import Writer
 
+from celedger.diagnose.blame import blame
+from celedger.diagnose.explain import code_change
 from celedger.diagnose.finding import (
     CodePlace,
     ExplainFinding,
     FindingPhase,
     Sureness,
-    blame,
 )
 from celedger.diagnose.inexact import first_shift
+from celedger.diagnose.same_code import CodeChange
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
-from celedger.repo.hunks import Hunk, hunks
 
 BEFORE = """\
 import torch
@@ -32,7 +33,7 @@ def other():
 """
 
 
-def changed(tmp_path: Path) -> list[Hunk]:
+def changed(tmp_path: Path) -> CodeChange:
     project = make_project(tmp_path / "project")
     old = project.commit("one", {"net.py": BEFORE, "gone.py": "x = 1\n", 'odd "name.py': "a\n"})
     (project.root / "gone.py").unlink()
@@ -40,14 +41,14 @@ def changed(tmp_path: Path) -> list[Hunk]:
     new = project.commit(
         "two", {"net.py": after, "new.py": "--- a\n+++ b\n", 'odd "name.py': "b\n"}
     )
-    return hunks(Repository.open(project.root), old, new)
+    return code_change(Repository.open(project.root), old, new)
 
 
 def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
-    found = {(h.old, h.new): h for h in changed(tmp_path)}
+    found = {(h.old, h.new): h for h in changed(tmp_path).hunks}
     assert ("gone.py", "") in found
     assert found["", "new.py"].lines == ("+--- a", "++++ b")
-    (mask,) = [h for h in changed(tmp_path / "again") if "tril(1)" in "".join(h.lines)]
+    (mask,) = [h for h in changed(tmp_path / "again").hunks if "tril(1)" in "".join(h.lines)]
     assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
     assert mask.touches("net.py", 5, 5, side="b")
     assert not mask.touches("net.py", 6, 9, side="b")
@@ -64,8 +65,8 @@ def test_the_line_that_ran_is_blamed_first_and_comments_last(tmp_path: Path) -> 
     assert [one.closeness for one in blamed] == [0, 4]
     assert "tril(1)" in "".join(blamed[0].hunk.lines)
     assert judged.sureness == "likely"
-    apart = [h for h in changed(tmp_path / "more") if h.new == "new.py"]
-    assert blame(finding, apart, tree, [])[0].sureness == "unsure"
+    apart = [h for h in changed(tmp_path / "more").hunks if h.new == "new.py"]
+    assert blame(finding, CodeChange(apart), tree, [])[0].sureness == "unsure"
 
 
 def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Path) -> None:
@@ -89,3 +90,30 @@ def test_a_shift_over_seeds_is_found_at_its_place_and_noise_is_not(tmp_path: Pat
     assert found is not None
     assert (found.module, found.phase) == ("head", "forward")
     assert "times as large, over 5 seeds" in found.sentence
+
+
+def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
+    tmp_path: Path,
+) -> None:
+    before = (
+        "import torch\n\n\ndef loss(x):\n    dims = (1, 2)\n    y = x * x\n    z = y + y\n"
+        "    return z.sum(dims)\n\n\ndef rows(x):\n    return x\n\n\ndef fit(x):\n"
+        "    value = loss(x)\n    return value\n\n\nfit(1)\n"
+    )
+    after = before.replace("(1, 2)", "(0, 1, 2)").replace("value = loss(x)", "value = loss( x )")
+    after = after.replace("def rows(x):\n    return x\n\n\n", "")
+    after = after.replace("fit(1)\n", "def rows(x):\n    return x\n\n\nfit(1)  # now\n")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [
+        project.commit(name, {"fit.py": text}) for name, text in (("1", before), ("2", after))
+    ]
+    file = str(tree / "fit.py")
+    frames = Frame(file, 8, "loss"), Frame(file, 12, "fit"), Frame(file, 20, "<module>")
+    finding = ExplainFinding(
+        FindingPhase.LOSS, 0, None, "", "loss", "argument", "it differs",
+        places=(CodePlace("b", "call", frames),), sureness=Sureness.SURE,
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [file])
+    assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
+    assert {one.closeness for one in blamed[1:]} == {4}

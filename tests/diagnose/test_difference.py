@@ -158,18 +158,76 @@ def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
 
 def test_a_new_computation_is_named_before_a_look_at_a_part_of_a_tensor(tmp_path: Path) -> None:
     traces = []
-    for name, calls, out in (("a", (), X), ("b", ("__getitem__", "div"), X / 2)):
+    for name, calls, out in (("a", (), X), ("b", (("__getitem__", X), ("div", X / 2)), X / 2)):
         writer = Writer(tmp_path / name)
         writer.module("", "net.Net")
         writer.init("weight", X)
         writer.enter("", X)
-        for call in calls:
-            writer.call(call, "", out)
+        for call, result in calls:
+            writer.call(call, "", result)
         writer.leave("", out)
         writer.learn(float(out.sum()), {"weight": out}, {"weight": X - out})
         traces.append(writer.done())
     finding = found(*traces)
     assert finding.sentence == "the model itself computes something else: `div(_)` is new"
+
+
+def test_what_a_difference_comes_from_is_named_not_who_is_given_it_next(tmp_path: Path) -> None:
+    """A division that is gone was told as `masked_fill`, the next call with another result; a mask
+    as the longest of calls; and a look at a part of a tensor came before both."""
+
+    def train(name: str, computed: Any) -> Trace:
+        writer = Writer(tmp_path / name)
+        writer.module("", "net.Net")
+        writer.enter("", X)
+        last = given = X
+        for call, literals, last in computed:
+            marks = [writer.tensor(values)["h"] for values in (given, X)]
+            writer.call(call, "", last, literals, i=marks[: literals.count("_")])
+            given = last
+        writer.leave("", last)
+        writer.learn(float(last.sum()), {"weight": last}, {"weight": X - last})
+        return writer.done()
+
+    sum_ = ("sum", "_", X[:1] + 3)
+    whole = [("matmul", "_", 8 * X), ("div", "_, 2", 4 * X), ("fill", "_, _", 4 * X + 1), sum_]
+    a = train("a", whole)
+    look = ("__getitem__", "_, slice(None)", 8 * X)
+    cut = found(a, train("b", [whole[0], look, ("fill", "_, _", 8 * X + 1), ("sum", "_", X[:1])]))
+    assert cut.sentence == "the model itself computes something else: `div(_, 2)` is gone"
+    assert cut.operator == "div(_, 2)"
+    other = ("div", "_, 3", 8 * X / 3)
+    masked = found(a, train("c", [whole[0], other, ("fill", "_, _", X + 1), ("sum", "_", X[:1])]))
+    assert masked.sentence == "the model itself calls `div(_, 3)` instead of `div(_, 2)`"
+    keyed = train("d", [("attention", "_, mask=_", X + 1), sum_])
+    bare = found(keyed, train("e", [("attention", "_", X + 2), ("sum", "_", X[:1])]))
+    assert bare.sentence == "the model itself calls `attention` without `mask=_`"
+
+
+def test_an_input_and_a_tie_that_are_cut_are_named(tmp_path: Path) -> None:
+    def train(name: str, *, mask: bool, tied: bool) -> Trace:
+        writer = Writer(tmp_path / name)
+        for path in ("", "block", "embed", "head"):
+            writer.module(path, "net.Net")
+        writer.init("embed.weight", X)
+        writer.init("head.weight", X, **({"tied": "embed.weight"} if tied else {}))
+        writer.enter("", X)
+        given = [("x", X), ("mask", X > 2)][: 1 + mask]
+        tensors = [writer.tensor(values) for _, values in given]
+        writer.add("enter", p="block", n=0, c="", tr=True, u="", ac=None, w=-1, x=tensors,
+                   of=[name for name, _ in given])  # fmt: skip
+        out = X * (2 if mask else 3) + tied
+        writer.leave("block", out)
+        writer.leave("", out)
+        writer.learn(float(out.sum()), {"embed.weight": out}, {"embed.weight": X - out})
+        return writer.done()
+
+    a = train("a", mask=True, tied=True)
+    unmasked = found(a, train("b", mask=False, tied=True))
+    assert unmasked.sentence == "the model itself no longer gives `mask` to `block`"
+    untied = found(a, train("c", mask=True, tied=False))
+    assert (untied.cause, untied.phase, untied.module) == ("tie", "initialisation", "head")
+    assert untied.sentence == "`head.weight` is no longer tied to `embed.weight`"
 
 
 def test_a_loss_without_modules_is_explained_by_its_calls(tmp_path: Path) -> None:
@@ -183,6 +241,25 @@ def test_a_loss_without_modules_is_explained_by_its_calls(tmp_path: Path) -> Non
     finding = found(*traces)
     assert (finding.phase, finding.cause, finding.sureness) == ("loss", "argument", "sure")
     assert finding.sentence == "the loss calls `mul(_, 3)` instead of `mul(_, 2)`"
+
+
+def test_parameters_without_a_module_are_followed_through_a_new_name(tmp_path: Path) -> None:
+    def train(name: str, weight: str, start: Any) -> Trace:
+        writer = Writer(tmp_path / name)
+        writer.call("mul", None, start * 3, "_, 3")
+        writer.add("loss", x=[writer.tensor(start.sum())])
+        writer.init(weight, start, made="mul_", literals=f"_, {start.max():g}")  # met by the step
+        writer.learn(float(start.sum()), {weight: X}, {weight: start - X})
+        return writer.done()
+
+    before = train("a", "w1", X)
+    renamed = TraceComparison(before, train("b", 'weights["1"]', X))
+    assert (renamed.front(), renamed.equal) == (None, True)
+    finding = found(before, train("c", "layers[0].gain", 10 * X))
+    assert (finding.cause, finding.module, finding.tensor) == (
+        "initialisation", None, "`layers[0].gain`",
+    )  # fmt: skip
+    assert "it is 10 times what it was" in finding.sentence
 
 
 def test_two_values_drawn_anew_have_no_distribution_to_differ_in(make: Any) -> None:
@@ -297,3 +374,45 @@ def test_rounding_is_judged_by_what_rounding_does() -> None:
     assert rounding_ratio(growth(1e-7, 1.5), growth(2e-7, 1.5)) <= 1
     assert rounding_ratio(growth(1e-3, 1.5), growth(2e-7, 1.5)) > 30
     assert rounding_ratio(growth(1e-7, 4.0), growth(1e-7, 1.2)) > 30
+
+
+def evaluated(folder: Path, out: float, *, value: float | None = None) -> Trace:
+    w = Writer(folder)
+    w.module("", "net.Net")
+    w.enter("", X)
+    w.leave("", X)
+    w.learn(1.0, {"weight": X}, {"weight": X})
+    w.enter("", X, e=1)
+    w.leave("", X * out, e=1)
+    if value is not None:
+        w.add("report", e=0, v={"val_loss": value})
+    return w.done()
+
+
+def test_an_evaluation_counts_where_a_script_reports_nothing(tmp_path: Path) -> None:
+    silent = [evaluated(tmp_path / name, out) for name, out in (("a", 1.0), ("b", 2.0))]
+    answer = found(*silent)
+    assert answer is not None
+    assert answer.phase is FindingPhase.EVALUATION
+    equal = [evaluated(tmp_path / f"{out}", out, value=3.0) for out in (1.0, 2.0)]
+    assert found(*equal) is None  # what is reported of it agrees
+
+
+def test_weights_first_used_later_are_no_initialisation(tmp_path: Path) -> None:
+    sides = []
+    for name, decay in (("a", "0.9"), ("b", "0.1")):
+        w = Writer(tmp_path / name)
+        w.site(0, ("/tree/fit.py", 7, "update"))
+        w.module("", "net.Net")
+        w.enter("", X)
+        w.leave("", X)
+        w.learn(1.0, {"weight": X}, {"weight": X})
+        w.call("lerp_", None, X * float(decay), f"_, _, {decay}", site=0)
+        values = w.tensor(X * float(decay))
+        w.events.append({"k": "init", "t": 1, "p": "Average:weight", "r": "parameter", "x": values})
+        sides.append(w.done())
+    answer = found(*sides)
+    assert answer is not None
+    assert (answer.phase, answer.step) == (FindingPhase.UPDATE, 1)
+    assert "lerp_(_, _, 0.1)" in answer.sentence
+    assert answer.places[0].frames[0].line == 7

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is traine
 # The watchpoint, and the step, module and tensor that it has to name.
 FAULTS = {
     "overflow": ("overflow", 53, "0", "output"),  # looked at first when all weights are lost
-    "nan_by_hand": ("overflow", 0, "parameter 0.0", "gradient"),
+    "nan_by_hand": ("overflow", 0, "-", "gradient of weight"),
     "rate_zero": ("weight-unchanged", 0, "0", "weight"),
     "rate_large": ("weight-change-large", 0, "2", "weight"),
     "vanishing": ("gradient-vanishing", 1, "0", "gradient of weight"),

@@ -17,7 +17,7 @@ from conftest import PEOPLE, Project, celedger, git, make_project
 
 from celedger.errors import MachineError, RepositoryError
 from celedger.repo import Repository
-from celedger.service import hooks
+from celedger.service import hooks, news
 from celedger.service.hooks import HookState
 
 from .conftest import Bell, branch_ahead
@@ -393,3 +393,19 @@ def test_hooks_outside_a_repository_are_one_sentence(tmp_path: Path) -> None:
     done = celedger(tmp_path, "hook", "install")
     assert done.status != 0
     assert done.err.count("\n") == 1
+
+
+def test_a_merge_prints_what_the_last_job_left_once(project: Project, python: str) -> None:
+    project.commit("first")
+    repository = Repository.open(project.root)
+    hooks.install(repository, python)
+    news.leave_line(repository, "1a2b3c: fit val_loss regressed\n\x1b[31m`x`")
+    printed = []
+    for name in ("one", "two"):
+        branch_ahead(project, name=name)
+        done = subprocess.run(
+            ["git", "merge", "-q", name], cwd=project.root, capture_output=True, text=True,
+            env={**os.environ, **PEOPLE}, check=True,
+        )  # fmt: skip
+        printed.append(done.stderr)
+    assert printed == ["celedger: 1a2b3c: fit val_loss regressed `x`\n", ""]

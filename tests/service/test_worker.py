@@ -93,6 +93,8 @@ def test_a_merge_is_trained_judged_and_shown_and_nothing_of_the_users_is_touched
     refs = git(hooked.root, "for-each-ref")
     assert bell.wait() == "ended 0", log(hooked)
     assert jobs(hooked) == [(sha, "done", "nothing regressed")]
+    line = (hooked.root / ".git" / "celedger" / "last-job").read_text()
+    assert line == f"celedger: {sha[:10]}: nothing regressed (see `celedger status`)\n"
     with Ledger.open(hooked.root / "ledger.db", readonly=True) as ledger:
         trials = ledger.trials(commit=sha)
         assert [(t.ok, t.trial.why, t.trial.seed) for t in trials] == [
@@ -399,3 +401,23 @@ def test_the_surest_metric_of_a_task_leads_its_bisect() -> None:
     for seed in range(10):
         Random(seed).shuffle(bad)
         assert {v.task: v.metric for v in one_a_task(bad)} == {"a": "y", "b": "nan"}
+
+
+def test_another_hook_manager_does_what_the_installed_hook_does(
+    project: Project, bell: Bell
+) -> None:
+    """As `.pre-commit-hooks.yaml` calls it."""
+    sha = project.history([1.0])[0]
+    allow(project)
+    for name, value in (("IS_SQUASH_MERGE", "1"), ("REWRITE_COMMAND", "amend")):
+        project.run("hook", "run", env={f"PRE_COMMIT_{name}": value})
+    assert queue_notes(project) == []
+    (project.root / ".git" / "celedger" / "last-job").write_text("celedger: 1a2b: nothing\n")
+    done = project.run("hook", "run")
+    assert (done.status, done.err) == (0, "celedger: 1a2b: nothing\n")
+    until(lambda: [state for _, state, _ in jobs(project)] == ["done"])
+    assert jobs(project)[0][0] == sha
+
+
+def queue_notes(project: Project) -> list[Path]:
+    return list((project.root / ".git" / "celedger" / "queue").glob("*"))

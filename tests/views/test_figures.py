@@ -250,7 +250,7 @@ def searched(commits: list[Commit], culprit: int, **more: Any) -> Report:
         "effect": 0.047, "low": 0.04, "high": 0.05, "trials": 5, "stopped": 0, "stored": 0,
         "epochs": 5, "tried": 5, "seconds": 1.0, "still": 0.0, "posterior": sure,
         "readings": tuple((p - 1, value) for p, value in trials), "untestable": (),
-        "steps": tuple((p - 1, chances) for p, chances in steps), "others": (),
+        "steps": tuple((p - 1, chances) for p, chances in steps), "narrowing": (), "others": (),
         "compared": (commits[culprit - 1].sha, commits[culprit].sha), "between": None,
         "ran": commits[culprit].sha,
     }  # fmt: skip

@@ -3,6 +3,7 @@ on)."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
@@ -15,7 +16,8 @@ from celedger.child.probes.tensors import content
 if TYPE_CHECKING:
     from torch import nn
 
-# Attributes of a module that are torch's own bookkeeping, or are written as events.
+_LONGEST = 400  # characters of a call's arguments
+# Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
 _NO_SETTING = {"training", "call_super_init", "dump_patches"}
 _OPERATORS = {
     "add", "sub", "mul", "div", "truediv", "floordiv", "matmul", "pow", "mod", "and", "or",
@@ -67,7 +69,7 @@ def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(texts)[:160]
+    return ", ".join(shown)[:_LONGEST]
 
 
 def _literal(item: Any) -> str:
@@ -85,6 +87,31 @@ def _literal(item: Any) -> str:
     if item is Ellipsis:
         return "..."
     return str(getattr(item, "__name__", type(item).__name__))
+
+
+def arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return what a module is called with, by the names and in the order of its signature. Asked
+    by a pre-hook: torch's global one is not given the arguments by keyword, so they are read from
+    its caller."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    here = frame.f_locals if frame is not None else {}
+    kwargs: dict[str, Any] = here.get("kwargs") or {} if here.get("self") is module else {}
+    if kwargs:
+        try:
+            bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):
+            pass
+        else:
+            return {
+                name: dict(sorted(value.items())) if isinstance(value, dict) else value
+                for name, value in bound.items()
+            }
+    kind: type = type(module)
+    names = _forward_parameters(kind)
+    given = {names[i] if i < len(names) else f"input {i}": arg for i, arg in enumerate(args)}
+    return {**given, **dict(sorted(kwargs.items()))}
 
 
 def settings(module: nn.Module) -> dict[str, Any]:
@@ -109,6 +136,16 @@ def code(kind: type, method: str) -> list[Any]:
         return [str(file), first, first + len(lines) - 1]
     except (OSError, TypeError, AttributeError):
         return []
+
+
+@functools.cache
+def _forward_parameters(kind: type) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(kind.forward).parameters.values()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in positional)[1:]
 
 
 def autocast() -> str | None:

@@ -24,12 +24,12 @@ from torch.utils._pytree import tree_map_only
 from celedger.child.probes import observe
 from celedger.child.probes.losses import CHOOSERS, MOST_NODES, LossCall, leading, loss_call
 from celedger.child.probes.names import IdentityMap
-from celedger.child.probes.tensors import address, content, tensors, whole
+from celedger.child.probes.tensors import address, content, graph_node, tensors, whole
 from celedger.child.torch_steps import dense
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
 REPEATED = 3  # steps until the weights are compared with those of a second run
-CLEARED, UNCLEARED = "cleared", "uncleared"
+STEPPED, CLEARED, UNCLEARED = "stepped", "cleared", "uncleared"
 
 
 class OuterCall(NamedTuple):
@@ -207,9 +207,11 @@ class FirstSteps(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
-        for optimiser, _ in list(self._dirty.items()):
-            uncleared = any(_has_gradient(p) for g in optimiser.param_groups for p in g["params"])
-            self._dirty[optimiser] = UNCLEARED if uncleared else CLEARED
+        for optimiser, state in list(self._dirty.items()):
+            if state is not STEPPED:
+                continue  # gradients of several passes add up before a step
+            left = any(_has_gradient(p) for g in optimiser.param_groups for p in g["params"])
+            self._dirty[optimiser] = UNCLEARED if left else CLEARED
         if self.steps < LOOKS and losses:
             call = leading(self._calls, losses)
             if self.start is None:
@@ -259,7 +261,7 @@ class FirstSteps(observe.Probe):
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
         self.steps = step + 1
-        self._dirty[optimiser] = CLEARED  # until a backward pass begins
+        self._dirty[optimiser] = STEPPED  # until a backward pass begins
         self._stack, self._pass = [], []
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
@@ -348,7 +350,7 @@ def _count_alive() -> tuple[int, int]:
     gc.collect()
     live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
     nodes: set[Any] = set()
-    waiting = [tensor.grad_fn for tensor in live]
+    waiting = [graph_node(tensor) for tensor in live]
     while waiting and len(nodes) < MOST_NODES:
         node = waiting.pop()
         if node is not None and node not in nodes:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celedger.child.probes import observe, stack
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
-from celedger.child.probes.tensors import tensors
+from celedger.child.probes.tensors import graph_node, tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -261,11 +261,11 @@ class Probe(observe.Probe):
 
         visited: set[Any] = set()
         graphs = []
-        for obj in gc.get_objects():
-            if type(obj) is not torch.Tensor or obj.grad_fn is None:
+        for thing in gc.get_objects():
+            if type(thing) is not torch.Tensor or (made := graph_node(thing)) is None:
                 continue
-            before, waiting = len(visited), [obj.grad_fn]
-            while waiting and len(visited) < _NODES:
+            before, waiting = len(seen), [made]
+            while waiting and len(seen) < _NODES:
                 node = waiting.pop()
                 if node not in visited:
                     visited.add(node)

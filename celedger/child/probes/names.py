@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from celedger.child.probes.variables import calling_line, expressions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,6 +51,7 @@ class ModuleNames:
         self._parents = IdentityMap()  # the parent by weak reference, and a name in it
         self._roots = IdentityMap()
         self._classes: Counter[str] = Counter()
+        self._bare = IdentityMap()  # names of parameters without a module
         self._model = False
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -77,17 +81,39 @@ class ModuleNames:
         return [(prefix, root) for root, prefix in self._roots.items()]
 
     def parameters(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
-        """Name an optimiser's parameters; those of no module by group and number."""
+        """Name what an optimiser trains, what belongs to no module by its variable. Called from
+        the step: the script's frames are below."""
         names = {
             id(parameter): prefix + name
             for prefix, root in self.roots()
             for name, parameter in root.named_parameters()
         }
-        return [
-            (names.get(id(parameter), f"parameter {group}.{number}"), parameter)
+        trained = [
+            (f"param_groups[{group}][{number}]", parameter)
             for group, one in enumerate(optimiser.param_groups)
             for number, parameter in enumerate(one["params"])
         ]
+        bare = [(position, p) for position, p in trained if id(p) not in names]
+        if any(self._bare.get(parameter) is None for _, parameter in bare):
+            self._name_bare(bare, {*names.values()})
+        return [(names.get(id(p)) or str(self._bare.get(p)), p) for _, p in trained]
+
+    def in_no_module(self, parameter: Tensor) -> bool:
+        """Return True for a parameter that `parameters` has named by a variable."""
+        return self._bare.get(parameter) is not None
+
+    def _name_bare(self, bare: list[tuple[str, Tensor]], taken: set[str]) -> None:
+        """Name parameters without a module, once: by a variable of the script, else by their
+        position in the optimiser and the line that steps it."""
+        taken |= {name for _, name in self._bare.items()}
+        expression = expressions([parameter for _, parameter in bare])
+        for position, parameter in bare:
+            if self._bare.get(parameter) is None:
+                first = expression.get(id(parameter)) or f"{position} ({calling_line()})"
+                numbered = (f"{first}#{number}" for number in itertools.count(2))
+                name = next(n for n in itertools.chain([first], numbered) if n not in taken)
+                self._bare[parameter] = name
+                taken.add(name)
 
     def _root(self, module: nn.Module) -> str:
         prefix: str | None = self._roots.get(module)

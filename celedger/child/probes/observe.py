@@ -265,6 +265,8 @@ class Observer:
     def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         import torch
 
+        if _constructing():
+            return
         self.probe.names.of(module)
         if torch.is_grad_enabled():
             self._start()
@@ -340,8 +342,29 @@ def note_failure(error: Exception) -> None:
         print(text, file=sys.stderr)
 
 
+def _constructing() -> bool:
+    """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
+    shape or a norm, and the module has no parent yet."""
+    from torch import nn
+
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "register_parametrization" or (
+            code.co_name == "__init__"
+            and code.co_argcount
+            and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _rank() -> tuple[int, int]:
     """Return the rank of this process in a distributed training, and how many there are."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
     try:
         return int(os.environ["RANK"]), max(int(os.environ["WORLD_SIZE"]), 1)
     except (KeyError, ValueError):

@@ -25,7 +25,8 @@ class Origins:
         from torch.nn.modules import module as modules
         from torch.optim import Optimizer
 
-        self.constructed = IdentityMap()  # by identity, since these objects are not complete yet
+        self.constructed = IdentityMap()  # these are half built
+        self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
         self._adopters: dict[int, int] = {}  # by address: the site that assigned the parameter
@@ -33,6 +34,7 @@ class Origins:
         self._draws = 0
         for kind in (nn.Module, Optimizer):
             observe.patch(kind, "__init__", before=self._construct)
+        observe.patch(nn.Module, "train", before=self._mode_set)  # which `eval` calls
         modules.register_module_parameter_registration_hook(
             lambda *args: observe.guarded(self._adopted, *args)
         )
@@ -45,6 +47,9 @@ class Origins:
     def _construct(self, obj: Any, *_: Any, **__: Any) -> None:
         self.constructed[obj] = self._probe.sites.here(without=obj)
 
+    def _mode_set(self, module: Any, *_: Any, **__: Any) -> None:
+        self.modes[module] = self._probe.sites.here()
+
     def _adopted(self, module: Any, name: str, parameter: Any) -> None:
         if parameter is not None and not self._probe.started:
             self._adopters[address(parameter)] = self._probe.sites.here()
@@ -53,13 +58,15 @@ class Origins:
         """Record a call of a torch function that draws, or writes a tensor in place."""
         import torch
 
-        writes = name == "__setitem__" or (name.endswith("_") and not name.startswith("__"))
+        in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
+        writes = name == "__setitem__" or in_place
         drawing = any(word in name for word in _DRAWING)
         if not writes and not drawing:
             return
         call = {"o": name, "l": describe.literals(args, kwargs), "w": self._probe.sites.here()}
-        if writes and args and isinstance(args[0], torch.Tensor):
-            self._writers[address(args[0])] = call
+        written = args[0] if args else kwargs.get("tensor")  # torch.nn.init gives it by name
+        if writes and isinstance(written, torch.Tensor):
+            self._writers[address(written)] = call
         now = describe.torch_generators()
         drew = now != self._random if self._random else drawing
         if drew and self._draws < _DRAWS:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celedger.child.probes import observe
 from celedger.child.probes.operators import ProfilerWindow, TensorReads
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
+from celedger.child.probes.resources import DiskUse
 from celedger.child.probes.stack import Lines, StackSampler
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Probe(observe.Probe):
         self._device = "cuda" if cuda else "cpu"
         self._clock = PhaseClock(cuda=cuda)
         self._clock.watch_loaders()
+        self._disks = DiskUse()
+        iterators: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        observe.patch(iterators, "_shutdown_workers", before=self._disks.workers_end)
         self._pauses: list[tuple[int, int]] = []  # step and line
         self._accumulates = False  # a forward pass has begun after a backward pass of its step
         self._watch_collector()
@@ -112,6 +116,7 @@ class Probe(observe.Probe):
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
+            disks=self._disks.read(),
             waits=[(*key, n / (WINDOW + 1)) for key, n in self._reads.counts.items()],
         )  # fmt: skip
 

@@ -58,8 +58,9 @@ class Lines:
 
 
 class CallSites:
-    """Sites of calls: their innermost frames outside torch and celedger, a number for each site.
-    `write` is called for a new site, with file, line and function of each frame."""
+    """The innermost frames of a call that are neither torch's nor ours, a number for each site; of
+    other libraries' only the innermost, however deep they call one another. `write` is called for a
+    site that was not met before, with file, line and function of each."""
 
     def __init__(self, write: Callable[[int, list[Any]], None]) -> None:
         self._write = write
@@ -76,7 +77,7 @@ class CallSites:
         while frame is not None and len(frames) < _SITE_FRAMES:
             code: CodeType = frame.f_code
             file = self._file(code.co_filename)
-            if file:
+            if file and not (frames and is_library_file(code.co_filename)):
                 own = leading and code.co_argcount and (
                     frame.f_locals.get(code.co_varnames[0]) is without
                 )  # fmt: skip

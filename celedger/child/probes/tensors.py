@@ -44,6 +44,15 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from tensors(item, f"{path}.{name}" if path else str(name))
 
 
+def graph_node(tensor: Tensor) -> Any:
+    """Return the node of autograd's graph that made a tensor; None where there is none, or torch
+    refuses to tell: of a view made without gradients whose base was written since."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def sample(tensor: Tensor, size: int) -> Tensor:
     """Return `size` elements: one from each of so many equal stretches, at an offset given by the
     golden ratio, so that no width of the tensor is in step with it."""
@@ -88,9 +97,12 @@ def content(tensor: Tensor) -> bytes:
     return ctypes.string_at(plain.data_ptr(), size) if size else b""
 
 
-def data_hash(data: bytes) -> str:
-    """Return sixteen hex digits. SHA-1, because it is the fastest of the standard library."""
-    return hashlib.sha1(data).hexdigest()[:16]
+def data_hash(data: bytes, kind: str = "") -> str:
+    """Return sixteen hex digits. SHA-1, because it is the fastest of the standard library. `kind`:
+    what equal bytes mean something else in."""
+    digest = hashlib.sha1(data)
+    digest.update(kind.encode())
+    return digest.hexdigest()[:16]
 
 
 class TensorStore:
@@ -126,10 +138,15 @@ class TensorStore:
                 pass
         return {**about, "g": tensor.requires_grad}
 
+    def hash_before(self, tensor: Tensor) -> str | None:
+        """Return the hash of a tensor as it was last described, whatever was written since."""
+        reference, *_, about = self._described.get(id(tensor), (None, {}))
+        return about.get("h") if reference is not None and reference() is tensor else None
+
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
         import torch
 
-        about: dict[str, Any] = {"h": data_hash(content(tensor))}
+        about: dict[str, Any] = {"h": data_hash(content(tensor), str(tensor.dtype))}
         if tensor.is_floating_point() and tensor.numel():
             # A sum is cheap, and is finite if all elements are, unless it overflows.
             about["f"] = bool(tensor.float().sum().isfinite()) or bool(tensor.isfinite().all())

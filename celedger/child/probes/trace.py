@@ -27,7 +27,7 @@ from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, data_hash, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, graph_node, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -62,6 +62,7 @@ class Probe(observe.Probe):
         self._early: list[dict[str, Any]] = []  # before the folder is known
         self._busy = False  # True while the probe itself computes
         self._roots = IdentityMap()
+        self._bare = IdentityMap()  # parameters without a module that are written
         self._random = describe.torch_generators()
         self._rows = 0
         self._optimisers: dict[int, int] = {}
@@ -126,11 +127,13 @@ class Probe(observe.Probe):
                 self._meet(root)
 
     def _meet(self, root: nn.Module) -> None:
-        """Write the modules of a root, and its parameters and buffers at their first use. A root is
-        a module that no other called."""
+        """Write the modules of a root, and its parameters and buffers as they are when it is first
+        used. A root is what was called by none. One that is first used in a later step may have
+        changed since it was made: then the event has its step."""
         if self._roots.get(root):
             return
         self._roots[root] = True
+        late = {"t": self.step} if self.step else {}
         for module in root.modules():
             kind = type(module)
             own = module.named_parameters(recurse=False)
@@ -143,12 +146,30 @@ class Probe(observe.Probe):
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
             perturb(filter(_shaped, root.parameters()), int(self.options["perturb"]))
-        for role, named in (("parameter", root.named_parameters), ("buffer", root.named_buffers)):
-            for name, tensor in named():
-                if _shaped(tensor):
-                    origin = self.origins.of(tensor)
-                    self.write("init", p=prefix + name, r=role, x=self._tensors(tensor), **origin)
+        first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
+        for role in ("parameter", "buffer"):
+            for path, module in root.named_modules(remove_duplicate=False):
+                owned: Any = getattr(module, f"named_{role}s")
+                for own, tensor in owned(recurse=False):
+                    name = prefix + (f"{path}.{own}" if path else own)
+                    first.setdefault(id(tensor), name)
+                    if _shaped(tensor):
+                        tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
+                        self._write_initial(name, role, tensor, **tied, **late)
         self.store.forget()
+
+    def _meet_bare(self, named: Sequence[tuple[str, Tensor]]) -> None:
+        """Write parameters without a module before an optimiser changes them first."""
+        for name, weight in named:
+            if self.names.in_no_module(weight) and not self._bare.get(weight):
+                self._bare[weight] = True
+                self._write_initial(name, "parameter", weight)
+                if "perturb" in self.options and self.step == 0:
+                    perturb([weight], int(self.options["perturb"]))
+
+    def _write_initial(self, path: str, role: str, tensor: Tensor, **more: Any) -> None:
+        origin = self.origins.of(tensor)
+        self.write("init", p=path, r=role, x=self._tensors(tensor), **origin, **more)
 
     # --- torch's functions
 
@@ -162,7 +183,7 @@ class Probe(observe.Probe):
             name = describe.function_name(function)
             if not self.started:
                 self.origins.called(name, args, kwargs)
-                functional = any(tensor.grad_fn is not None for _, tensor in tensors(result))
+                functional = _functional(name, [args, kwargs], result)
                 if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
                     return
             if self._recording() and not name.startswith(_PROPERTIES):
@@ -184,11 +205,14 @@ class Probe(observe.Probe):
     def _call(
         self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        outputs = self._tensors(result)
-        if not outputs:
+        results = {id(tensor) for _, tensor in tensors(result)}
+        if not results:
             return
         module, number = self._stack[-1][1:] if self._stack else (None, 0)
-        inputs = [one.get("h") for one in self._tensors([args, list(kwargs.values())])]
+        given = [tensor for _, tensor in tensors([args, kwargs])]
+        before = [self.store.hash_before(t) if id(t) in results else None for t in given]
+        inputs = [old or one.get("h") for old, one in zip(before, self._tensors(given))]  # noqa: B905 (3.8)
+        outputs = self._tensors(result)
         drawn = self._drawn() if kind == "call" else {}
         self.write(
             kind, o=name, p=module, n=number, l=describe.literals(args, kwargs), i=inputs,
@@ -206,6 +230,8 @@ class Probe(observe.Probe):
         import torch
 
         path = self.names.of(module)
+        given = describe.arguments(module, args)
+        values = list(given.values())
         outer = not self._stack
         if outer:
             self._turn(torch.is_grad_enabled())
@@ -216,12 +242,14 @@ class Probe(observe.Probe):
             if outer:
                 self._meet(module)
                 if not self._evaluating:
-                    self._write_batch(path, args)
+                    self._write_batch(path, values)
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                    m=self.origins.modes.get(module, -1),
                     u=self._stack[-2][1] if not outer else None,
-                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(args),
+                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
+                    of=[name for name, _ in tensors(given)],
                 )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
@@ -280,8 +308,8 @@ class Probe(observe.Probe):
     def _recording(self) -> bool:
         return self._looking if self._evaluating else self.step in self.full
 
-    def _write_batch(self, path: str, args: tuple[Any, ...]) -> None:
-        """Write the rows of a root's input."""
+    def _write_batch(self, path: str, args: Sequence[Any]) -> None:
+        """Write the rows of what reaches a root."""
         for _, tensor in tensors(args):
             plain = not tensor.requires_grad and not tensor.is_meta and tensor.dim()
             if plain and len(tensor) <= _ROWS - self._rows:
@@ -301,7 +329,7 @@ class Probe(observe.Probe):
                     weight.grad is not None and bool(weight.grad.count_nonzero())
                     for _, root in self.names.roots() for weight in root.parameters()
                 )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=uncleared)
+                self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
         if self._recording():
             self._dispatch(True)
 
@@ -311,6 +339,7 @@ class Probe(observe.Probe):
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
         self._busy = True  # the optimiser's own calls show in its results
         named = self.names.parameters(optimiser)
+        self._meet_bare(named)
         self._write_settings(optimiser, named)
         if step in self.full:
             for name, weight in named:
@@ -349,7 +378,8 @@ class Probe(observe.Probe):
                 self.write("buffer", p=prefix + name, x=self._tensors(buffer))
 
     def _write_settings(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
-        """Write the optimiser's settings and which parameters have which, if they have changed."""
+        """Write the optimiser's settings, where they have changed and in full steps, and which
+        parameters have which."""
         number = self._optimisers.setdefault(id(optimiser), len(self._optimisers))
         groups = [
             {key: describe.simple(value) for key, value in group.items() if key != "params"}
@@ -357,7 +387,7 @@ class Probe(observe.Probe):
         ]
         kind = type(optimiser)
         settings = json.dumps([kind.__qualname__, groups])
-        if self._settings.get(number) == settings:
+        if self._settings.get(number) == settings and self.step not in self.full:
             return
         self._settings[number] = settings
         names = iter(name for name, _ in named)
@@ -428,6 +458,19 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
             if weight.is_floating_point():
                 signs = torch.randint(3, weight.shape, generator=draw, device="cpu")
                 weight.mul_(1 + signs.sub(1).to(weight) * torch.finfo(weight.dtype).eps)
+
+
+def _functional(name: str, given: Any, result: Any) -> bool:
+    """Return True for a call that goes on from trained tensors: recorded in the graph, or cut off
+    from it."""
+    outputs = [tensor for _, tensor in tensors(result)]
+    if any(graph_node(tensor) is not None for tensor in outputs):
+        return True
+    return (
+        bool(outputs)
+        and not name.endswith("_")
+        and any(tensor.requires_grad for _, tensor in tensors(given))
+    )
 
 
 def _shaped(tensor: Tensor) -> bool:

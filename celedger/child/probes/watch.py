@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from celedger.child.probes import observe
 from celedger.child.probes.figures import COUNTED, HIGHEST, LOWEST, SAMPLE, TensorBatch, readable
 from celedger.child.probes.precision import OperatorPrecision
-from celedger.child.probes.tensors import sample, tensors, version
+from celedger.child.probes.tensors import graph_node, sample, tensors, version
 from celedger.child.probes.weights import WatchedWeights
 from celedger.child.torch_steps import dense
 
@@ -333,7 +333,8 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _operator(tensor: Tensor) -> str:
-    return "" if tensor.grad_fn is None else str(tensor.grad_fn.name())
+    node = graph_node(tensor)
+    return "" if node is None else str(node.name())
 
 
 def _sequence() -> int:

@@ -37,7 +37,9 @@ class WatchedWeights:
         self.met.add(optimiser)
         self._name_all()
         for name, parameter in self._names.parameters(optimiser):
-            about = self.about.setdefault(name, _untrained(parameter))
+            if name not in self.about:
+                self.about[name] = {**_untrained(parameter), "in_module": False}
+            about = self.about[name]
             if about["trained"] or not readable(parameter):
                 continue
             values = parameter.detach()

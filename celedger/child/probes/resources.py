@@ -1,0 +1,47 @@
+"""What a training asks of its disks, and how long it waits for them, by Linux's own counters.
+Standard library only; elsewhere nothing is known."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_COUNTED = ("rchar", "wchar", "read_bytes", "write_bytes")  # of /proc/PID/io, see proc(5)
+_DELAY = 42  # field of /proc/PID/stat: ticks of waiting for block devices, where they are counted
+
+
+class DiskUse:
+    """Counts from its construction on, of this process and of a data loader's workers."""
+
+    def __init__(self) -> None:
+        self._start = _counters(os.getpid())
+        self._workers: dict[int, Counter[str]] = {}
+
+    def workers_end(self, iterator: Any, *_: Any) -> None:
+        """Count the workers of a data loader, whose counters end with them."""
+        for worker in getattr(iterator, "_workers", ()):
+            if counters := _counters(worker.pid):
+                self._workers[worker.pid] = counters
+
+    def read(self) -> dict[str, float] | None:
+        """Return bytes by name and `wait`, in seconds; None where the system does not count."""
+        own = _counters(os.getpid())
+        if not own:
+            return None
+        own.subtract(self._start)
+        for counters in self._workers.values():
+            own.update(counters)
+        return {**own, "wait": own["wait"] / os.sysconf("SC_CLK_TCK")}
+
+
+def _counters(pid: int) -> Counter[str]:
+    try:
+        rows = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+        # The name before the fields may have spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        counted = {name: int(rows[name]) for name in _COUNTED}
+        return Counter({**counted, "wait": int(fields[_DELAY - 3])})
+    except (OSError, ValueError, KeyError, IndexError):
+        return Counter()

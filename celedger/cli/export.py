@@ -1,0 +1,111 @@
+"""`celedger export`: the ledger for other programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from celedger.cli.session import Session, reading
+from celedger.errors import MachineError, Status, UsageError
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    JSONL = "jsonl"
+    OPENMETRICS = "openmetrics"
+    BENCHMARK_ACTION = "benchmark-action"
+    DATASETTE = "datasette-metadata"
+
+
+class Better(StrEnum):
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+_ROWS = (Format.CSV, Format.JSONL)
+
+
+def export(
+    context: typer.Context,
+    revision: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[REV | A..B]", help="Only these commits [default: all that were measured]."
+        ),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(Format)}.")
+    ] = Format.CSV,
+    summaries: Annotated[
+        bool,
+        typer.Option(
+            "--summaries", help="A row a trial and metric, not a row an epoch and metric."
+        ),
+    ] = False,
+    direction: Annotated[
+        Better | None,
+        typer.Option(
+            metavar="WHICH",
+            help="For benchmark-action: metrics of which lower, or higher, is better "
+            "[default: lower].",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="A file [default: stdout]."),
+    ] = None,
+) -> int:
+    """Write the ledger for other programs.
+
+    csv and jsonl have a row for each value. openmetrics (for Prometheus) and benchmark-action (for
+    github-action-benchmark) have the mean of each metric at REV, or at each task's newest commit.
+    datasette-metadata describes the ledger to Datasette: `datasette ledger.db -m metadata.json`.
+    """
+    if summaries and form not in _ROWS:
+        raise UsageError(f"--summaries is for {' and '.join(_ROWS)}", "leave it out")
+    if direction and form is not Format.BENCHMARK_ACTION:
+        raise UsageError("--direction is for benchmark-action", "leave it out")
+    with reading(context.obj) as session:
+        lines = _lines(session, revision, form, summaries, direction or Better.LOWER)
+        if output is None:
+            sys.stdout.writelines(lines)
+        else:
+            _write(output, lines)
+    return Status.GOOD
+
+
+def _lines(
+    session: Session, revision: str | None, form: Format, summaries: bool, direction: Better
+) -> Iterator[str]:
+    from celedger.model import Direction
+    from celedger.views import datasette, export
+
+    if form is Format.DATASETTE:
+        return iter([datasette.metadata(session.ledger.path.stem)])
+    if form in _ROWS:
+        chosen = revision and {c.sha for c in session.repository.commits(revision)}
+        values = session.ledger.values(commits=chosen or None, summaries=summaries)
+        return export.csv_lines(values) if form is Format.CSV else export.json_lines(values)
+    rows = export.current(session.ledger, revision and session.repository.resolve(revision).sha)
+    if form is Format.OPENMETRICS:
+        return export.openmetrics_lines(rows)
+    return export.benchmark_action_lines(rows, Direction(direction.value))
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    """Write a file, whole or not at all. Raises MachineError."""
+    from celedger.system import umask
+
+    draft = path.with_name(f".{path.name}.celedger")
+    try:
+        with umask.users(), draft.open("w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise MachineError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,112 @@
+"""`celedger report`: one page of all that the ledger knows, to open in a browser."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from celedger.cli import options
+from celedger.cli.reading import measured
+from celedger.cli.session import Session, note, reading
+from celedger.errors import MachineError, Status
+
+if TYPE_CHECKING:
+    from celedger.model import Commit
+    from celedger.views.report.series import Scope
+
+_POLL = 1.0  # seconds between two looks at the ledger with --watch
+
+
+def report(
+    context: typer.Context,
+    revision: options.History = "HEAD",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.html",
+            help="The file to write [default: .celedger/report.html beside the ledger].",
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it anew after each trial, until Ctrl-C.")
+    ] = False,
+) -> int:
+    """Write one page of what got worse, for a browser.
+
+    What needs attention comes first: with the first bad commit, or the range and the bisect to
+    type. Below it are every task and metric, its history, the epochs of each commit, and the
+    bisects. The page needs no server and no network.
+    """
+    import time
+
+    with reading(context.obj) as session:
+        path = output or session.ledger.folder / ".celedger" / "report.html"
+        seen = session.ledger.facts()
+        print(_write(session, revision, path), flush=True)
+        try:
+            while watch:
+                time.sleep(_POLL)
+                if (facts := session.ledger.facts()) != seen:
+                    seen = facts
+                    note(f"written anew: {_write(session, revision, path)}")
+        except KeyboardInterrupt:
+            pass
+    return Status.GOOD
+
+
+def _write(session: Session, revision: str, path: Path) -> Path:
+    from celedger.drift.segment_cache import segment_cache
+    from celedger.views.report.page import build
+
+    scope = _scope(session, revision)
+    with segment_cache(session.repository.state_dir / "drift") as cache:
+        html = build(session.ledger, scope, cache)
+    _replace(path, html)
+    return path
+
+
+def _scope(session: Session, revision: str) -> Scope:
+    """Return what the page is of: the main line of a history or range, from its first measured
+    commit on."""
+    import time
+
+    from celedger.repo.history import main_line
+    from celedger.views.report.series import Scope
+
+    repository, aside = session.repository, 0
+    commits: list[Commit] = []
+    whole, axis = commits, commits
+    if session.ledger.commits_with_trials():  # else the page says what to type first
+        commits, whole = measured(session, revision)
+        line = main_line(whole)
+        trained = set(session.ledger.commits_with_trials())
+        aside = sum(c.sha in trained for c in whole) - len(commits)
+        axis = line if {c.sha for c in commits} <= {c.sha for c in line} else whole
+        first = next(i for i, c in enumerate(axis) if c.sha == commits[0].sha)
+        axis = axis[first:]
+    return Scope(
+        repository.root.name, revision, axis, commits, whole, repository.tags(),
+        repository.remote_url(), aside, time.time(),
+    )  # fmt: skip
+
+
+def _replace(path: Path, html: str) -> None:
+    """Write the file as a whole: who opens it never sees half of a page."""
+    from celedger.system import umask
+
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        with umask.users():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(html, "utf-8")
+            draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        problem = f"cannot write {path}: {error.strerror or error}"
+        raise MachineError(problem, "name another place with --output") from error

@@ -1,0 +1,79 @@
+"""The union of this ledger with another one: a colleague's, CI's, another machine's.
+
+Lives here: which facts of the other come, and in what order they count afterwards. How a fact is
+carried is `facts.Union`'s business.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from celedger.ledger import facts
+from celedger.ledger.facts import Union
+from celedger.ledger.store import Store
+
+# What a person counts, and its table: a trial that runs is not counted.
+_COUNTED = {
+    "trials": "outcomes", "commits": "commits", "tasks": "tasks", "environments": "environments",
+    "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
+}  # fmt: skip
+# Of these the latest row on a subject counts, whichever ledger it comes from.
+_LATEST = {
+    "verdicts": ("revision", "suite", "task", "metric"),
+    "definitions": ("metric", "task"),
+}
+
+
+class _DryRun(Exception):
+    """Ends a transaction that nobody wants to keep."""
+
+
+class Merger(Store):
+    def merge(self, other: Store, *, dry_run: bool = False) -> dict[str, int]:
+        """Add every complete fact of another ledger that this one lacks. Its queue and trials that
+        run stay out. Return how many rows of each kind are new; a dry run keeps none."""
+        added: dict[str, int] = {}
+        try:
+            with self.transaction() as target, facts.snapshot(other._connection):
+                before, changes = _counts(target), target.total_changes
+                union = Union(other._connection, target)
+                for table, row in facts.checksums(other._connection):
+                    union.add(table, row)
+                added = {name: n - before[name] for name, n in _counts(target).items()}
+                if dry_run:
+                    raise _DryRun
+                if target.total_changes > changes:
+                    for table, subject in _LATEST.items():
+                        _repeat_latest(target, table, subject)
+                    self._completed = True
+        except _DryRun:
+            pass
+        except LookupError as error:
+            raise self._explained(ValueError(str(error))) from error
+        return added
+
+
+def _counts(connection: sqlite3.Connection) -> dict[str, int]:
+    return {
+        name: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        for name, table in _COUNTED.items()
+    }
+
+
+def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
+    """Repeat the latest row on each subject after those that were recorded earlier and came later:
+    the last row counts."""
+    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    own = f"PARTITION BY {', '.join(subject)}"
+    stale = connection.execute(
+        f"SELECT id FROM (SELECT id, max(id) OVER ({own}) AS last, "
+        f"row_number() OVER ({own} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
+        "WHERE number = 1 AND id != last"
+    ).fetchall()
+    names = ", ".join(name for name in columns if name != "id")
+    for (row,) in stale:
+        key = connection.execute(
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)
+        ).lastrowid
+        facts.seal(connection, table, key or 0)

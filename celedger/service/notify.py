@@ -1,0 +1,107 @@
+"""Alerts: what got worse, which commit it was, what is good again. Sent by apprise to the addresses
+of the user's own configuration, each piece of news once an address.
+
+Lives here: what is said, and to whom it was said already. It must not decide what is worse: the
+verdicts and bisects of the ledger do. An alert that cannot be sent is a line for the person, never
+an error, and is tried again with the next verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+
+from celedger.config import Config
+from celedger.drift import standing
+from celedger.drift.standing import Changes, Regression
+from celedger.ledger import Ledger
+from celedger.model import Commit, VerdictKind
+from celedger.repo import Repository, bisecting
+from celedger.service import news
+from celedger.text import plain
+
+HISTORY = 2000  # ancestors of a commit whose verdicts count
+
+
+def announce(
+    repository: Repository,
+    ledger: Ledger,
+    settings: Config,
+    revision: str,
+    say: Callable[[str], None],
+) -> None:
+    """Send what is new in the history of a commit. Never raises for an alert that fails. Says
+    nothing during a `git bisect`, which judges old commits."""
+    if not settings.notify or bisecting.start_of(repository):
+        return
+    log = repository.log(revision, limit=HISTORY)
+    history = {commit.sha: position for position, commit in enumerate(reversed(log))}
+    regressions = standing.open_regressions(ledger, history)
+    commits = {commit.sha: commit for commit in log}
+    for address in settings.notify:
+        name = f"alerts-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
+        changes = standing.changes(news.read_known(repository, name), regressions, history)
+        title, body = message(changes, commits)
+        problem = _send(address, f"{repository.root.name}: {title}", body) if title else ""
+        if problem:
+            say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
+        else:
+            news.write_known(repository, name, changes.known)
+
+
+def message(changes: Changes, commits: Mapping[str, Commit]) -> tuple[str, str]:
+    """Return the title and the text of an alert; "" where there is nothing to say."""
+    titles = [f"{_what(r)} {r.verdict.kind.value}" for r in changes.regressed]
+    titles += [f"first bad commit of {_what(r)}" for r in changes.named]
+    titles += [f"{' '.join(filter(None, key[1:]))} is good again" for key in changes.recovered]
+    lines = [
+        line for r in changes.regressed for line in (_regressed(r, commits), *_named(r, commits))
+    ]
+    lines += [line for r in changes.named for line in _named(r, commits)]
+    lines += titles[len(changes.regressed) + len(changes.named) :]
+    if not titles:
+        return "", ""
+    more = f" and {len(titles) - 1} more" * (len(titles) > 1)
+    return titles[0] + more, "\n".join([*lines, "", "celedger status"])
+
+
+def _what(regression: Regression) -> str:
+    return " ".join(filter(None, regression.key[1:]))
+
+
+def _regressed(regression: Regression, commits: Mapping[str, Commit]) -> str:
+    verdict = regression.verdict
+    text = f"{_what(regression)} {verdict.kind.value}"
+    is_measured = verdict.kind is VerdictKind.REGRESSED and math.isfinite(verdict.effect)
+    if is_measured and verdict.level:
+        text += f" {100 * verdict.effect / abs(verdict.level):+.1f} %"
+    return f"{text} at {_described(verdict.commit, commits)}"
+
+
+def _named(regression: Regression, commits: Mapping[str, Commit]) -> list[str]:
+    first_bad = regression.first_bad
+    if first_bad is None:
+        return []
+    return [f"{first_bad.text()}: {_described(first_bad.commit, commits)}"]
+
+
+def _described(sha: str, commits: Mapping[str, Commit]) -> str:
+    commit = commits.get(sha)
+    return f"{sha[:10]} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha[:10]
+
+
+def _send(address: str, title: str, body: str) -> str:
+    """Send an alert. Return why it could not be, "" where it was."""
+    try:
+        import apprise
+    except ImportError:
+        return "apprise is not installed (pip install 'celedger[notify]')"
+    try:
+        service = apprise.Apprise()
+        if not service.add(address):
+            return "apprise does not understand the address (see `notify` in your configuration)"
+        sent = service.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT)
+    except Exception as error:  # whatever a service does, the work goes on
+        return f"{type(error).__name__}: {plain(str(error))}"
+    return "" if sent else "the service did not accept it, or could not be reached"

@@ -1,0 +1,17 @@
+"""The units of what celedger's own training loop reports, for suites that do not name one."""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = ("peak_memory", "peak_memory_reserved", "device_memory_used")
+_SECONDS = re.compile(r"(step_time|latency)_p\d\d")
+
+
+def usual_unit(metric: str) -> str:
+    """Return the unit of a metric of this name where nobody declared one: "" where it has none."""
+    if metric in _BYTES:
+        return "B"
+    if _SECONDS.fullmatch(metric):
+        return "s"
+    return "1/s" if metric == "samples_per_second" else ""

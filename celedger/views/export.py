@@ -1,0 +1,127 @@
+"""`celedger export`: the ledger as other programs read it, line after line. Each format is a
+function that yields text; none of them keeps what it has written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from celedger.ledger.read import Reader
+from celedger.ledger.stream import Value
+from celedger.model import Commit, Direction, Verdict
+from celedger.views import samples
+from celedger.views.format import not_finite
+from celedger.views.samples import Batch, Sample
+
+_FAMILIES = {
+    "value": "Mean of a metric over the trials of the newest measured commit, in its own unit.",
+    "trials": "Trials behind that mean.",
+    "regressed": "1 where the latest verdict is bad, else 0.",
+}
+
+
+def csv_lines(values: Iterable[Value]) -> Iterator[str]:
+    """Yield a line of heads and one for each value. What is not finite is nan, inf or -inf."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(Value._fields)
+    for value in values:
+        writer.writerow(value)
+        if buffer.tell() > 1 << 16:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def json_lines(values: Iterable[Value]) -> Iterator[str]:
+    """Yield an object for each value. One that is not finite is null, and `not_finite` names it."""
+    for value in values:
+        row: dict[str, object] = value._asdict()
+        if not math.isfinite(value.value):
+            row |= {"value": None, "not_finite": not_finite(value.value)}
+        yield json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+Row = tuple[Commit, Batch, Sample, Verdict | None]
+
+
+def current(ledger: Reader, sha: str | None = None) -> Iterator[Row]:
+    """Yield each metric of a commit, by its full hash; without one, of each task's newest measured
+    commit."""
+    order = [sha] if sha else [commit.sha for commit in samples.measured_commits(ledger)]
+    seen: set[tuple[str, str]] = set()
+    tasks = {(task.suite, task.name) for task in ledger.tasks()}
+    for commit in reversed(order):
+        if tasks <= seen:
+            return
+        known, batches = samples.measured(ledger, commit)
+        verdicts = {(v.suite, v.task, v.metric): v for v in ledger.verdicts(commit=commit)}
+        for key, batch in sorted(samples.latest(batches).items()):
+            rows = [(m, batch.sample(m)) for m in batch.metrics(ledger)]
+            rows = [(metric, sample) for metric, sample in rows if sample.n]
+            if key in seen or not rows:
+                continue
+            seen.add(key)
+            for metric, sample in rows:
+                yield known, batch, sample, verdicts.get((*key, metric.name))
+
+
+def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the exposition that Prometheus reads (OpenMetrics 1.0). The commit is a series of its
+    own: as a label of each value it would make every commit a new series."""
+    rows = list(rows)
+    readings: dict[str, Callable[[Sample, Verdict | None], float | None]] = {
+        "value": lambda sample, _: sample.mean,
+        "trials": lambda sample, _: float(sample.n),
+        "regressed": lambda _, verdict: float(verdict.kind.bad) if verdict else None,
+    }
+    for name, read in readings.items():
+        yield f"# TYPE celedger_{name} gauge\n# HELP celedger_{name} {_FAMILIES[name]}\n"
+        for _, batch, sample, verdict in rows:
+            value, metric = read(sample, verdict), sample.metric
+            if value is not None:
+                labels = _labels(
+                    suite=batch.suite, task=batch.task, metric=metric.name, unit=metric.unit,
+                    direction=metric.direction.value,
+                )  # fmt: skip
+                yield f"celedger_{name}{labels} {_openmetrics_number(value)}\n"
+    yield "# TYPE celedger_commit info\n# HELP celedger_commit What was measured, and where.\n"
+    for commit, batch in {(b.suite, b.task): (c, b) for c, b, _, _ in rows}.values():
+        labels = _labels(
+            suite=batch.suite, task=batch.task, commit=commit.sha, environment=batch.environment
+        )
+        yield f"celedger_commit_info{labels} 1\n"
+    yield "# EOF\n"
+
+
+def _labels(**pairs: str) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in pairs.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _openmetrics_number(value: float) -> str:
+    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(str(value), repr(value))
+
+
+def benchmark_action_lines(rows: Iterable[Row], direction: Direction) -> Iterator[str]:
+    """Yield the JSON that github-action-benchmark reads, of the metrics with this direction: its
+    `customSmallerIsBetter` and `customBiggerIsBetter` are a file each."""
+    entries: Sequence[dict[str, object]] = [
+        {
+            "name": f"{batch.title} {sample.metric.name}",
+            "unit": sample.metric.unit or "1",
+            "value": sample.mean,
+            **({"range": f"± {sample.sd:.6g}"} if math.isfinite(sample.sd) else {}),
+            "extra": f"{sample.n} trials at {commit.sha}",
+        }
+        for commit, batch, sample, _ in rows
+        if sample.metric.direction is direction and math.isfinite(sample.mean)
+    ]
+    yield json.dumps(entries, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,122 @@
+"""The bisects of the page: what each concluded, and its posterior as it narrowed, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celedger.model import BisectRecord, Commit
+from celedger.views.bisect import sure
+from celedger.views.format import count, iso_date, short
+from celedger.views.report.cards import CommitLine
+from celedger.views.report.links import Host
+
+MOST = 20
+"""Bisects that the page shows; older ones are counted."""
+_COLUMNS = 240  # of a posterior's picture; with more candidates several share one
+_FAINTEST = 0.004  # probability that is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A rectangle of a picture: position and size in columns and rows, opacity from 0 to 1."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    opacity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bisect:
+    title: str
+    answer: str
+    facts: str
+    culprit: CommitLine | None
+    columns: int
+    bars: Sequence[Cell]  # the posterior at its end, of height 1
+    rows: int
+    trials: str
+    narrowing: Sequence[Cell]  # one row a trial
+    label: str
+
+
+def bisects(
+    records: Sequence[BisectRecord], commits: Mapping[str, Commit], host: Host
+) -> list[Bisect]:
+    """Return the newest bisects, the newest first."""
+    return [_bisect(record, commits, host) for record in records[::-1][:MOST]]
+
+
+def _bisect(record: BisectRecord, commits: Mapping[str, Commit], host: Host) -> Bisect:
+    report = record.report
+    candidates = _sequence(report, "commits")
+    final = [float(p) for p in _sequence(report, "posterior")]
+    narrowed = [{int(i): float(p) for i, p in row} for row in _sequence(report, "narrowing")]
+    if len(narrowed) < 2:  # nothing was run; the bars at the end tell as much
+        narrowed = []
+    kind = "better" if report.get("improved") else "bad"
+    culprit = commits.get(record.culprits[0]) if record.status == "found" else None
+    facts = [
+        f"{short(record.good)}..{short(record.bad)}", count(len(candidates), "candidate"),
+        *_spent(report), iso_date(record.ended),
+    ]  # fmt: skip
+    columns = min(_COLUMNS, max(1, len(candidates)))
+    share = max(1, len(candidates)) / columns
+    return Bisect(
+        title=f"{record.suite}/{record.task} {record.metric or 'crash'}",
+        answer=_answer(record, kind),
+        facts=" · ".join(facts),
+        culprit=CommitLine.of(culprit, host) if culprit else None,
+        columns=columns,
+        bars=_bars(final, share),
+        rows=len(narrowed),
+        trials=count(max(0, len(narrowed) - 1), "trial"),
+        narrowing=[cell for y, row in enumerate(narrowed) for cell in _row(row, y, share)],
+        label=f"Probability of each of {count(len(candidates), 'candidate')}, "
+        f"to be the first {kind} commit",
+    )
+
+
+def _answer(record: BisectRecord, kind: str) -> str:
+    if record.status == "found":
+        first = short(record.culprits[0])
+        return f"First {kind} commit: {first}, {sure(record.probability)} sure"
+    members = count(len(record.culprits), "commit")
+    if record.status == "set":
+        return f"One of {members}: what lies between cannot be tested"
+    if record.status == "nothing-changed":
+        return f"Nothing changed, {sure(record.probability)} sure"
+    return f"Undecided among {members}"
+
+
+def _spent(report: Mapping[str, object]) -> list[str]:
+    trials, stored = report.get("trials"), report.get("stored")
+    if not isinstance(trials, int) or not isinstance(stored, int):
+        return []
+    return [f"{count(trials, 'trial')} run, {stored} in the ledger before"]
+
+
+def _sequence(report: Mapping[str, object], name: str) -> Sequence[Any]:
+    """Return a list of a stored report, of which older ones may lack some."""
+    value = report.get(name)
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _columns(posterior: Mapping[int, float], share: float) -> dict[int, float]:
+    columns: dict[int, float] = {}
+    for index, p in posterior.items():
+        column = int(index / share)
+        columns[column] = columns.get(column, 0.0) + p
+    return {column: p for column, p in columns.items() if p >= _FAINTEST}
+
+
+def _bars(posterior: Sequence[float], share: float) -> list[Cell]:
+    columns = _columns(dict(enumerate(posterior)), share)
+    return [Cell(x, 1 - p, 1, p, 1.0) for x, p in sorted(columns.items())]
+
+
+def _row(posterior: Mapping[int, float], y: int, share: float) -> list[Cell]:
+    return [Cell(x, y, 1, 1, max(0.08, p)) for x, p in sorted(_columns(posterior, share).items())]

@@ -1,0 +1,82 @@
+// The address holds what is shown: task, metric, commit and range, as hashes of commits.
+
+const hash = (position) => axis.sha[position];
+const position = (sha) =>
+  sha ? axis.sha.findIndex((each) => each.startsWith(sha.slice(0, 12))) : -1;
+
+function read() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const task = index.tasks[given.get("t")] ? given.get("t") : index.first[0];
+  const metrics = index.tasks[task];
+  const fallback = task === index.first[0] ? index.first[1] : metrics[0];
+  const metric = metrics.includes(given.get("m")) ? given.get("m") : fallback;
+  const range = (given.get("r") || "").split("-");
+  const ends = range.length === 2 ? range.map(position) : [-1, -1];
+  const last = axis.sha.length - 1;
+  const span = range[0] === "all" ? Infinity : Number(range[0]) || SPANS[0];
+  const isRange = ends[0] >= 0 && ends[1] > ends[0];
+  return {
+    task,
+    metric,
+    commit: position(given.get("c")),
+    span: isRange ? 0 : span,
+    low: isRange ? ends[0] : Math.max(0, last - Math.min(span, last + 1) + 1),
+    high: isRange ? ends[1] : last,
+    given: given.has("c") || given.has("r"),
+  };
+}
+
+function go(change, replace = false) {
+  const next = { ...state, ...change };
+  const words = { t: next.task, m: next.metric };
+  if (next.commit >= 0) words.c = hash(next.commit);
+  if (!next.span) words.r = `${hash(next.low)}-${hash(next.high)}`;
+  else if (next.span !== SPANS[0]) words.r = next.span === Infinity ? "all" : next.span;
+  const address = "#" + new URLSearchParams(words).toString().replaceAll("%2F", "/");
+  if (address === location.hash) return;
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  show();
+}
+
+async function show() {
+  const asked = read();
+  state = asked;
+  const task = await taskData(state.task);
+  if (asked !== state) return; // somebody went on meanwhile
+  const metric = task.metrics.find((each) => each.name === state.metric);
+  widen(metric);
+  drawChart(task, metric);
+  drawCommit(task, metric);
+  markCurrent(task, metric);
+}
+
+// Without a range of its own, a view begins early enough to show the open change.
+function widen(metric) {
+  if (state.given || state.span !== SPANS[0]) return;
+  const stretch = metric.stretches.at(-1);
+  if (!stretch) return;
+  const step = stretch.steps.at(-1);
+  const isOpen = step && (metric.state === "worse" || metric.state === "undecided");
+  const newest = stretch.at.at(-1);
+  const wanted = isOpen ? Math.min(step.members[0][0], step.at) : newest;
+  if (wanted >= state.low + 10) return;
+  const margin = Math.max(30, Math.round(0.3 * (state.high - wanted)));
+  state.low = Math.max(0, wanted - margin);
+  state.span = 0;
+}
+
+const nameOf = (link) => find(".name", link).textContent;
+
+function markCurrent(task, metric) {
+  const isCrash = task.crash >= 0 && chosen(task, metric) === task.crash;
+  for (const link of every("td a"))
+    link.classList.toggle(
+      "current",
+      nameOf(link) === state.metric && link.closest("tr").dataset.task === state.task,
+    );
+  for (const card of every(".card"))
+    card.classList.toggle(
+      "current",
+      card.dataset.task === state.task && card.dataset.metric === (isCrash ? "" : state.metric),
+    );
+}

@@ -1,0 +1,197 @@
+// The commit that is selected: its verdicts, logs and epochs.
+
+// What a commit is held against: the last one with the level before the open change, or else the
+// measured commit before it.
+function baseOf(metric, at) {
+  const stretch = metric.stretches.find((s) => s.at.includes(at)) || metric.stretches.at(-1);
+  if (!stretch) return -1;
+  const step = stretch.steps.findLast((s) => s.at <= at);
+  const limit = step && !step.better && stretch.steps.at(-1) === step ? step.at : at;
+  return stretch.at.findLast((each) => each < limit) ?? -1;
+}
+
+function chosen(task, metric) {
+  if (state.commit >= 0) return state.commit;
+  if (task.crash >= 0) return task.crash;
+  const step = metric.stretches.at(-1)?.steps.at(-1);
+  if (step && ["worse", "undecided"].includes(metric.state)) return step.at;
+  return metric.stretches.at(-1)?.at.at(-1) ?? -1;
+}
+
+function drawCommit(task, metric) {
+  const section = find("#commit");
+  const at = chosen(task, metric);
+  section.hidden = at < 0;
+  if (at < 0) return;
+  const base = baseOf(metric, at);
+  const address = index.commit?.replace("*", hash(at));
+  const sha = element(
+    address ? "a" : "span",
+    { class: "sha", ...(address && { href: address, rel: "noreferrer" }) },
+    hash(at).slice(0, 8),
+  );
+  find("#commit-title").replaceChildren("Commit ", sha, ` ${axis.subject[at]}`);
+  const facts = [author(at), date(at), ...(axis.tags[at] || [])].filter(Boolean).join(" · ");
+  const body = [element("p", { class: "caption" }, facts)];
+  body.push(...notes(task, at));
+  body.push(...epochs(task, metric, at, base));
+  find("#commit-body").replaceChildren(...body);
+}
+
+function notes(task, at) {
+  const made = [];
+  for (const [where, act, what, who, why] of axis.baselines)
+    if (where === at)
+      made.push(
+        element(
+          "p",
+          { class: "remark" },
+          `${act === "pin" ? "Pinned" : "Accepted"}${what ? ` for ${what}` : ""} by ${who}: ${why}`,
+        ),
+      );
+  const verdicts = task.verdicts.filter((v) => v[0] === at);
+  const news = verdicts.filter((v) => !["same", "too-noisy"].includes(v[2]));
+  const list = news.map(([, metric, kind, effect, note]) =>
+    element(
+      "li",
+      { class: ["regressed", "failed", "missing", "not-finite"].includes(kind) ? "bad" : "" },
+      [metric || "whole task", kind, effect, note].filter(Boolean).join(" · "),
+    ),
+  );
+  const same = verdicts.length - news.length;
+  if (same) list.push(element("li", {}, `${same} metric${same === 1 ? "" : "s"} without a change`));
+  if (list.length) made.push(element("ul", { "aria-label": "Verdicts" }, ...list));
+  const alike = Map.groupBy(
+    task.failures.filter((f) => f.at === at),
+    (f) => `${f.kind} ${f.message}`,
+  );
+  for (const [failure, ...others] of alike.values()) {
+    const seeds = [failure, ...others]
+      .map((f) => f.seed)
+      .sort((a, b) => a - b)
+      .join(", ");
+    made.push(
+      element("p", {}, element("b", {}, `✕ ${failure.kind}, seed ${seeds}`), ` ${failure.message}`),
+    );
+    if (failure.log)
+      made.push(
+        element(
+          "pre",
+          { tabindex: "0", role: "group", "aria-label": "End of the log" },
+          failure.log,
+        ),
+      );
+  }
+  return made;
+}
+
+function epochs(task, metric, at, base) {
+  const names = Object.keys(task.epochs).filter((name) => task.epochs[name][at]);
+  if (!names.length)
+    return [
+      element(
+        "p",
+        { class: "remark" },
+        "The page has the epochs of the newest commits and of open changes. For others: ",
+        element("code", {}, `celedger plot curves ${hash(at)} --task ${state.task}`),
+      ),
+    ];
+  const hasBase = base >= 0 && names.some((name) => task.epochs[name][base]);
+  const legend = element(
+    "p",
+    { class: "remark" },
+    element("span", { class: "legend" }),
+    `${hash(at).slice(0, 8)} this commit `,
+  );
+  if (hasBase)
+    legend.append(
+      " ",
+      element("span", { class: "legend base" }),
+      `${hash(base).slice(0, 8)} baseline, ${date(base)}`,
+    );
+  const order = task.metrics.map((each) => each.name);
+  names.sort(
+    (a, b) => (b === metric.name) - (a === metric.name) || order.indexOf(a) - order.indexOf(b),
+  );
+  const figures = names.slice(0, 8).map((name) => figure(task, name, at, base));
+  const more =
+    names.length > 8
+      ? [
+          element(
+            "p",
+            { class: "remark" },
+            `${names.length - 8} more metrics have epochs: select one in the table.`,
+          ),
+        ]
+      : [];
+  return [legend, element("div", { class: "epochs" }, ...figures), ...more];
+}
+
+function figure(task, name, at, base) {
+  const metric = task.metrics.find((each) => each.name === name) || {
+    divisor: 1,
+    unit: "",
+    direction: "info",
+  };
+  const curves = [task.epochs[name][base], task.epochs[name][at]];
+  const values = curves.flatMap((c) => (c ? c.slice(1) : [])).filter((v) => v !== null);
+  const low = Math.min(...values),
+    high = Math.max(...values);
+  const first = Math.min(...curves.filter(Boolean).map((c) => c[0]));
+  const last = Math.max(...curves.filter(Boolean).map((c) => c[0] + c.length - 2));
+  const x = (epoch) => (last > first ? ((epoch - first) / (last - first)) * 196 + 2 : 100);
+  const y = (value) => (high > low ? 76 - ((value - low) / (high - low)) * 72 : 40);
+  const ends = curves.map((c) => (c ? c.at(-1) : null));
+  let change = "",
+    way = "";
+  if (ends[0] && ends[1] !== null) {
+    const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
+    change = `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
+    const worse =
+      metric.direction === "lower"
+        ? relative > 0
+        : metric.direction === "higher"
+          ? relative < 0
+          : false;
+    const step = metric.stretches?.at(-1)?.steps.at(-1);
+    const isOpen = metric.state === "worse" && step && base < step.at && step.at <= at;
+    if (worse && isOpen) {
+      change += ", worse";
+      way = " bad";
+    }
+  }
+  const picture = svg("svg", {
+    viewBox: "0 0 200 80",
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": `${name} by epoch ${change}`,
+  });
+  curves.forEach((curve, i) => {
+    if (!curve) return;
+    let d = "",
+      pen = "M";
+    curve.slice(1).forEach((value, k) => {
+      if (value === null) pen = "M";
+      else {
+        d += `${pen}${x(curve[0] + k).toFixed(1)} ${y(value).toFixed(1)}`;
+        pen = "L";
+      }
+    });
+    const alone = curve.length === 2; // one epoch: a dot
+    if (alone) d += "h0";
+    picture.append(svg("path", { class: `curve${i ? way : " base"}${alone ? " alone" : ""}`, d }));
+  });
+  const caption = element(
+    "figcaption",
+    {},
+    element("b", {}, name),
+    ` ${number(ends[1], metric)} ${change}`,
+  );
+  return element(
+    "figure",
+    {},
+    caption,
+    picture,
+    element("small", {}, last > first ? `epoch ${first} to ${last}` : `epoch ${first}`),
+  );
+}

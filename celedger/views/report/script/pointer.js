@@ -1,0 +1,161 @@
+// Hover, click, drag, touch and keys on the chart.
+
+function nearest(clientX) {
+  const box = find("svg", chart).getBoundingClientRect();
+  const at = ((clientX - box.left) * shown.width) / box.width;
+  let best = null;
+  for (const p of shown.points)
+    if (!best || Math.abs(shown.x(p.at) - at) < Math.abs(shown.x(best.at) - at)) best = p;
+  return best;
+}
+
+function positionAt(clientX) {
+  const box = find("svg", chart).getBoundingClientRect();
+  const share = (((clientX - box.left) * shown.width) / box.width - MARGIN.left) / shown.inner;
+  const size = state.high - state.low + 1;
+  return Math.min(state.high, Math.max(state.low, state.low + Math.floor(share * size)));
+}
+
+function listen(picture) {
+  let from = null;
+  picture.addEventListener("pointermove", (event) => {
+    if (from === null || event.pointerType === "touch") {
+      const point = nearest(event.clientX);
+      if (point) hover(picture, point);
+    } else drawZoom(picture, from, event.clientX);
+  });
+  picture.addEventListener("pointerleave", () => {
+    if (from === null) leave(picture);
+  });
+  picture.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    from = event.clientX;
+    if (event.pointerType !== "touch") picture.setPointerCapture(event.pointerId);
+  });
+  picture.addEventListener("pointercancel", () => (from = null));
+  picture.addEventListener("pointerup", (event) => {
+    const start = from;
+    from = null;
+    if (start === null) return;
+    const [low, high] = [start, event.clientX].sort((a, b) => a - b).map(positionAt);
+    if (event.pointerType !== "touch" && Math.abs(event.clientX - start) > 8) {
+      if (high > low) go({ span: 0, low, high });
+      return;
+    }
+    const point = nearest(event.clientX);
+    if (point) go({ commit: point.at });
+  });
+  picture.addEventListener("keydown", (event) => keyed(picture, event));
+}
+
+function drawZoom(picture, from, to) {
+  const box = picture.getBoundingClientRect();
+  const [low, high] = [from, to]
+    .sort((a, b) => a - b)
+    .map((c) => ((c - box.left) * shown.width) / box.width);
+  find(".over", picture).replaceChildren(
+    svg("rect", {
+      class: "zoom",
+      x: low,
+      width: high - low,
+      y: MARGIN.top,
+      height: HEIGHT - MARGIN.top - MARGIN.bottom,
+    }),
+  );
+}
+
+function keyed(picture, event) {
+  const points = shown.points;
+  const here = points.findIndex((p) => p.at === cursor);
+  const current = here < 0 ? points.length : here;
+  const changes = shown.metric.stretches.flatMap((s) => s.steps.map((step) => step.at));
+  const moves = {
+    ArrowLeft: () => points[Math.max(0, current - 1)],
+    ArrowRight: () => points[Math.min(points.length - 1, here + 1)],
+    Home: () => points[0],
+    End: () => points.at(-1),
+    PageUp: () =>
+      points.findLast((p) => p.at < (here < 0 ? Infinity : cursor) && changes.includes(p.at)),
+    PageDown: () => points.find((p) => p.at > cursor && changes.includes(p.at)),
+  };
+  if (moves[event.key]) {
+    const point = moves[event.key]();
+    if (point) hover(picture, point);
+  } else if (event.key === "Enter" && cursor >= 0) go({ commit: cursor });
+  else if (event.key === "Escape" && state.span !== SPANS[0]) go({ span: SPANS[0], commit: -1 });
+  else return;
+  event.preventDefault();
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !["n", "p"].includes(event.key))
+    return;
+  const links = every(".card a.open").filter((each) => each.offsetParent);
+  const at = links.findIndex((each) => each.closest(".card").classList.contains("current"));
+  const next = links[Math.min(links.length - 1, Math.max(0, at + (event.key === "n" ? 1 : -1)))];
+  if (!next) return;
+  next.focus();
+  next.click();
+});
+
+function hover(picture, point) {
+  const { x, y, metric, width } = shown;
+  cursor = point.at;
+  const parts = [
+    svg("line", {
+      class: "cursor",
+      x1: x(point.at),
+      x2: x(point.at),
+      y1: MARGIN.top,
+      y2: HEIGHT - MARGIN.bottom,
+    }),
+  ];
+  if (point.mean !== null)
+    parts.push(svg("circle", { class: "cursor-dot", cx: x(point.at), cy: y(point.mean), r: 5 }));
+  find(".over", picture).replaceChildren(...parts);
+  const verdict = shown.task.verdicts.find((v) => v[0] === point.at && v[1] === metric.name);
+  const value = number(point.mean, metric);
+  const spread = point.sd ? ` ± ${number(point.sd, metric)}` : "";
+  const trials = `${point.trials} trial${point.trials === 1 ? "" : "s"}`;
+  const lines = [
+    element("p", {}, element("b", {}, value), `${spread}, ${trials}`),
+    element(
+      "p",
+      {},
+      element("span", { class: "sha" }, hash(point.at).slice(0, 8)),
+      ` ${axis.subject[point.at]}`,
+    ),
+    element("p", {}, `${author(point.at)}, ${date(point.at)}`),
+  ];
+  if (verdict) lines.push(element("p", {}, `Verdict: ${verdict[2]} ${verdict[3]}`));
+  const tags = axis.tags[point.at];
+  if (tags) lines.push(element("p", {}, tags.join(", ")));
+  const tip = find(".tip", chart) || element("div", { class: "tip" });
+  tip.replaceChildren(...lines);
+  const right = x(point.at) > width / 2; // the tip sits on the other side of the line
+  tip.style.left = right ? "" : `${(100 * x(point.at)) / width + 2}%`;
+  tip.style.right = right ? `${100 - (100 * x(point.at)) / width + 2}%` : "";
+  chart.append(tip);
+  picture.setAttribute("aria-valuenow", point.at);
+  picture.setAttribute(
+    "aria-valuetext",
+    `${value}, ${date(point.at)}, ${hash(point.at).slice(0, 8)} ${axis.subject[point.at]}, ${author(point.at)}${verdict ? ", " + verdict[2] : ""}`,
+  );
+}
+
+function leave(picture) {
+  find(".over", picture).replaceChildren();
+  find(".tip", chart)?.remove();
+  cursor = -1;
+}
+
+function pick(picture) {
+  const point = shown.points.find((p) => p.at === state.commit);
+  if (!point || point.mean === null) return;
+  picture.insertBefore(
+    svg("circle", { class: "picked", cx: shown.x(point.at), cy: shown.y(point.mean), r: 6.5 }),
+    find(".over", picture),
+  );
+  cursor = point.at;
+}

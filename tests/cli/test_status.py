@@ -1,0 +1,85 @@
+"""`celedger status` from the first command to a named commit: what it shows, and that the command
+it prints next is the right one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from conftest import git
+from scripted import ScriptedProject, scripted, typed
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ScriptedProject:
+    return scripted(tmp_path / "project")
+
+
+def follow(project: ScriptedProject) -> str:
+    """Type what status prints next, and return it."""
+    words = shlex.split(json.loads(project.run("status", "--json").out)["next"] or "")
+    assert words[:1] == ["celedger"], project.run("status")
+    done = project.run(*words[1:])
+    assert done.status in (0, 1, 125), done.err
+    return " ".join(words)
+
+
+def test_status_leads_from_a_new_repository_to_the_first_bad_commit(
+    project: ScriptedProject,
+) -> None:
+    shas = project.history([1.0, 1.0, 1.0, 1.0, 1.5, 1.5, 1.5])
+    assert "celedger run HEAD" in project.run("status").out
+    project.run("run", f"{shas[0]}..{shas[3]}")
+    project.run("check", shas[3])
+    assert follow(project) == "celedger run HEAD"
+
+    first, again = project.run("status"), project.run("status")
+    assert re.search(r"^worse +new: fit val_loss regressed \+3\d\.?\d* % at", first.out, re.M)
+    assert re.search(r"^worse +fit val_loss regressed", again.out, re.M)
+
+    assert follow(project).startswith(f"celedger bisect {shas[3][:12]}..{shas[6][:12]} ")
+    named = json.loads(project.run("status", "--json").out)["regressions"][0]["first_bad"]
+    assert named["commit"] == shas[4]
+    shown = project.run("status")
+    assert "first bad commit of val_loss (" in shown.out
+    next_line = f"`celedger explain {shas[3][:12]}..{shas[4][:12]} fit --suite tiny` says why"
+    assert next_line in " ".join(shown.out.split())
+
+    project.run("baseline", "accept", shas[4], "--why", "wanted")
+    closed = project.run("status")
+    assert re.search(r"^worse +nothing$", closed.out, re.M)
+    assert re.search(r"^recovered +fit val_loss$", closed.out, re.M)
+    assert "recovered" not in project.run("status").out
+
+
+def test_a_commit_of_an_earlier_regression_is_not_blamed_for_a_later_one(
+    project: ScriptedProject,
+) -> None:
+    shas = project.history([1.0, 1.0, 1.5, 1.0, 1.0, 1.5])
+    project.run("run", f"{shas[0]}..{shas[1]}")
+    for sha in shas[1:4]:
+        project.run("check", sha)
+    project.run("bisect", f"{shas[1]}..{shas[2]}", "--metric", "val_loss")
+    project.run("check", shas[5])
+    (regression,) = json.loads(project.run("status", "--json").out)["regressions"]
+    assert (regression["commit"], regression["first_bad"]) == (shas[5], None)
+
+
+def test_what_waits_comes_first(project: ScriptedProject) -> None:
+    project.history([1.0])
+    folder = project.root / ".git" / "celedger" / "queue"
+    folder.mkdir(parents=True)
+    (folder / "1.moved").write_text(str(project.root))
+    (project.root / "celedger.toml").write_text('suite = "tiny"\n')
+    done = project.run("status")
+    assert "1 merge noted: nothing was allowed here yet" in done.out
+    assert "`celedger allow` lets what waits go on" in done.out
+    assert project.run("-C", str(project.root), "status").out.count("celedger -C ") >= 1
+
+
+def test_a_repository_without_a_suite_is_told_to_make_one(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    assert "`celedger init`" in typed(["status"], tmp_path).out

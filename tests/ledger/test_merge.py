@@ -1,0 +1,125 @@
+"""The union of two ledgers: complete, idempotent, and the newest verdict counts."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celedger.errors import LedgerDamaged
+from celedger.ledger import Ledger
+from celedger.ledger import facts as rows
+from celedger.ledger.archive import Archive, restore
+from celedger.model import Verdict, VerdictKind
+
+
+@pytest.fixture
+def other(tmp_path: Path, facts: Any) -> Path:
+    """A ledger with a row in every table, and a trial that runs."""
+    (tmp_path / "theirs").mkdir()
+    path = tmp_path / "theirs" / "ledger.db"
+    with Ledger.open(path, create=True) as ledger:
+        facts.fill(ledger)
+        facts.trial(ledger, commit=facts.commit(99))
+    return path
+
+
+def merged(path: Path, other: Path, **options: Any) -> dict[str, int]:
+    with Ledger.open(path, create=True) as ledger, Ledger.open(other, readonly=True) as source:
+        return ledger.merge(source, **options)
+
+
+def test_everything_but_what_runs_comes_and_nothing_comes_twice(
+    tmp_path: Path, other: Path, facts: Any
+) -> None:
+    path = tmp_path / "ledger.db"
+    would = merged(path, other, dry_run=True)
+    with Ledger.open(path) as ledger:
+        assert ledger.trials() == []
+    assert merged(path, other) == would
+    assert (would["trials"], would["bisects"], would["baselines"]) == (10, 1, 1)
+    assert set(merged(path, other).values()) == {0}
+    with Ledger.open(path) as ledger, Ledger.open(other, readonly=True) as source:
+        ended = {r.trial.ulid for r in source.trials() if r.outcome}
+        assert {r.trial.ulid for r in ledger.trials()} == ended
+        assert ledger.damage() == []
+        ulid = min(ended)
+        assert repr(ledger.series(ulid)) == repr(source.series(ulid))
+        assert ledger.steps(ulid) == source.steps(ulid)
+
+
+def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:
+    path, archive = (
+        tmp_path / "ledger.db",
+        Archive(tmp_path / "git", tmp_path, tmp_path / "ledger.db"),
+    )
+    (tmp_path / "git").mkdir()
+    with (
+        Ledger.open(path, create=True, archive=archive) as ledger,
+        Ledger.open(other, readonly=True) as source,
+    ):
+        ledger.merge(source)
+    path.unlink()
+    assert restore(path, archive).trials == 10
+
+
+def test_a_trial_that_ran_in_one_ledger_gets_its_end_from_the_other(
+    tmp_path: Path, facts: Any
+) -> None:
+    path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+    with Ledger.open(path, create=True) as ledger:
+        trial = facts.trial(ledger)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    with Ledger.open(copy) as ledger:
+        ledger.append(trial.ulid, 0, {"loss": 0.5})
+        ledger.finish_trial(trial.ulid, facts.outcome(), {"loss": 0.5})
+    assert merged(path, copy)["trials"] == 1
+    with Ledger.open(path, readonly=True) as ledger:
+        (record,) = ledger.trials()
+        assert (record.ok, record.summaries) == (True, {"loss": 0.5})
+
+
+@pytest.mark.parametrize("theirs_is_newer", [False, True])
+def test_the_newest_verdict_counts_whichever_ledger_had_it(
+    tmp_path: Path, facts: Any, theirs_is_newer: bool
+) -> None:
+    paths = [tmp_path / name for name in ("old.db", "new.db")]
+    for path, kind, at in zip(
+        paths, (VerdictKind.SAME, VerdictKind.REGRESSED), ("01", "02"), strict=True
+    ):
+        with Ledger.open(path, create=True) as ledger:
+            verdict = Verdict("", "core", "mlp", "loss", kind)
+            commit = facts.commit(5)
+            ledger.record_commits([commit])
+            ledger.record_verdicts([replace(verdict, commit=commit.sha)])
+        with closing(sqlite3.connect(path)) as connection:  # as if it were another day
+            connection.execute("DROP TRIGGER verdicts_never_changed")
+            connection.execute("UPDATE verdicts SET recorded = ?", (f"2026-01-{at}T00:00:00Z",))
+            connection.commit()
+        _seal_again(path)
+    own, other = paths if theirs_is_newer else paths[::-1]
+    for _ in range(2):
+        merged(own, other)
+        with Ledger.open(own, readonly=True) as ledger:
+            assert [v.kind for v in ledger.verdicts()] == [VerdictKind.REGRESSED]
+            assert ledger.damage() == []
+
+
+def _seal_again(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        rows.seal(connection, "verdicts", 1)
+        connection.commit()
+
+
+def test_a_damaged_ledger_is_refused(tmp_path: Path, other: Path) -> None:
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("DROP TRIGGER points_never_changed")
+        connection.execute("UPDATE points SET value = 7 WHERE epoch = 3")
+        connection.commit()
+    with pytest.raises(LedgerDamaged):
+        merged(tmp_path / "ledger.db", other)

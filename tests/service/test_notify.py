@@ -1,0 +1,135 @@
+"""Alerts reach a real HTTP server, once each; one that fails changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from scripted import scripted
+
+from celedger import config
+from celedger.config import Config
+from celedger.repo import Repository
+
+from .conftest import Crew
+
+
+@dataclass
+class Inbox:
+    """What was posted, and the status that the next posts get."""
+
+    port: int = 0
+    status: int = 200
+    posts: list[dict] = field(default_factory=list)
+
+    def take(self) -> list[str]:
+        """Return the titles of what came since, each without the repository's name."""
+        titles = [post["title"].partition(": ")[2] for post in self.posts]
+        self.posts.clear()
+        return titles
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    box = Inbox()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if box.status == 200:
+                box.posts.append(json.loads(body))
+            self.send_response(box.status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        box.port = server.server_port
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield box
+        server.shutdown()
+        thread.join()
+
+
+def configure(*addresses: str) -> None:
+    file = Path(os.environ["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"notify = {json.dumps(addresses)}\n")
+
+
+def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5, 1.5, 1.0])
+    configure(f"json://127.0.0.1:{inbox.port}/")
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    project.run("check", shas[2])
+    assert inbox.take() == []
+
+    assert project.run("check", shas[4]).status == 1
+    (post,) = inbox.posts
+    assert "fit val_loss regressed +3" in post["message"]
+    assert f"{shas[4][:10]} level 1.5, number 4 (Ada)" in post["message"]
+    assert inbox.take() == ["fit val_loss regressed"]
+    project.run("check", shas[4])
+    assert inbox.take() == []
+
+    project.run("bisect", f"{shas[2]}..{shas[4]}", "--metric", "val_loss")
+    project.run("check", shas[4])
+    (post,) = inbox.posts
+    assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in post["message"]
+    assert inbox.take() == ["first bad commit of fit val_loss"]
+
+    assert project.run("check", shas[5]).status == 0
+    assert inbox.take() == ["fit val_loss is good again"]
+    project.run("check", shas[5])
+    assert inbox.take() == []
+
+
+def test_an_alert_that_fails_is_tried_again_and_changes_no_answer(
+    tmp_path: Path, inbox: Inbox
+) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5])
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    secret = f"json://user:secret@127.0.0.1:{inbox.port}/"
+    configure(secret, "nonsense://x")
+    inbox.status = 500
+    done = project.run("check", "HEAD")
+    assert (done.status, "Traceback" in done.err, "secret" in done.err) == (1, False, False)
+    assert "an alert to json:// was not sent" in done.err
+    assert "an alert to nonsense:// was not sent: apprise does not understand" in done.err
+    inbox.status = 200
+    project.run("check", "HEAD")
+    assert inbox.take() == ["fit val_loss regressed"]
+
+
+def test_the_worker_sends_the_regression_and_then_the_commit(crew: Crew, inbox: Inbox) -> None:
+    configure(f"json://127.0.0.1:{inbox.port}/")
+    project = crew.project
+    shas = project.history([1.0, 1.0, 1.0, 1.5, 1.5])
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    project.run("check", shas[2])
+    crew.enqueue(shas[4])
+
+    def configured(place: Repository) -> Config:
+        return config.load(place.root, dict(os.environ), bisect_on_regression=True)
+
+    crew.configure = configured  # type: ignore[method-assign]
+    assert crew.worker(attended=True).drain() == 1
+    assert inbox.take() == ["fit val_loss regressed", "first bad commit of fit val_loss"]
+
+
+def test_a_repository_cannot_send_alerts(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project")
+    project.history([1.0])
+    (project.root / "celedger.toml").write_text('notify = ["json://attacker.example/"]\n')
+    done = project.run("check")
+    assert (done.status, "your own configuration" in done.err) == (129, True), done.err

@@ -1,0 +1,96 @@
+"""What other programs read is read by them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from scripted import ScriptedProject, scripted
+
+from celedger.ledger import Ledger
+from celedger.views import export
+
+ODD = 'a "quoted" \\ back\\slash'
+
+
+def losing(model: dict, seed: int):
+    yield {"epoch": 0, "val_loss": model["LEVEL"] + seed / 8}
+    yield {"epoch": 1, "val_loss": float("nan") if model["LEVEL"] > 2 else model["LEVEL"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ScriptedProject:
+    made = scripted(tmp_path / "project", training=losing)
+    made.history([1.0, 1.5, 3.0])
+    made.run("run", "HEAD~2..HEAD")
+    return made
+
+
+def test_prometheus_reads_openmetrics(project: ScriptedProject) -> None:
+    text = project.run("export", "HEAD~1", "--format", "openmetrics").out
+    families = {f.name: f for f in text_string_to_metric_families(text)}
+    assert set(families) == {f"celedger_{n}" for n in ("value", "trials", "regressed", "commit")}
+    values = {s.labels["metric"]: s for s in families["celedger_value"].samples}
+    assert values["val_loss"].value == 1.5
+    assert values["val_loss"].labels["direction"] == "lower"
+    newest = project.run("export", "--format", "openmetrics").out
+    values = {s.labels["metric"]: s.value for f in text_string_to_metric_families(newest)
+              for s in f.samples if f.name == "celedger_value"}  # fmt: skip
+    assert math.isnan(values["val_loss"])
+    odd = f"# TYPE x gauge\nx{export._labels(name=ODD)} 1\n# EOF\n"
+    (family,) = text_string_to_metric_families(odd)
+    assert family.samples[0].labels == {"name": ODD}
+
+
+def test_csv_and_json_lines_hold_every_value(project: ScriptedProject) -> None:
+    rows = list(csv.DictReader(io.StringIO(project.run("export").out)))
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        stored = [
+            (r.trial.ulid, str(epoch), name, str(value))
+            for r in ledger.trials()
+            for name, series in ledger.series(r.trial.ulid).items()
+            for epoch, value in series
+        ]
+    exported = [(r["trial"], r["epoch"], r["metric"], r["value"]) for r in rows]
+    assert sorted(exported) == sorted(stored)
+    objects = [
+        json.loads(x) for x in project.run("export", "HEAD", "--format", "jsonl").out.splitlines()
+    ]
+    lost = [o for o in objects if o["metric"] == "val_loss" and o["epoch"] == 1]
+    assert {(o["value"], o["not_finite"]) for o in lost} == {(None, "nan")}
+
+
+def test_benchmark_action_gets_names_units_and_finite_numbers(project: ScriptedProject) -> None:
+    project.run("export", "HEAD~1", "--format", "benchmark-action", "-o", "bench.json")
+    entries = json.loads((project.root / "bench.json").read_text())
+    assert "tiny/fit val_loss" in [entry["name"] for entry in entries]
+    for entry in entries:
+        assert set(entry) <= {"name", "unit", "value", "range", "extra"}
+        assert isinstance(entry["value"], float)
+        assert all(isinstance(entry[key], str) for key in set(entry) - {"value"})
+    broken = json.loads(project.run("export", "HEAD", "--format", "benchmark-action").out)
+    assert "tiny/fit val_loss" not in [entry["name"] for entry in broken]
+
+
+def test_memory_does_not_grow_with_the_ledger(tmp_path: Path) -> None:
+    project = scripted(
+        tmp_path / "project",
+        training=lambda model, seed: ({"epoch": e, "val_loss": 1.0} for e in range(5000)),
+    )
+    project.history([1.0])
+    project.run("run", "HEAD")
+    with Ledger.open(project.root / "ledger.db", readonly=True) as ledger:
+        for _ in export.csv_lines(ledger.values()):  # what is made once
+            pass
+        tracemalloc.start()
+        length = sum(map(len, export.csv_lines(ledger.values())))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert length > 1_500_000
+    assert peak < 500_000
