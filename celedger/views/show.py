@@ -137,7 +137,7 @@ class CommitRows(Document):
         ]
         if self.first_bad:
             lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
-        shown = ""
+        environment = ""
         for rows in self.batches:
             if rows.batch.environment != environment:
                 environment = rows.batch.environment

@@ -69,7 +69,7 @@ def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(shown)[:_LONGEST]
+    return ", ".join(texts)[:_LONGEST]
 
 
 def _literal(item: Any) -> str:

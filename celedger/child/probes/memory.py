@@ -261,11 +261,11 @@ class Probe(observe.Probe):
 
         visited: set[Any] = set()
         graphs = []
-        for thing in gc.get_objects():
-            if type(thing) is not torch.Tensor or (made := graph_node(thing)) is None:
+        for obj in gc.get_objects():
+            if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
                 continue
-            before, waiting = len(seen), [made]
-            while waiting and len(seen) < _NODES:
+            before, waiting = len(visited), [made]
+            while waiting and len(visited) < _NODES:
                 node = waiting.pop()
                 if node not in visited:
                     visited.add(node)
