@@ -1,6 +1,8 @@
-"""What a training script imports inside the measured environment: `log`, which appends one JSON
-line to the trial's journal. Standard library only, Python 3.8 and later, cheap to import; it must
-not know the rest of celedger, because only this folder is copied beside the trainings under test.
+"""The module that a training script imports inside the measured environment: `log`, which appends
+one JSON line to the trial's journal.
+
+Standard library only, Python 3.8 and later, cheap to import. It must not import the rest of
+celedger, because only this folder is copied beside the trainings under test.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _REFUSED = "celedger's journal did not take this report"
 
 
 def wants_steps() -> bool:
-    """Whether the task asks for series per step (`steps = true` in its suite)."""
+    """Return True if the task records series per step (`steps = true` in its suite)."""
     return os.environ.get("CELEDGER_STEPS") == "1"
 
 
@@ -28,12 +30,12 @@ def log(epoch: int | None = None, *, steps: object = None, **values: object) -> 
     """Report metrics of one epoch, e.g. `log(epoch=3, val_loss=0.41, fingerprint="9f3c…")`.
 
     `steps` are series with a value a step of that epoch, `steps={"loss": [0.9, 0.7, …]}`; several
-    calls in one epoch continue them. They are passed over unless the task asks for them.
+    calls in one epoch continue them. They are ignored unless the task records them.
 
     Values are numbers or anything with `.item()` or `float()` (numpy and torch scalars); NaN and
     infinity are kept. Once this returns the report outlives any kill of this process. It may be
-    called from threads, forked children and processes that the training starts. Without celedger
-    around it does nothing.
+    called from threads, forked children and processes that the training starts. Outside celedger it
+    does nothing.
 
     Raises OSError when the journal cannot take the line (disk full, supervisor killed), TypeError
     for a value that is no number, ValueError for a line past 1 MiB.
@@ -41,11 +43,11 @@ def log(epoch: int | None = None, *, steps: object = None, **values: object) -> 
     fd = _journal()
     if fd is None:
         return
-    # bool is asked by identity because it is the one JSON type that is no number
+    # Types are compared by identity: bool is a subclass of int and no number here.
     report = {
         name: v if type(v) in (int, float) or name == "fingerprint" else _number(v)
         for name, v in values.items()
-        if v is not None  # nothing to report
+        if v is not None  # a metric without a value
     }
     when = {} if epoch is None else {"epoch": epoch}
     if isinstance(steps, dict):
@@ -58,8 +60,8 @@ def log(epoch: int | None = None, *, steps: object = None, **values: object) -> 
 
 
 def _steps(fd: int, when: dict[str, int], steps: dict[str, object]) -> dict[str, object]:
-    """What goes into the epoch's own line: all, or nothing where it is too long for one line and
-    was written here, in several before it."""
+    """Return what belongs in the epoch's own line: all series, or none if they are too long for one
+    line and were written here, in several lines before it."""
     lists = {name: _list(series) for name, series in steps.items()}
     if sum(map(len, lists.values())) <= MOST_STEPS:
         return {"steps": lists}
@@ -72,7 +74,7 @@ def _steps(fd: int, when: dict[str, int], steps: dict[str, object]) -> dict[str,
 
 
 def _list(series: object) -> list[object]:
-    """A list, tuple or array of one dimension (numpy's and torch's have `tolist`)."""
+    """Convert a list, tuple or array of one dimension (numpy's and torch's have `tolist`)."""
     values = series.tolist() if hasattr(series, "tolist") else series
     if not isinstance(values, (list, tuple)):
         raise TypeError(f"steps are lists of numbers, not {type(series).__name__}")
@@ -87,14 +89,14 @@ def _write(fd: int, report: dict[str, object]) -> None:
 
 
 def _number(value: object) -> float:
-    """What `json` cannot write: numpy and torch scalars, Decimal, Fraction."""
+    """Convert what `json` cannot write: numpy and torch scalars, Decimal, Fraction."""
     if isinstance(value, str):
         raise TypeError(f"celedger.child.log takes numbers, not the text {value!r:.80}")
     try:
         number = value.item() if hasattr(value, "item") else float(value)  # type: ignore[arg-type]
         if isinstance(number, (bool, int, float)):
             return int(number) if isinstance(number, bool) else number
-    except (TypeError, ValueError, RuntimeError):  # torch's word for "more than one element"
+    except (TypeError, ValueError, RuntimeError):  # torch raises it for more than one element
         pass
     raise TypeError(f"celedger.child.log takes numbers, not {type(value).__name__}: {value!r:.80}")
 
@@ -103,15 +105,15 @@ _encode = json.JSONEncoder(default=_number, check_circular=False).encode  # made
 
 
 def _journal() -> int | None:
-    """Return a descriptor of the journal, or None without celedger around.
+    """Return a descriptor of the journal, or None outside celedger.
 
-    A process that closes what it inherits (subprocess, multiprocessing's spawn, torchrun) may have
-    another file under the number in `CELEDGER_FD`, and later under that of a descriptor opened
+    A process that closes inherited descriptors (subprocess, multiprocessing's spawn, torchrun) may
+    have another file under the number in `CELEDGER_FD`, and later under that of a descriptor opened
     here. So each is verified before each report, by the inode in `CELEDGER_INODE`. Without that
-    variable somebody else than celedger set `CELEDGER_FD`, and means what is open there.
+    variable celedger did not set `CELEDGER_FD`, and the open file is used as it is.
 
-    Raises OSError where no descriptor can be verified. Once the supervisor is killed that is so at
-    every call: the kernel refuses each recorded one (seccomp_unotify(2)).
+    Raises OSError if no descriptor can be verified. After the supervisor was killed, every call
+    raises it: the kernel refuses each recorded system call (seccomp_unotify(2)).
     """
     number = os.environ.get("CELEDGER_FD")
     if not number:
@@ -149,13 +151,13 @@ def _is_open(fd: int, inode: str) -> bool:
 
 
 def _append(fd: int, line: bytes) -> None:
-    """One write, because O_APPEND makes exactly one write atomic among processes."""
+    """Write once, because O_APPEND makes exactly one write atomic among processes."""
     global _torn
     try:
         if _torn:
             line = b"\n" + line
         written = os.write(fd, line)
-        if written < len(line):  # only a full disk or a limit does this to a file
+        if written < len(line):  # only a full disk or a size limit causes this for a file
             _torn = True
             line = b"\n" + line
             written = os.write(fd, line)

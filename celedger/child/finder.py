@@ -1,9 +1,8 @@
-"""Looks names up in place of listing folders, so that who records what a training names learns
-which modules it sought, and not that it may have read every name of a folder.
-
-It comes to every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and to a
-warm trial from `launcher.py`. A Python that starts without it lists folders as ever. In a
-diagnostic run it also attaches the probe. Standard library only, Python 3.8 and later.
+"""Look names up instead of listing folders, so that the recorder of named paths learns which
+modules a training looked for, instead of a whole folder that it may have read. It is loaded in
+every Python of a trial as `sitecustomize`, beside `celedger` on PYTHONPATH, and in a warm trial by
+`launcher.py`. A Python that starts without it lists folders as usual. In a diagnostic run it also
+attaches the probe. Standard library only, Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # what is imported here is imported in every Python of a trial
+TYPE_CHECKING = False  # an import here costs time in every Python of a trial
 if TYPE_CHECKING:
     from typing import Any
 
@@ -19,7 +18,7 @@ _machinery: Any = sys.modules["_frozen_importlib_external"]
 
 
 class _Names:
-    """Stands for the names in a folder."""
+    """A stand-in for the set of names in a folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -38,8 +37,8 @@ class NameFinder(_machinery.FileFinder):  # type: ignore[misc]
 
 
 def install() -> None:
-    """From here on, in this process and those it forks. Folders of the interpreter and of what is
-    installed with it are listed as ever: no commit changes them, and each name costs a call."""
+    """Install the finder in this process and those it forks. Folders of the interpreter and of
+    installed packages are listed as usual: no commit changes them, and each name costs a call."""
     find = NameFinder.path_hook(*_machinery._get_supported_file_loaders())
     installed = (sys.prefix + "/", sys.base_prefix + "/")
 
@@ -54,8 +53,8 @@ def install() -> None:
 
 
 def _as_sitecustomize() -> None:
-    """What the environment itself has by that name comes next, as if this were not here. Where it
-    has none this raises ImportError, as `site` expects."""
+    """Import the environment's own module of that name next, as if this file did not exist. If
+    there is none this raises ImportError, as `site` expects."""
     install()
     if "CELEDGER_PROBE" in os.environ:
         _attach_probe()
@@ -76,7 +75,7 @@ def _attach_probe() -> None:
     try:
         from celedger.child.probes import observe
     except ImportError:
-        return  # another program that this training starts, with a PYTHONPATH of its own
+        return  # another program that this training starts, with its own PYTHONPATH
     observe.install()
 
 

@@ -1,6 +1,6 @@
-"""What the adapters share: frameworks log when they like, celedger takes an epoch at a time. Of a
-value that is logged several times in one epoch the last counts; all of them are its series per
-step, where the task asks for that. Standard library only."""
+"""The common part of the adapters: frameworks log at any time, celedger records whole epochs. The
+last of several values in an epoch counts; all of them are its series per step, if the task records
+those. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celedger.child import log, wants_steps
 
 
 class Gathered:
-    """The epoch under way. It is reported when the next one begins, or by `flush`."""
+    """The current epoch. It is reported when the next one begins, or by `flush`."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -18,7 +18,7 @@ class Gathered:
         self._series: dict[str, list[object]] = {}
 
     def put(self, epoch: int, values: Mapping[str, object]) -> None:
-        """What is no number is passed over."""
+        """Add the values of a log call. Values that are not numbers are ignored."""
         if epoch != self._epoch:
             self.flush()
             self._epoch = epoch

@@ -1,5 +1,5 @@
-"""For transformers: `Trainer(..., callbacks=[CeledgerCallback()])`. What the trainer logs is
-reported, an epoch at a time; without celedger around, nothing is."""
+"""For transformers: `Trainer(..., callbacks=[CeledgerCallback()])`. Reports the trainer's logs, an
+epoch at a time; does nothing outside celedger."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from celedger.child.gather import Gathered
 
 
 class CeledgerCallback(TrainerCallback):
-    """An epoch, with the evaluation that follows it, is reported when the next one begins, and
-    at the end of the training. Epochs count from 0."""
+    """Report an epoch, with the evaluation that follows it, when the next one begins and at the end
+    of the training. Epochs count from 0."""
 
     def __init__(self) -> None:
         self._gathered = Gathered()
@@ -29,7 +29,7 @@ class CeledgerCallback(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero and logs:
             # The trainer's epoch is the share of the data seen: 0.25, 1.0, 1.25. Half a millionth
-            # is less than any step, and more than what its sums are off by.
+            # is less than any step, and more than the rounding error of its sums.
             epoch = max(0, math.ceil((state.epoch or 0.0) - 5e-7) - 1)
             values = {name: value for name, value in logs.items() if name != "epoch"}
             self._gathered.put(epoch, values)

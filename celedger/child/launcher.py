@@ -1,18 +1,18 @@
 """The fork server of warm starts: a process of the measured interpreter that has imported what a
-suite preloads and forks a trial when asked. Run by its path, outside of any checkout and without
-the commit's PYTHONPATH; `system/warm.py` starts it, decides which commands may use it, and is the
+suite preloads and forks a trial on request. Run by its path, outside of any checkout and without
+the commit's PYTHONPATH. `system/warm.py` starts it, decides which commands may use it, and is the
 other end of its socket. Standard library only, Python 3.8 and later, Linux.
 
-A forked trial is a plain one: what was preloaded is in `sys.modules`, and a traceback begins here.
-It ends as a process of `multiprocessing` does: threads are waited for, `atexit` runs, what the
-script made is let go and streams are flushed, but the interpreter is not taken apart.
+In a forked trial the preloaded modules are in `sys.modules`, and a traceback begins here. It ends
+as a process of `multiprocessing` does: it waits for threads, runs `atexit`, releases the script's
+globals and flushes streams, but does not finalise the interpreter.
 
 One JSON object a message. First, to celedger: `{"unfit": REASON}`, or `{"modules": {NAME: FILE}}`
-of the top-level modules that are loaded. From celedger then the order of a supervisor
-(`system/supervisor.py`) with `late`, variables, `cwd` and `fds`, the numbers by which the trial
-knows what is passed; with it come the descriptors control, status, log and those. The answer is
-`{"pid": N}`, the trial's supervisor. It stays unreaped, so that its number is nobody else's, until
-`{"reap": N}`. The end of the socket is the launcher's own.
+of the loaded top-level modules. Then, from celedger, the order of a supervisor
+(`system/supervisor.py`) with `late`, variables, `cwd` and `fds`, the descriptor numbers in the
+trial; with it come the descriptors control, status, log and those of `fds`. The answer is
+`{"pid": N}`, the trial's supervisor. It stays unreaped until `{"reap": N}`, so that no other
+process gets its number. The launcher ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-# Its value is overwritten in a trial, so that who looks for a trial's processes finds them.
+# Its value is overwritten in a trial, so that a search for a trial's processes finds them.
 VARIABLE = b"CELEDGER_TRIAL="
 MOST_FDS = 64  # passed with one order
 
@@ -53,7 +53,7 @@ def load(path: str) -> Any:
 
 
 def descriptors() -> set[int]:
-    """Return what this process has open, without what it takes to ask."""
+    """Return this process's open descriptors, without the one used to list them."""
     numbers = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -65,7 +65,7 @@ def descriptors() -> set[int]:
 
 
 def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
-    """Import, and return the first message."""
+    """Import the modules, and return the first message."""
     path = list(sys.path)
     for name in preload:
         try:
@@ -85,10 +85,10 @@ def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         if children.read().strip():
             return {"unfit": "importing started processes"}
-    # Those are the launcher's own, whose process goes on: torch has hundreds.
+    # The launcher's own threads: their process continues, and torch has hundreds.
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False
-    excluded = (sys.modules["__main__"], None)  # multiprocessing gives it a second name
+    excluded = (sys.modules["__main__"], None)  # multiprocessing adds a second name for it
     tops = {name: m for name, m in sys.modules.items() if "." not in name and m not in excluded}
     return {"modules": {name: str(vars(m).get("__file__") or "") for name, m in tops.items()}}
 
@@ -103,7 +103,7 @@ def _variable_address() -> int:
 
 
 def _serve(channel: socket.socket, supervisor: Any) -> dict[str, Any] | None:
-    """Fork trials until celedger goes. Returns in a trial: what to run."""
+    """Fork trials until celedger ends. Returns only in a trial, with its order."""
     address = _variable_address()
     while True:
         space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
@@ -128,7 +128,7 @@ def _serve(channel: socket.socket, supervisor: Any) -> dict[str, Any] | None:
 
 
 def _supervise(order: dict[str, Any], fds: list[int], address: int, supervisor: Any) -> None:
-    """In the process that becomes the supervisor, and ends as that; returns in the trial."""
+    """Become the supervisor in this process, and exit as such; return in the trial."""
     os.setsid()
     token = order["late"]["CELEDGER_TRIAL"].encode()
     ctypes.memmove(address, token, len(token))
@@ -141,15 +141,15 @@ def _supervise(order: dict[str, Any], fds: list[int], address: int, supervisor: 
     supervisor.supervise(order, become)
 
 
-def _hand_over(passed: list[int], wanted: list[int]) -> None:
-    """Open in this process what a cold trial inherits, and nothing else: `given` is the log and, in
-    order, what is to be known by the numbers `wanted`."""
-    above = max([2, *passed, *wanted]) + 1
+def _hand_over(passed: list[int], numbers: list[int]) -> None:
+    """Open in this process what a cold trial inherits, and nothing else: `passed` is the log and
+    then the descriptors that get the numbers `numbers`."""
+    above = max([2, *passed, *numbers]) + 1
     sources = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in passed]
     for fd in descriptors():
         if 2 < fd < above:
             os.close(fd)
-    for source, target in zip([sources[0], *sources], [1, 2, *wanted]):
+    for source, target in zip([sources[0], *sources], [1, 2, *numbers]):
         os.dup2(source, target, inheritable=True)
     for source in sources:
         os.close(source)
@@ -164,7 +164,8 @@ def _run(order: dict[str, Any], finder: Any) -> None:
     roots = [os.path.abspath(p) for p in order["late"].get("PYTHONPATH", "").split(":") if p]
     sys.path[:] = [first, *dict.fromkeys([*roots, *sys.path])]
     for folder in [first, *roots]:
-        # A loaded module is looked for no more: so the recorder sees that any new name counts here.
+        # A loaded module is not looked for again; the recorder must know that any new name counts
+        # here.
         if os.path.isdir(folder):
             os.listdir(folder)
     sys.argv = ["-m", *argv[3:]] if by_name else argv[1:]

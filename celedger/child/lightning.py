@@ -1,5 +1,5 @@
-"""For Lightning: `Trainer(logger=CeledgerLogger())`, or beside other loggers in a list. What
-modules say by `self.log` is reported, an epoch at a time; without celedger around, nothing is."""
+"""For Lightning: `Trainer(logger=CeledgerLogger())`, or beside other loggers in a list. Reports the
+values of `self.log`, an epoch at a time; does nothing outside celedger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celedger.child.gather import Gathered
 
-# The two names of the library are two sets of classes: take the one that the script takes.
+# The two names of the library are two sets of classes: use the one that the script imported.
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch.loggers.logger import Logger
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -19,7 +19,7 @@ else:
 
 
 class CeledgerLogger(Logger):
-    """An epoch is reported when the next one logs its first value, and at the end of `fit`."""
+    """Report an epoch when the next one logs its first value, and at the end of `fit`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class CeledgerLogger(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Parameters are the suite's; they are not reported."""
+        """Report nothing: parameters belong to the suite."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         values = dict(metrics)
         epoch = values.pop("epoch", None)
-        if epoch is not None:  # else it is not of a training, such as a score to sort runs by
+        if epoch is not None:  # else no epoch of a training, such as a score to sort runs by
             self._gathered.put(int(epoch), values)
 
     @rank_zero_only

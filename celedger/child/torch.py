@@ -39,7 +39,7 @@ __all__ = [
     "train",
 ]  # fmt: skip
 
-Batch = Any  # whatever `data` yields and `loss` understands; its first tensor's length counts
+Batch = Any  # any result of `data` that `loss` understands; its first tensor's length counts
 
 
 def _either_spelling(training: type[Training]) -> type[Training]:
@@ -70,15 +70,15 @@ class Training:
     seed: int = 0
     schedule: Callable[[Optimizer], LRScheduler] | None = None  # stepped every step
     clip: float | None = None  # largest L2 norm of the whole gradient
-    pieces: int = 1  # of a batch, passed one by one, their gradients added up
+    pieces: int = 1  # parts of a batch whose gradients are accumulated
     scaler: torch.amp.GradScaler | None = None  # for mixed precision; `loss` does the autocast
     threads: int | None = None  # CPU threads; by default OMP_NUM_THREADS, else 1
 
 
 def parameters(**defaults: Any) -> argparse.Namespace:
-    """Hyper-parameters, each with its default, to be changed by `--name value` on the command line.
-
-    A value is read as the type of its default; `--help` lists them under the script's docstring.
+    """Return the hyper-parameters, each with its default, which `--name value` on the command line
+    changes. A value is read as the type of its default; `--help` lists them under the script's
+    docstring.
     """
     parser = argparse.ArgumentParser(
         description=sys.modules["__main__"].__doc__,
@@ -95,17 +95,16 @@ def _truth(text: str) -> bool:
     try:
         return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except KeyError:
-        raise ValueError(text) from None  # argparse's way to say "invalid value"
+        raise ValueError(text) from None  # argparse reports it as "invalid value"
 
 
 def device() -> torch.device:
-    """The first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU."""
+    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Batches of `size` rows (the last may be smaller) of all tensors alike, in a new order.
-
+    """Yield batches of `size` rows (the last may be smaller) of all tensors alike, in a new order.
     The order is drawn on the CPU, so one seed gives one order on every device.
     """
     order = torch.randperm(len(tensors[0]), device="cpu").to(tensors[0].device)
@@ -114,13 +113,13 @@ def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
 
 
 def train(**description: Any) -> nn.Module:
-    """Run a `Training`, given by its fields, and report every epoch; the trained model.
+    """Run a `Training`, given by its fields, report every epoch, and return the model.
 
-    Reports train_loss (mean over the epoch's samples, in training mode) and what `evaluate`
-    gives; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the end
-    of the next, so waiting for data counts; without the very first step, which pays for set-up);
-    least_moved (see there); peak_memory (bytes; see `peak_memory`) and the fingerprint. The same
-    goes to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
+    Reports train_loss (mean over the epoch's samples, in training mode) and the results of
+    `evaluate`; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the
+    end of the next, so waiting for data counts; without the very first step, which includes
+    set-up); least_moved and peak_memory (see these functions); and the fingerprint. The same is
+    printed to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
     Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
     training = Training(**description)
@@ -167,14 +166,14 @@ def train(**description: Any) -> nn.Module:
 def prepare(
     training: Training, where: torch.device
 ) -> tuple[nn.Module, Optimizer, LRScheduler | None]:
-    """Fix threads, seeds and kernels for this process, then make what the training needs."""
+    """Fix threads, seeds and kernels for this process, then make the parts of the training."""
     threads = training.threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
-    torch.set_num_threads(threads)  # sums in another order are other bits
+    torch.set_num_threads(threads)  # sums in another order have other bits
     torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # it picks kernels by a race
+    torch.backends.cudnn.benchmark = False  # it chooses kernels by their measured times
     random.seed(training.seed)
     torch.manual_seed(training.seed)  # every CUDA device too
-    if "numpy" in sys.modules:  # torch imports it where it is installed
+    if "numpy" in sys.modules:  # torch imports numpy if it is installed
         sys.modules["numpy"].random.seed(training.seed)
     model = training.model().to(where)
     optimiser = training.optimiser(model)
@@ -189,18 +188,19 @@ def step(
     batch: Batch,
     series: StepSeries | None = None,
 ) -> Tensor:
-    """One step of the optimiser, noted in `series`; the loss before it, still on the device."""
+    """Make one step of the optimiser, add it to `series`, and return the loss before it, still on
+    the device."""
     optimiser.zero_grad(set_to_none=True)
     scaler, total = training.scaler, torch.zeros(())
     for i, piece in enumerate(_pieces(batch, training.pieces)):
         loss = training.loss(model, piece)
-        if training.pieces > 1:  # the mean over the batch is that of its pieces, by their length
+        if training.pieces > 1:  # the mean over the batch weights its pieces by length
             loss = loss * (_length(piece) / _length(batch))
         total = total + loss.detach() if i else loss.detach()
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
     if scaler is not None and not (training.clip is None and series is None):
-        scaler.unscale_(optimiser)  # limit and series mean the gradient itself
-    norm = None  # of the gradient as it came
+        scaler.unscale_(optimiser)  # limit and series are of the unscaled gradient
+    norm = None  # of the gradient before clipping
     if training.clip is not None:
         norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip)
     if series is not None:
@@ -216,7 +216,7 @@ def step(
 
 
 def _pieces(batch: Batch, count: int) -> Iterable[Batch]:
-    """A batch cut into `count` pieces of nearly equal length."""
+    """Yield `count` pieces of a batch, of nearly equal length."""
     if count == 1:
         return (batch,)
     if isinstance(batch, (tuple, list)):
@@ -230,13 +230,13 @@ def _length(batch: Batch) -> int:
 
 
 def latency(call: Callable[[], object], *, warmup: int = 20, calls: int = 100) -> dict[str, float]:
-    """latency_p50, _p90 and _p99 (s) of one call, until the device has finished it; the first
-    `warmup` calls, which fill caches and choose kernels, are left out."""
+    """Return latency_p50, _p90 and _p99 (s) of one call, until the device has finished it; the
+    first `warmup` calls, which fill caches and choose kernels, are left out."""
     return _percentiles("latency", call_times(call, warmup + calls)[warmup:])
 
 
 def call_times(call: Callable[[], object], calls: int) -> list[float]:
-    """Seconds of each call, until the device has finished it."""
+    """Return the seconds of each call, until the device has finished it."""
     where, durations = device(), []
     for _ in range(calls):
         start = time.perf_counter()
@@ -248,8 +248,8 @@ def call_times(call: Callable[[], object], calls: int) -> list[float]:
 
 
 def _moment(where: torch.device) -> Any:
-    """Now. On CUDA an event in the stream: waiting for the device at every step would hide a
-    training's own needless waits, which are what a speed regression is often made of."""
+    """Return the time now. On CUDA it is an event in the stream: waiting for the device at every
+    step would hide a training's own needless waits, a frequent cause of speed regressions."""
     if where.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -258,19 +258,19 @@ def _moment(where: torch.device) -> Any:
 
 
 def _durations(moments: list[Any]) -> list[float]:
-    """Seconds from each to the next; waits for the device."""
+    """Return the seconds from each moment to the next; waits for the device."""
     pairs = zip(moments, moments[1:])  # noqa: B905, RUF007 (Python 3.8)
     if isinstance(moments[0], float):
         return [end - start for start, end in pairs]
     moments[-1].synchronize()
-    return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # CUDA says ms
+    return [start.elapsed_time(end) / 1e3 for start, end in pairs]  # CUDA returns ms
 
 
 def _speed(durations: list[float], samples: list[int], *, warm: bool) -> dict[str, float]:
     if not warm:
         durations, samples = durations[1:], samples[1:]
     if not durations:
-        return {}  # a single step, and it was the warm-up: no speed is better than a wrong one
+        return {}  # the only step was the warm-up: no speed is better than a wrong one
     speed = {"samples_per_second": sum(samples) / sum(durations)}
     return {**speed, **_percentiles("step_time", durations)}
 
@@ -280,7 +280,8 @@ def _percentiles(name: str, durations: list[float]) -> dict[str, float]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Linear between the two nearest ranks (Hyndman & Fan's type 7, numpy's default)."""
+    """Interpolate linearly between the two nearest ranks (Hyndman & Fan's type 7, numpy's
+    default)."""
     ranked = sorted(values)
     position = share * (len(ranked) - 1)
     below = math.floor(position)
@@ -289,9 +290,9 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def peak_memory(where: torch.device) -> dict[str, float]:
-    """Bytes. CUDA, since the epoch began: most held by tensors (`peak_memory`), most held by
-    torch's allocator (`peak_memory_reserved`), and what all processes hold on the device now
-    (`device_memory_used`). CPU: most this process ever held in RAM."""
+    """Return bytes. CUDA, since the epoch began: the peak of tensors (`peak_memory`), the peak of
+    torch's allocator (`peak_memory_reserved`), and the memory of all processes on the device now
+    (`device_memory_used`). CPU: the peak of this process in RAM."""
     if where.type == "cuda":
         free, total = torch.cuda.mem_get_info(where)
         return {
@@ -303,7 +304,7 @@ def peak_memory(where: torch.device) -> dict[str, float]:
 
 
 def peak_rss() -> int:
-    """Bytes. VmHWM, because Linux's ru_maxrss keeps the peak of whoever called exec: a trial
+    """Return bytes. VmHWM, because Linux's ru_maxrss keeps the peak before exec: a trial
     started by a large process would report its parent's size."""
     try:
         status = Path("/proc/self/status").read_bytes()
@@ -315,7 +316,7 @@ def peak_rss() -> int:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """On the CPU, what is trained and has two dimensions or more."""
+    """Return on the CPU the trained parameters with two dimensions or more."""
     return {
         name: weight.detach().cpu()
         for name, weight in model.named_parameters()
@@ -324,8 +325,9 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def least_moved(model: nn.Module, drawn: Mapping[str, Tensor]) -> dict[str, float]:
-    """`least_moved`: how far the weight that moved least is from where it began, to the larger of
-    its norms then and now. A layer without gradient shows here alone: the others make up for it."""
+    """Return `least_moved`: the change of the weight that changed least, divided by the larger of
+    its norms at the start and now. A layer without gradient is visible here alone, because the
+    others compensate for it."""
     shares = []
     for name, weight in _weights(model).items():
         if name in drawn and drawn[name].shape == weight.shape:
@@ -335,9 +337,8 @@ def least_moved(model: nn.Module, drawn: Mapping[str, Tensor]) -> dict[str, floa
 
 
 def fingerprint(model: nn.Module) -> str:
-    """An exact hash (32 hex digits) of all parameters and buffers: name, dtype, shape, bytes.
-
-    Ordered by name, so a refactor that only registers modules in another order keeps it.
+    """Return an exact hash (32 hex digits) of all parameters and buffers: name, dtype, shape,
+    bytes. Ordered by name, so a refactor that only registers modules in another order keeps it.
     """
     digest = hashlib.sha256()
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

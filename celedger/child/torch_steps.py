@@ -1,5 +1,5 @@
-"""Series per step of a training with torch: loss, norm of the gradient, learning rate, time. Kept
-on the device until the epoch ends, so that asking for them never makes a step wait."""
+"""Series per step of a training with torch: loss, norm of the gradient, learning rate, time. They
+stay on the device until the epoch ends, so that recording them never makes a step wait."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from torch.optim import Optimizer
 
 
 class StepSeries:
-    """Collects the steps of one epoch."""
+    """The series of one epoch's steps."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self._rates: list[Any] = []  # numbers, or tensors that the optimiser goes on to change
+        self._rates: list[Any] = []  # numbers, or tensors that the optimiser changes later
 
     def add(self, loss: Tensor, norm: Tensor, optimiser: Optimizer) -> None:
-        """One step, after its backward pass and before the optimiser's."""
+        """Add one step, after its backward pass and before the optimiser's."""
         rate = optimiser.param_groups[0]["lr"]
         self._losses.append(loss.detach().clone())  # scripts add to it in place
         self._norms.append(norm.detach())
         self._rates.append(rate.detach().clone() if isinstance(rate, Tensor) else rate)
 
     def values(self, durations: Iterable[float]) -> dict[str, list[float]]:
-        """As `log` takes them; waits for the device. `durations` in seconds, one a step."""
+        """Return the series as `log` takes them; waits for the device. `durations` in seconds, one
+        a step."""
         return {
             "loss": _floats(self._losses),
             "gradient_norm": _floats(self._norms),
             "learning_rate": list(map(float, self._rates)),
-            # A clock does not tell more than single precision holds, which takes half the room.
+            # No clock is more exact than single precision, which takes half the space.
             "step_time": array("f", durations).tolist(),
         }
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """L2 norm of the whole gradient, read and not changed; on the gradients' device."""
+    """Return the L2 norm of the whole gradient, on the gradients' device, without changing it."""
     gradients = [dense(p.grad) for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
@@ -49,7 +50,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def dense(gradient: Tensor) -> Tensor:
-    """Its values, without the zeros that a sparse one leaves out."""
+    """Return the values of a gradient, without the zeros that a sparse one leaves out."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 

@@ -1,1 +1,1 @@
-"""Diagnosis: why a training differs, stalls, leaks or does not learn. Reads what probes left."""
+"""Diagnosis: why a training differs, stalls, leaks or does not learn. Reads what probes wrote."""

@@ -1,5 +1,5 @@
-"""What could make a training faster: one table of rules, read from a profile's document. Limits are
-shares of a usual step, since a part of p can speed it up by 1 / (1 - p) at most.
+"""Suggest what could make a training faster: one table of rules, applied to a profile's document.
+Limits are shares of a usual step, since speeding up a part of share p gains at most 1 / (1 - p).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 from celedger.diagnose.stalls import Document
 
 PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operators writes them
-WAITS = 0.5  # a step: what happens every other step is in the loop
-# Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured on the CPU
-# alike): a shorter operator is mostly its own start.
+WAITS = 0.5  # a step: a wait in every other step belongs to the loop
+# Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured alike on the
+# CPU): a shorter operator spends most of its time on being started.
 TINY = 10e-6  # s
 MANY = 200  # operators a step; fewer tiny ones do not matter
 BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
 CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
 
-# Rule, the least share that is worth it, the figure, and what to try.
+# Rule, smallest share that matters, figure, and what to try.
 _RULES = (
     ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
      "{data_try}"),
@@ -51,7 +51,7 @@ _SLOW_TRANSFER = (
 
 
 def advise(document: Document) -> list[Document]:
-    """Return the advice that a profile's document gives, the cheapest to follow first."""
+    """Return the advice for a profile's document, the cheapest to follow first."""
     shares, words = _shares(document)
     rows = [
         {
@@ -68,8 +68,8 @@ def advise(document: Document) -> list[Document]:
 
 def largest_operators(document: Document) -> list[tuple[Document, float]]:
     """Return operators of all phases and modules together, by name, with their shares of a step,
-    the largest first; `module` and `phase` are those of the largest part. On a GPU by the device's
-    time, else by self time."""
+    the largest first. `module` and `phase` are those of the largest part. Times are the device's on
+    a GPU, else self times."""
     sums = ("calls", "seconds", "device_seconds", "memory", "kernels")
     rows: dict[str, Document] = {}
     for row in sorted(document["operators"]["rows"], key=lambda row: -row["seconds"]):
@@ -83,13 +83,13 @@ def largest_operators(document: Document) -> list[tuple[Document, float]]:
 
 
 def module(row: Document) -> str:
-    """Return where an operator ran, for people."""
+    """Return the module in which an operator ran, as text."""
     named = {None: f"the {row['phase']} phase", "": "the model", OPTIMISER: "the optimiser"}
     return named.get(row["module"], str(row["module"]))
 
 
 def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the share of each rule, and the words of the sentences."""
+    """Return the share of each rule, and the values for the sentences."""
     rows = document["operators"]["rows"]
     cuda = document["environment"]["device"] == "cuda"
     window = _seconds(rows) or 1.0
@@ -145,7 +145,7 @@ def _synchronisation(document: Document) -> Iterator[Document]:
 
 
 def _tiny(rows: list[Document], *, cuda: bool) -> tuple[float, float]:
-    """Return the operators (kernels, on a GPU) a step, and how many of them are tiny."""
+    """Return the number of operators (kernels, on a GPU) a step, and how many of them are tiny."""
     if cuda:
         calls = sum(row["kernels"] for row in rows)
         seconds = sum(row["device_seconds"] for row in rows)

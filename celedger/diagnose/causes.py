@@ -1,5 +1,6 @@
-"""Why two trainings first differ: one table of causes, each with the part of a step where it is
-asked, how sure it is, and its rule. The first rule that holds names the cause and its sentence."""
+"""Name why two trainings first differ: one table of causes, each with the part of a step to which
+it applies, how sure it is, and its rule. The first rule that holds names the cause and its
+sentence."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ _PHASES = {
 
 
 class Cause(NamedTuple):
-    """`rule` gives a sentence, or fields of the finding, the sentence among them; what is false
-    where it does not hold. `name` is the finding's `cause`, unless its fields name another."""
+    """One row of the table. `rule` returns a sentence, or fields of the finding that include the
+    sentence, or a false value if it does not hold. `name` is the finding's `cause`, unless the
+    fields name another."""
 
     name: str
     part: str  # of the step, as in Scene
@@ -43,13 +45,13 @@ class Cause(NamedTuple):
 
 
 def judge(c: TraceComparison, front: Front) -> ExplainFinding:
-    """Say what the first difference is, in words."""
+    """Name the cause of the first difference, and describe it."""
     scene = Scene(c, front)
     for cause in CAUSES:
         if cause.part == scene.part and (answer := cause.rule(scene)):
             fields = {"sentence": answer} if isinstance(answer, str) else answer
             return _finding(scene, cause, fields)
-    raise AssertionError(f"no cause for {scene.part}")  # each part ends with a rule that holds
+    raise AssertionError(f"no cause for {scene.part}")  # the last rule of each part always holds
 
 
 def _finding(s: Scene, cause: Cause, answer: dict[str, Any]) -> ExplainFinding:
@@ -163,11 +165,11 @@ CAUSES = (
         and f"the loss computes something else: {s.computed}"),
     Cause("loss", "loss", LIKELY, lambda s: "the loss of equal outputs differs"),
 
-    # What cuts a gradient off is named before what else is new in the step.
-    Cause("detached", "backward", SURE, lambda s: step.gradient_cut(s, on="b", seen=True)),
-    Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", seen=True)),
-    Cause("detached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="b", seen=False)),
-    Cause("attached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="a", seen=False)),
+    # A detached gradient is named before other new calls of the step.
+    Cause("detached", "backward", SURE, lambda s: step.gradient_cut(s, on="b", explained=True)),
+    Cause("attached", "backward", SURE, lambda s: step.gradient_cut(s, on="a", explained=True)),
+    Cause("detached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="b", explained=False)),
+    Cause("attached", "backward", LIKELY, lambda s: step.gradient_cut(s, on="a", explained=False)),
     Cause("gradient", "backward", LIKELY, lambda s: step.flagged_output(s) and step.gradient(s)),
     Cause("calls", "backward", SURE, lambda s: (s.gone or s.fresh) and step.gradient(s)),
     Cause("gradient", "backward", LIKELY, step.gradient),

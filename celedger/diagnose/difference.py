@@ -1,11 +1,10 @@
-"""The first difference of two traces that has an effect.
+"""Find the first difference of two traces that has an effect.
 
-Events are paired by what they are (kind, aligned path, how many-th call), not by their place in
-time, so that code may be reordered; modules by path, then by what they are and where they stand
-among their like, so that renamed, added and removed ones leave the others in place. In the order of
-time, the first pair that differs is the nearest to the cause: all that it was computed from was
-equal. A difference that reaches no loss, gradient, weight or reported value has vanished, and the
-search goes on behind it.
+Events are paired by kind, aligned path and call number, not by time, so that code may be reordered.
+Modules are paired by path, then by class, shapes and order, so that renamed, added and removed ones
+leave the pairing of the others unchanged. The first pair in time that differs is the nearest to the
+cause, because everything it was computed from was equal. A difference that reaches no loss,
+gradient, weight or reported value has vanished, and the search continues after it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _FORWARD = ("enter", "leave")
 _PAIRED = (
     "init", *_FORWARD, "loss", "grad", "hyper", "pgrad", "state", "param", "buffer", "report",
 )  # fmt: skip
-# The kinds of events by which a difference shows an effect in the same step; a kind that is not
-# here is an effect itself.
+# The kinds of events in which a difference has an effect in the same step. A kind that is not here
+# is an effect itself.
 _EFFECTS: Mapping[str, tuple[str, ...]] = {
     "init": (), "enter": ("loss", "pgrad", "buffer"), "leave": ("loss", "pgrad", "buffer"),
     "grad": ("pgrad",), "hyper": ("param",), "pgrad": ("param", "state"),
@@ -35,12 +34,13 @@ _EFFECTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """`modules` and `tensors` (parameters and buffers) map paths of b to paths of a."""
+    """Two traces' modules and tensors, paired. `modules` and `tensors` (parameters and buffers) map
+    paths of b to paths of a."""
 
     modules: Mapping[str, str]
     tensors: Mapping[str, str]
-    added: tuple[str, ...]  # modules of b alone
-    removed: tuple[str, ...]  # modules of a alone
+    added: tuple[str, ...]  # modules that only b has
+    removed: tuple[str, ...]  # modules that only a has
 
 
 def align(a: Trace, b: Trace) -> Alignment:
@@ -60,29 +60,31 @@ def align(a: Trace, b: Trace) -> Alignment:
 
 def _align_modules(a: Mapping[str, Module], b: Mapping[str, Module]) -> dict[str, str]:
     aligned = {path: path for path in b if path in a and _similar(a[path], b[path])}
-    # Under a module whose path is gone, children keep their names: encoder.* and trunk.*.
+    # When a module was renamed, its children keep their names: encoder.* and trunk.*.
     for strict in (True, False):
-        left = [path for path in a if path not in set(aligned.values())]
-        right = [path for path in b if path not in aligned]
+        unpaired_a = [path for path in a if path not in set(aligned.values())]
+        unpaired_b = [path for path in b if path not in aligned]
         pairs = _by_order(
-            [_signature(b, path, strict=strict) for path in right],
-            [_signature(a, path, strict=strict) for path in left],
+            [_signature(b, path, strict=strict) for path in unpaired_b],
+            [_signature(a, path, strict=strict) for path in unpaired_a],
         )
-        aligned.update({right[one]: left[other] for one, other in pairs})
-    # What is left at the same path has become something else: that is a finding, no absence.
-    left = [path for path in a if path not in set(aligned.values())]
-    aligned |= {path: path for path in left if path in b and path not in aligned}
+        aligned.update({unpaired_b[one]: unpaired_a[other] for one, other in pairs})
+    # An unpaired module at the same path in both was replaced: that is a finding, not an absence.
+    unpaired_a = [path for path in a if path not in set(aligned.values())]
+    aligned |= {path: path for path in unpaired_a if path in b and path not in aligned}
     return {path: aligned[path] for path in b if path in aligned}
 
 
 def _similar(one: Module, other: Module) -> bool:
-    """The same shapes, and where they are torch's the same class: users rename theirs."""
+    """Return True if the shapes are equal, and the class too if torch defines it: users rename
+    theirs."""
     kinds = one.kind == other.kind or not (one.of_torch or other.of_torch)
     return kinds and list(one.shapes.values()) == list(other.shapes.values())
 
 
 def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> object:
-    """Class and shapes, of children too; at first the module's own name and place as well."""
+    """Return class and shapes, with the number of descendants; if `strict`, also the module's own
+    name."""
     module = modules[path]
     kind = module.kind if module.of_torch else ""
     children = sum(1 for other in modules if path and other.startswith(f"{path}."))
@@ -90,9 +92,9 @@ def _signature(modules: Mapping[str, Module], path: str, *, strict: bool) -> obj
     return (*own, path.rpartition(".")[2]) if strict else own
 
 
-def _by_order(right: Sequence[object], left: Sequence[object]) -> list[tuple[int, int]]:
-    """Pair equal things in the longest common order."""
-    blocks = difflib.SequenceMatcher(None, right, left, autojunk=False).get_matching_blocks()
+def _by_order(b: Sequence[object], a: Sequence[object]) -> list[tuple[int, int]]:
+    """Pair equal items in the longest common order."""
+    blocks = difflib.SequenceMatcher(None, b, a, autojunk=False).get_matching_blocks()
     return [(one + i, other + i) for one, other, count in blocks for i in range(count)]
 
 
@@ -123,7 +125,7 @@ class Pair:
 
 
 class Front(NamedTuple):
-    """The first difference, and what has vanished before it."""
+    """The first difference with an effect, and the differences before it that vanished."""
 
     pair: Pair
     kind: str  # of the event; "missing" for a gradient that does not arrive
@@ -131,8 +133,8 @@ class Front(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How the two trainings part: a relative difference by step. `diverged` is the first step at
-    which the loss of b is not finite and that of a is; None where there is none."""
+    """The relative difference of two trainings by step. `diverged` is the first step at which the
+    loss of b is not finite and that of a is; None if there is none."""
 
     steps: tuple[int, ...]
     loss: tuple[float, ...]  # |b - a| / |a|, of the mean over the step's passes
@@ -140,7 +142,7 @@ class Growth(NamedTuple):
 
 
 class TraceComparison:
-    """Two traces side by side. `metrics`: the reported values that count, None for all."""
+    """Two traces and their differences. `metrics`: the reported values that count, None for all."""
 
     def __init__(self, a: Trace, b: Trace, metrics: Collection[str] | None = None) -> None:
         self.a, self.b, self.metrics = a, b, metrics
@@ -148,7 +150,7 @@ class TraceComparison:
         self.paths_in_b = {old: new for new, old in self.alignment.modules.items()}
 
     def path(self, event: Event) -> str | None:
-        """Return the path of an event of b as a knows it; with a plus what a does not have."""
+        """Return the path in a of an event of b; `+` and b's path if a has no such module."""
         path = event.path
         if path is None or event.kind == "hyper":
             return path
@@ -157,16 +159,17 @@ class TraceComparison:
         return self.alignment.modules.get(path, f"+{path}")
 
     def path_in_b(self, path: str | None) -> str | None:
-        """Return the path in b of a module of a; as it is where b has none."""
+        """Return the path in b of a module of a; a's own path if b has none."""
         return self.paths_in_b.get(path or "", path) if path is not None else None
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """In the order of a's time; what only b has stands behind."""
-        left = dict(_keyed(self.a, lambda e: e.path))
-        right = dict(_keyed(self.b, self.path))
-        pairs = [Pair(event, right.get(key)) for key, event in left.items()]
-        return (*pairs, *(Pair(None, event) for key, event in right.items() if key not in left))
+        """Return the pairs in the order of a's time, then the events that only b has."""
+        events_a = dict(_keyed(self.a, lambda e: e.path))
+        events_b = dict(_keyed(self.b, self.path))
+        pairs = [Pair(event, events_b.get(key)) for key, event in events_a.items()]
+        only_b = (event for key, event in events_b.items() if key not in events_a)
+        return (*pairs, *(Pair(None, event) for event in only_b))
 
     def pairs_of(self, *kinds: str, step: int | None = None) -> Iterator[tuple[Event, Event]]:
         """Yield the pairs of some kinds that both sides have."""
@@ -214,8 +217,8 @@ class TraceComparison:
 
     @cached_property
     def settings(self) -> tuple[Mapping[int, Mapping[Any, Any]], Mapping[int, Mapping[Any, Any]]]:
-        """By step at which any changed, by optimiser, the settings of each parameter (as a names
-        it); of a and of b."""
+        """Return for a and for b, by step at which a setting changed, by optimiser, the settings of
+        each parameter (by its path in a)."""
 
         def read(trace: Trace, names: Mapping[str, str]) -> dict[int, dict[Any, Any]]:
             steps: dict[int, dict[Any, Any]] = {}
@@ -233,8 +236,8 @@ class TraceComparison:
 
     @cached_property
     def parted(self) -> int | None:
-        """The first step whose loss or weights differ, as the pulse of every step has it; None
-        where the trainings agree as long as both last."""
+        """Return the first step whose loss or weights differ, by the pulses of every step; None if
+        the trainings agree for as long as both run."""
         for x, y in zip(self.a.pulses, self.b.pulses, strict=False):
             weights = x.params != y.params and not self._renamed
             if weights or [mark for mark, _ in x.losses] != [mark for mark, _ in y.losses]:
@@ -243,14 +246,15 @@ class TraceComparison:
 
     @cached_property
     def _renamed(self) -> bool:
-        """True where the hash over all weights says nothing, since their order has changed."""
+        """Return True if only the order of the weights changed, so that the hash over all of them
+        is no evidence."""
         first = list(self.pairs_of("param", step=0))
         same = first and not self.differing("param", step=0)
         return bool(same) and self.a.pulses[0].params != self.b.pulses[0].params
 
     @property
     def equal(self) -> bool:
-        """The same training in all that can be seen of it from outside."""
+        """Return True if pulses, reports and weights of the two trainings agree."""
         return (
             self.parted is None
             and len(self.a.pulses) == len(self.b.pulses)
@@ -258,7 +262,8 @@ class TraceComparison:
         )
 
     def front(self) -> Front | None:
-        """Return the first difference with an effect, None where there is none in full steps."""
+        """Return the first difference with an effect; None if the fully recorded steps have
+        none."""
         vanished: list[Pair] = []
         pairs = [pair for pair in self.pairs if self.differs(pair) or self._lost(pair)]
         for pair in sorted(pairs, key=_time):
@@ -290,9 +295,9 @@ class TraceComparison:
         effects = [
             p for p in differing if p.one.kind in _EFFECTS[event.kind] and p.step == event.step
         ]
-        if event.kind in _FORWARD:  # values never take a gradient away
+        if event.kind in _FORWARD:  # a change of values never removes a gradient
             effects = [p for p in effects if p.a and p.b and p.a.tensors and p.b.tensors]
-            # Training without `backward` in sight, or a loss of which nothing is known.
+            # No `backward` was recorded, or it ran on an unknown loss.
             unseen = not any(p.one.kind == "loss" and p.step == event.step for p in self.pairs)
             return bool(effects) or unseen
         return bool(effects) or (event.kind in ("init", "hyper") and not self.equal)
@@ -301,12 +306,12 @@ class TraceComparison:
         """Return the calls of torch's functions in one call of a module (by its path in a; None:
         outside all modules) on both sides, in a step."""
 
-        def here(trace: Trace, wanted: str | None) -> list[Event]:
+        def here(trace: Trace, module_path: str | None) -> list[Event]:
             return [
                 event for event in trace.of("call")
-                if event.path == wanted and event.step == at.step
+                if event.path == module_path and event.step == at.step
                 and event.evaluation == at.evaluation
-                and (wanted is None or event.number == number)
+                and (module_path is None or event.number == number)
             ]  # fmt: skip
 
         return here(self.a, path), here(self.b, self.path_in_b(path))
@@ -319,11 +324,11 @@ class TraceComparison:
 
 
 def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[Hashable, Event]]:
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     for event in trace.of(*_PAIRED):
         key = (event.kind, event.step, event.evaluation, path(event), event.number, event.name)
-        seen[key] += 1
-        yield (*key, seen[key]), event
+        counts[key] += 1
+        yield (*key, counts[key]), event
 
 
 def _time(pair: Pair) -> tuple[int, bool, int]:
@@ -334,7 +339,7 @@ def _time(pair: Pair) -> tuple[int, bool, int]:
 
 
 def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what differs: name, old, new; None for one that is not there."""
+    """Return the entries that differ: name, old, new; None for a missing one."""
     return [
         (name, a.get(name), b.get(name))
         for name in dict.fromkeys([*a, *b])
@@ -343,7 +348,7 @@ def changed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, 
 
 
 def _finite(pulse: Pulse) -> bool:
-    """Return True if a loss was seen and all are finite."""
+    """Return True if there are losses and all are finite."""
     return bool(pulse.losses) and all(math.isfinite(value) for _, value in pulse.losses)
 
 
@@ -359,8 +364,8 @@ def _relative(x: float, y: float) -> float:
 
 
 class Layer(NamedTuple):
-    """Relative error ‖b - a‖ / ‖a‖ of what a module returned and of the gradient that came back
-    to it; 0 where they are equal, NaN where there is none. `rounding` is the unit of its type."""
+    """The relative error ‖b - a‖ / ‖a‖ of a module's output and of the gradient that comes back to
+    it; 0 where they are equal, NaN where there is none. `rounding` is the unit of its type."""
 
     path: str
     kind: str

@@ -1,4 +1,4 @@
-"""How far two tensors are from each other, and what rounding alone would explain."""
+"""Measure how far two tensors are apart, and whether rounding alone would explain it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SURPRISE = 4.5
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of b from a, over the elements that were kept: `relative` and `units` are of the norm."""
+    """The distance of b from a, over the recorded elements. `relative` and `units` are of the
+    norm."""
 
     dtypes: tuple[str, str]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -37,25 +38,25 @@ class Distance:
     share: float = 1.0  # of the elements that differ, 0..1
     units: float = math.inf  # relative, in the distance from 1 to the wider type's next number
     compared: int = 0  # elements
-    ratio: float = math.nan  # the one factor between them, NaN where there is none
+    ratio: float = math.nan  # the one factor between them, NaN if there is none
 
     @property
     def rounding(self) -> bool:
-        """Return True if another order of the same additions would explain it."""
+        """Return True if another order of the same additions would explain the distance."""
         return self.dtypes[0] == self.dtypes[1] and self.units <= ROUNDING_UNITS
 
 
 def distance(a: Tensor, b: Tensor) -> Distance:
-    """Compare tensors of whatever shape; of different sizes only type and shape count."""
+    """Compare tensors of any shape; if the sizes differ, only type and shape are compared."""
     finite = (a.finite, b.finite)
     kinds, shapes = (a.dtype, b.dtype), (a.shape, b.shape)
-    left, right = a.values, b.values
-    if len(left) != len(right) or not len(left) or a.size != b.size:
+    values_a, values_b = a.values, b.values
+    if len(values_a) != len(values_b) or not len(values_a) or a.size != b.size:
         return Distance(kinds, shapes, finite)
-    share = float(((left != right) & ~(np.isnan(left) & np.isnan(right))).mean())
-    both = np.isfinite(left) & np.isfinite(right)
-    x, y = left[both], right[both]
-    broken = bool((np.isfinite(left) != np.isfinite(right)).any()) or finite[0] != finite[1]
+    share = float(((values_a != values_b) & ~(np.isnan(values_a) & np.isnan(values_b))).mean())
+    both = np.isfinite(values_a) & np.isfinite(values_b)
+    x, y = values_a[both], values_b[both]
+    broken = bool((np.isfinite(values_a) != np.isfinite(values_b)).any()) or finite[0] != finite[1]
     size_x, size_y, far = (float(np.linalg.norm(part)) for part in (x, y, y - x))
     relative = math.inf if broken or (far and not size_x) else far / size_x if size_x else 0.0
     eps = max(EPSILON.get(a.dtype, 0.0), EPSILON.get(b.dtype, 0.0))
@@ -63,7 +64,7 @@ def distance(a: Tensor, b: Tensor) -> Distance:
         kinds, shapes, finite,
         largest=math.inf if broken else float(np.abs(y - x).max(initial=0.0)), relative=relative,
         cosine=float(x @ y) / (size_x * size_y) if size_x and size_y else math.nan, share=share,
-        units=relative / eps if eps else (math.inf if share else 0.0), compared=len(left),
+        units=relative / eps if eps else (math.inf if share else 0.0), compared=len(values_a),
         ratio=_factor(x, y),
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ def _factor(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def first_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Distance | None:
-    """Return that of the first tensors that differ."""
+    """Return the distance of the first two tensors that differ."""
     pairs = zip(a, b, strict=False)
     return next((distance(x, y) for x, y in pairs if not x.same(y)), None)
 
@@ -117,15 +118,15 @@ def same_distribution(a: Tensor, b: Tensor) -> bool:
     kurtosis)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    left, right = spread(a), spread(b)
-    n = min(left.values, right.values)
-    if n < 2 or not left.deviation or not right.deviation:
-        return left.deviation == right.deviation and left.mean == right.mean
-    pooled = math.hypot(left.deviation, right.deviation)
-    if abs(left.mean - right.mean) > _SURPRISE * pooled / math.sqrt(n):
+    spread_a, spread_b = spread(a), spread(b)
+    n = min(spread_a.values, spread_b.values)
+    if n < 2 or not spread_a.deviation or not spread_b.deviation:
+        return spread_a.deviation == spread_b.deviation and spread_a.mean == spread_b.mean
+    pooled = math.hypot(spread_a.deviation, spread_b.deviation)
+    if abs(spread_a.mean - spread_b.mean) > _SURPRISE * pooled / math.sqrt(n):
         return False
-    values = np.concatenate([a.values / left.deviation, b.values / right.deviation])
+    values = np.concatenate([a.values / spread_a.deviation, b.values / spread_b.deviation])
     centred = values - values.mean()
     kurtosis = float(np.mean(centred**4) / np.mean(centred**2) ** 2)
     error = math.sqrt(max(kurtosis - 1.0, 0.2) / (2 * n))
-    return abs(math.log(right.deviation / left.deviation)) <= _SURPRISE * error
+    return abs(math.log(spread_b.deviation / spread_a.deviation)) <= _SURPRISE * error

@@ -1,6 +1,6 @@
-"""Why do two trainings differ? Runs both outside the record under traces (two commits, or another
-device, precision, interpreter or parameter), finds the first difference with an effect, and says
-what it is and which part of the change made it."""
+"""Explain why two trainings differ. Runs both with traces, outside the ledger (two commits, or
+another device, precision, interpreter or parameter), finds the first difference with an effect, and
+names it and the hunk of the change that caused it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from celedger.system import environment
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
-_FULL = (0, 1, 2)  # steps that are looked at in full, and then each power of two
+_FULL = (0, 1, 2)  # steps that are recorded in full, and then each power of two
 _SPARSE = tuple(2**k for k in range(2, 12))
 AUTOCASTS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
-# A change at rounding level is benign when it parts the two trainings no faster than a change of
-# the weights by one unit in the last place does. Over a few dozen steps the benign reorderings of
-# benchmarks/planted.py part no faster at all (ratio 1); a chaotic training that amplifies two small
-# causes alike, but a few steps apart, needs the room.
+# A change at rounding level is benign if the two trainings part no faster than after a change of
+# the weights by one unit in the last place. Over a few dozen steps the benign reorderings of
+# benchmarks/planted.py part no faster at all (ratio 1). The margin is for chaotic trainings, which
+# amplify two equally small causes at slightly different steps.
 _LIKE_ROUNDING = 30.0
-# What names the cause without regard to how far it reaches.
+# Causes that are named regardless of the size of their effect.
 _LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedule", "labels")
 
 
@@ -45,7 +45,7 @@ _LITERAL = ("settings", "value", "class", "mode", "dtype", "parameters", "schedu
 class Side:
     """One of the two trainings that are compared."""
 
-    name: str  # as a person would say it
+    name: str  # as printed
     commit: Commit
     params: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Side:
 
 
 def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
-    """Return the side with these `KEY=VALUE` applied. Raises UsageError for what is no setting."""
+    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key."""
     for text in settings:
         key, sign, value = text.partition("=")
         if not sign or not key:
@@ -82,7 +82,8 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
 
 
 def _parameter(text: str) -> object:
-    """Return a number or truth value where it reads as one, as in the suite's file."""
+    """Return the number or truth value that the text spells, as in the suite's file, else the
+    text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -92,9 +93,9 @@ def _parameter(text: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ExplainLimits:
-    steps: int = 2000  # after so many a training is ended
+    steps: int = 2000  # a training is ended after so many
     operators: bool = False
-    seeds: int = 5  # of each side, where the training does not repeat itself
+    seeds: int = 5  # of each side, if the training is not deterministic
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,11 @@ class Explanation:
     a: Side
     b: Side
     seed: int
-    steps: int  # that both sides have
+    steps: int  # that both sides ran
     verdict: str  # "equal", "rounding", "difference", "noise"
     finding: ExplainFinding | None = None
     blamed: tuple[Blamed, ...] = ()
-    repeats: bool | None = None  # a, bit by bit; None: it was not needed to know
+    repeats: bool | None = None  # whether a repeats bit by bit; None: not measured
     growth: Growth | None = None
     layers: tuple[Layer, ...] = ()
     amplified: Growth | None = None  # a against a with its weights moved by rounding
@@ -117,7 +118,7 @@ class Explanation:
 
 
 class Desk:
-    """Runs one task's sides under traces; every run has a folder of its own."""
+    """Run one task's sides with traces, each run in its own folder."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Desk:
         self._runs = 0
 
     def _bench_of(self, side: Side) -> Bench:
-        """Return the bench, with the side's interpreter."""
+        """Return the bench with the side's interpreter."""
         if not side.python:
             return self.bench
         name, bench = self.task.name, self.bench
@@ -170,7 +171,7 @@ class Desk:
         return done, [read(folder) for folder in processes(done.out)]
 
     def watch(self, side: Side) -> WatchReport:
-        """Train the side under watchpoints. Raises CannotJudge where it does not train."""
+        """Train the side with watchpoints. Raises CannotJudge if it does not train."""
         return watch(
             self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
             params=side.params, environment=side.environment,
@@ -178,8 +179,8 @@ class Desk:
 
 
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
-    """Find the first difference between two sides of one task. Raises CannotJudge where side a
-    does not train, or nothing was trained with torch."""
+    """Find the first difference between two sides of one task. Raises CannotJudge if side a does
+    not train, or if nothing was trained with torch."""
     exact = (a.environment, a.python, a.autocast) == (b.environment, b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:
@@ -223,11 +224,11 @@ def code_change(repository: Repository, old: str, new: str) -> CodeChange:
 
 
 class TracedRuns(NamedTuple):
-    """What both sides did. `crash`: how side b failed, if it did."""
+    """The traces of both sides. `crash`: how side b failed, if it did."""
 
     left: list[Trace]
     right: list[Trace]
-    full: list[int]  # the steps looked at in full
+    full: list[int]  # the steps recorded in full
     comparison: TraceComparison | None  # of the first process that differs
     crash: str
 
@@ -237,7 +238,7 @@ class TracedRuns(NamedTuple):
 
 
 def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
-    """Train both sides, and again where they part in a step that was not looked at in full."""
+    """Train both sides, and again if they part at a step that was not recorded in full."""
     task = desk.task
     full = {*_FULL, *_SPARSE}
     desk.say(f"{task.name}: {a.name}")
@@ -252,7 +253,7 @@ def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
     desk.say(f"{task.name}: {b.name}")
     bad, right = desk.run(b, sorted(full))
     crashed = not bad.ok and not any(trace.cut for trace in right)
-    for _ in range(3):  # each look further names a step that was not looked at in full
+    for _ in range(3):  # each pass names a step that was not recorded in full
         c = _first_process(desk, left, right)
         if c is None or not exact or (wanted := _unseen(c, full)) is None:
             break
@@ -265,15 +266,15 @@ def _train_both(desk: Desk, a: Side, b: Side, *, exact: bool) -> TracedRuns:
 def _bit_by_bit(
     desk: Desk, whole: Explanation, runs: TracedRuns, c: TraceComparison, change: CodeChange
 ) -> Explanation:
-    """Explain the first bit that differs, where it means more than rounding and noise do."""
+    """Explain the first bit that differs, unless it is rounding or noise."""
     name = f"{whole.task}: {whole.a.name}"
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
     whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
     finding = judge(c, front) if front is not None else None
-    # Where all agrees bit by bit up to a place at which the code says something else, the training
-    # has repeated itself as far as it matters.
+    # If every bit agrees up to a place where the code itself differs, the training has repeated
+    # itself far enough.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):
         desk.say(f"{name} again, to see whether it repeats itself")
         twin = _first_process(desk, runs.left, desk.run(whole.a, runs.full)[1])
@@ -302,8 +303,8 @@ def _bit_by_bit(
 def _by_statistics(
     desk: Desk, whole: Explanation, change: CodeChange, parted: Front | None
 ) -> Explanation:
-    """Explain from several seeds of each side. `parted`: where two runs of side a with one seed
-    first differ."""
+    """Explain from several seeds of each side. `parted`: the first difference between two runs of
+    side a with one seed."""
     left: list[Trace] = []
     right: list[Trace] = []
     for seed in range(whole.seed, whole.seed + desk.limits.seeds):
@@ -330,7 +331,7 @@ def _by_statistics(
 
 
 def with_watchpoints(desk: Desk, whole: Explanation) -> Explanation:
-    """Train both sides once more, under watchpoints: what a person would have been warned of."""
+    """Train both sides once more with watchpoints, and add their reports."""
     if whole.a.autocast or whole.b.autocast:
         return replace(whole, notes=(*whole.notes, "watchpoints do not put autocast on a side"))
     reports = []
@@ -369,8 +370,8 @@ def _parting(c: TraceComparison) -> tuple[float, int]:
 
 
 def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
-    """Return the steps to look at in full, where the trainings part before the first difference
-    that was seen."""
+    """Return the steps to record in full, if the trainings part before the first recorded
+    difference."""
     parted, front = c.parted, c.front()
     if parted is None or (front is not None and front.pair.step <= parted):
         return None
@@ -379,13 +380,13 @@ def _unseen(c: TraceComparison, full: set[int]) -> set[int] | None:
 
 
 def _coarsest(a: Side, b: Side) -> str | None:
-    """Return the type of an autocast on either side."""
+    """Return the coarsest autocast type of the two sides."""
     kinds = {kind for side in (a, b) if (kind := AUTOCASTS.get(side.autocast))}
     return min(kinds, default=None)  # bfloat16 before float16
 
 
 def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
-    """Describe where side b breaks, where side a trains."""
+    """Describe where side b crashes, given that side a trains."""
     step, path, kind = 0, None, ""
     places: list[CodePlace] = []
     if traces:
@@ -404,8 +405,8 @@ def _crash(traces: Sequence[Trace], message: str) -> ExplainFinding:
 
 
 def rounding_ratio(growth: Growth, amplified: Growth) -> float:
-    """Return how many times faster two trainings part than rounding alone makes them part: the
-    ninth decile over the steps, infinite where no loss was seen or only the first diverges."""
+    """Return how many times faster two trainings part than by rounding alone: the ninth decile over
+    the steps. It is infinite if there are no losses, or if only the first pair diverges."""
     if growth.diverged is not None and amplified.diverged is None:
         return math.inf
     floor = 1e-7  # single precision has no smaller relative difference

@@ -26,13 +26,13 @@ class FindingPhase(StrEnum):
 
 
 class Sureness(StrEnum):
-    SURE = "sure"  # a setting, an argument or a call at the very place differs and explains it
+    SURE = "sure"  # a setting, argument or call at the place differs and explains it
     LIKELY = "likely"  # the place is known, and the change touches it
     UNSURE = "unsure"
 
 
 class CodePlace(NamedTuple):
-    """A line of code that has to do with it, on one side ("a" or "b"), innermost frame first."""
+    """A line of code related to the finding, on one side ("a" or "b"), innermost frame first."""
 
     side: str
     what: str
@@ -43,7 +43,7 @@ class CodePlace(NamedTuple):
 class ExplainFinding:
     phase: FindingPhase
     step: int
-    module: str | None  # its path on side b, "" for the whole model; None outside of all
+    module: str | None  # its path on side b, "" for the whole model; None outside of all modules
     kind: str  # the module's class, short
     tensor: str  # what differs first
     cause: str  # a stable word for programs: "settings", "order-of-data", …
@@ -64,15 +64,16 @@ class ExplainFinding:
 
 
 def named(path: str | None) -> str:
-    """`blocks.1` in backticks; words for the model itself and for what is in no module."""
+    """Return `blocks.1` in backticks, or words for the model itself and for code outside
+    modules."""
     if path is None:
         return "the training loop"
     return f"`{path}`" if path else "the model itself"
 
 
-def some(names: Sequence[str], shown: int = 3) -> str:
-    listed = ", ".join(f"`{name}`" for name in names[:shown])
-    return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")
+def some(names: Sequence[str], limit: int = 3) -> str:
+    listed = ", ".join(f"`{name}`" for name in names[:limit])
+    return listed + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def ordinal(number: int) -> str:
@@ -89,11 +90,11 @@ def share(value: float) -> str:
 
 
 def became(changes: Iterable[tuple[str, Any, Any]]) -> str:
-    """`eps 1e-05 → 0.001`."""
-    return ", ".join(f"{name} {_shown(old)} → {_shown(new)}" for name, old, new in changes)
+    """Return `eps 1e-05 → 0.001`."""
+    return ", ".join(f"{name} {_text(old)} → {_text(new)}" for name, old, new in changes)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "none" if value is None else str(value)
@@ -112,7 +113,7 @@ def site_of(trace: Trace, side: str, site: int, what: str) -> list[CodePlace]:
 
 
 def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
-    """Return where a module is constructed, and where its forward is written."""
+    """Return where a module is constructed, and where its forward method is defined."""
     if module is None:
         return []
     places = site_of(trace, side, module.created, "constructed")

@@ -1,8 +1,11 @@
-"""Trainings that cannot agree bit by bit. Of two sides on another device, precision or library: the
-first place whose error is more than its arithmetic explains. Of one that does not repeat itself:
-the first difference in the statistics of several seeds. Every tensor gives two numbers, the
-logarithm of its root mean square and its mean in units of that; a place counts where Welch's t-test
-of either, over the seeds, survives Bonferroni's correction for all places."""
+"""Judge trainings that cannot agree bit by bit.
+
+For two sides on another device, precision or library: find the first place whose error exceeds what
+its arithmetic explains. For a training that is not deterministic: find the first difference in the
+statistics of several seeds. Every tensor gives two numbers, the logarithm of its root mean square
+and its mean in units of that. A place counts if Welch's t-test of either, over the seeds, survives
+Bonferroni's correction for all places.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,22 @@ from celedger.diagnose.finding import (
 from celedger.diagnose.scene import novel
 from celedger.diagnose.trace import Event, Trace, owner_of
 
-LEVEL = 0.01  # chance of naming a place where nothing changed, over all places together
+LEVEL = 0.01  # probability of naming a place although nothing changed, over all places together
 _STEPS = (0, 1, 2)
 _PHASES = {
     "init": FindingPhase.INIT, "leave": FindingPhase.FORWARD, "loss": FindingPhase.LOSS,
     "grad": FindingPhase.BACKWARD, "pgrad": FindingPhase.BACKWARD, "param": FindingPhase.UPDATE,
 }  # fmt: skip
-# A module may amplify the error it is given: a normalisation of nearly constant values, or a
-# softmax of large ones, by the condition of its function. Modules of the suites stay below 8 at
-# float32 against bfloat16; ten times is another matter.
+# A module may amplify the error of its input: a normalisation of nearly constant values, or a
+# softmax of large ones, by the condition number of its function. Modules of the suites stay below 8
+# at float32 against bfloat16; ten times exceeds that.
 _AMPLIFIES = 10.0
 # Rounding of one module from exact inputs: some units of its type (docs/explain.md).
 _UNITS = 8.0
 
 
 class StatisticsPlace(NamedTuple):
-    """Where a tensor stands in every run; `path` as side a names it."""
+    """The statistics of a tensor in every run; `path` is that of side a."""
 
     kind: str
     step: int
@@ -54,20 +57,19 @@ class StatisticsPlace(NamedTuple):
     evaluation: int
 
 
-def first_shift(left: Sequence[Trace], right: Sequence[Trace]) -> ExplainFinding | None:
-    """Find the first place in the order of a's time whose statistics differ between two sets of
-    runs."""
-    c = TraceComparison(left[0], right[0])
-    a = [_features(trace, None) for trace in left]
-    b = [_features(trace, c) for trace in right]
-    places = [place for place in a[0] if all(place in run for run in (*a, *b))]
-    bound = LEVEL / max(1, 2 * len(places))
-    for place in places:
-        for number, what in ((0, "size"), (1, "mean")):
-            x, y = (np.array([run[place][number] for run in runs]) for runs in (a, b))
+def first_shift(runs_a: Sequence[Trace], runs_b: Sequence[Trace]) -> ExplainFinding | None:
+    """Find the first place in a's time whose statistics differ between two sets of runs."""
+    c = TraceComparison(runs_a[0], runs_b[0])
+    a = [_features(trace, None) for trace in runs_a]
+    b = [_features(trace, c) for trace in runs_b]
+    keys = [key for key in a[0] if all(key in run for run in (*a, *b))]
+    bound = LEVEL / max(1, 2 * len(keys))
+    for key in keys:
+        for number, statistic in ((0, "size"), (1, "mean")):
+            x, y = (np.array([run[key][number] for run in runs]) for runs in (a, b))
             p = _welch(x, y)
             if p < bound:
-                return _shift_finding(c, place, what, x, y, p)
+                return _shift_finding(c, key, statistic, x, y, p)
     return None
 
 
@@ -84,16 +86,16 @@ def _features(
             continue
         size = float(np.sqrt(np.mean(values**2)))
         path = event.path if comparison is None else comparison.path(event)
-        place = StatisticsPlace(
+        key = StatisticsPlace(
             event.kind, event.step, path, event.number, event.name, event.evaluation
         )
         mean = float(values.mean()) / size if size else 0.0
-        features.setdefault(place, (math.log10(size) if size else -40.0, mean))
+        features.setdefault(key, (math.log10(size) if size else -40.0, mean))
     return features
 
 
 def _welch(x: np.ndarray, y: np.ndarray) -> float:
-    """Return two-sided p; where both repeat exactly, 0 or 1 by whether they are equal."""
+    """Return the two-sided p-value; if both sets repeat exactly, 1 if they are equal, else 0."""
     spread = math.hypot(float(x.std()), float(y.std()))
     gap = abs(float(x.mean() - y.mean()))
     if spread <= 1e-9 * max(1.0, abs(float(x.mean()))):
@@ -102,9 +104,9 @@ def _welch(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _shift_finding(
-    c: TraceComparison, place: StatisticsPlace, what: str, x: np.ndarray, y: np.ndarray, p: float
+    c: TraceComparison, key: StatisticsPlace, statistic: str, x: np.ndarray, y: np.ndarray, p: float
 ) -> ExplainFinding:
-    kind, path = place.kind, place.path
+    kind, path = key.kind, key.path
     new = c.path_in_b(path)
     module = c.b.modules.get(new or "") if kind in ("leave", "grad") else None
     old = c.a.modules.get(path or "") if module is not None else None
@@ -114,7 +116,7 @@ def _shift_finding(
     }.get(kind, f"`{path}`")  # fmt: skip
     before, after = float(x.mean()), float(y.mean())
     shift = f"is {figure(10 ** (after - before))} times as large"
-    if what == "mean":
+    if statistic == "mean":
         shift = f"has its mean moved from {figure(before)} to {figure(after)}"
         shift += " times its root mean square"
     sentence = f"the {tensor} {shift}, over {len(x)} seeds (p = {p:.1g})"
@@ -127,15 +129,15 @@ def _shift_finding(
         places = places_of(c.b, "b", initial, "initialised")
         places += code_of(c.b, "b", c.b.modules.get(owner))
     return ExplainFinding(
-        FindingPhase.EVALUATION if place.evaluation else _PHASES[kind], place.step, owner,
+        FindingPhase.EVALUATION if key.evaluation else _PHASES[kind], key.step, owner,
         module.short if module else "", tensor, "statistics", sentence, places=places,
         sureness=Sureness.SURE if changes else Sureness.LIKELY,
     )  # fmt: skip
 
 
 def unexplained(c: TraceComparison, dtype: str | None) -> ExplainFinding | None:
-    """Find the first tensor of step 0 whose error jumps beyond what its type explains. `dtype`:
-    that of an autocast, which is wider in error than the types that meet the eye."""
+    """Find the first tensor of step 0 whose error jumps beyond what its type explains. `dtype`: the
+    autocast type, whose error is larger than that of the recorded types."""
     if begins := c.differing("init"):
         return judge(c, Front(begins[0], "init", ()))
     worst = 0.0
@@ -166,14 +168,14 @@ def _jump(c: TraceComparison, a: Event, b: Event, error: float, before: float) -
         f"the {where} differs by {figure(error)} of its size, where all before it differs by "
         f"{figure(before)} at most"
     )
-    mine, theirs = c.calls(a.path, a.number, a)
-    random = any(event.drew for event in (*mine, *theirs, a, b))
+    calls_a, calls_b = c.calls(a.path, a.number, a)
+    random = any(event.drew for event in (*calls_a, *calls_b, a, b))
     if random:
         sentence += ": it draws random numbers, and the two sides draw different ones"
     far = first_distance(a.tensors, b.tensors)
     if far is not None and far.finite == (True, False):
         sentence += "; it is not finite any more"
-    _, call = novel(mine, theirs)
+    _, call = novel(calls_a, calls_b)
     return ExplainFinding(
         FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD, b.step, b.path,
         module.short if module else "", where, "random" if random else "precision", sentence, far,
@@ -190,8 +192,8 @@ def largest_error(c: TraceComparison) -> float:
 
 
 def first_operator(c: TraceComparison, front: Front) -> str:
-    """Name the first operator of the front's step, up to the front, with another result; empty
-    where none was seen."""
+    """Name the first operator of the front's step, up to the front, with another result; empty if
+    none differs."""
     a, b = front.pair.a, front.pair.b
     if a is None or b is None:
         return ""
@@ -207,5 +209,5 @@ def first_operator(c: TraceComparison, front: Front) -> str:
     if operator is None:
         return ""
     backward = front.kind in ("grad", "pgrad")
-    place = "in the backward pass" if backward else f"in {named(operator.path)}"
-    return f"{operator.call} {place}"
+    context = "in the backward pass" if backward else f"in {named(operator.path)}"
+    return f"{operator.call} {context}"

@@ -1,7 +1,7 @@
-"""Where the memory of a training goes: who holds it at the peak, what piles up from epoch to epoch,
-and what differs between two commits. Reads what the probe of `celedger profile --memory` left.
-Bytes are those of tensors, exact and the same in every run of one commit on one machine. What is
-read is the document that `--json` prints; its fields are in docs/profile.md.
+"""Report where the memory of a training goes: what holds it at the peak, what piles up from epoch
+to epoch, and what differs between two commits. Reads the event of the probe of `celedger profile
+--memory`. Bytes are those of tensors, exact and the same in every run of one commit on one machine.
+The result is the document that `--json` prints; its fields are in docs/profile.md.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from celedger.diagnose.profile import roots, run, shown
+from celedger.diagnose.profile import printed_name, roots, run
 from celedger.diagnose.stalls import CodeLine, Document, line_fields
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.trial.runner import Bench
 
-# A tensor that outlives the epoch after its own, and whose likes do so in every epoch, piles up;
-# three of them at least, since two may be the model kept and the model kept before.
+# Tensors of one origin that outlive the epoch after their own, in every epoch, pile up. At least
+# three of them, since two may be the current and the previous copy of a model.
 FEWEST = 3
-# Objects of one type, more in every epoch, at least one in two steps: a type is counted exactly,
-# and does not grow at all in a training that keeps nothing.
+# Objects of one type, more in every epoch, at least one in two steps. Types are counted exactly,
+# and their number does not grow in a training that keeps nothing.
 OBJECTS = 0.5  # a step
-COMPANIONS = 2.0  # objects that may come with a tensor kept: its own, its gradient function's
+COMPANIONS = 2.0  # objects that may come with a kept tensor: its own, its gradient function's
 BYTES = 16.0  # a step, of Python's own objects; a number in a list takes 32
-LINE_SHARE = 0.25  # of the line that takes most: tracing adds small growth of its own elsewhere
+LINE_SHARE = 0.25  # of the line with the largest growth: tracing itself adds small growth elsewhere
 NODES = 1.0  # of autograd's graph, a step
-PEAK_FLOOR = 0.01  # of the peak: a difference worth a verdict
+PEAK_FLOOR = 0.01  # of the peak: a difference that matters
 
 Marks = Sequence[Mapping[str, Any]]
 
@@ -38,8 +38,8 @@ Marks = Sequence[Mapping[str, Any]]
 def memory(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
 ) -> Document:
-    """Look at the memory of one run. Where objects pile up, a second run traces them to their
-    lines: that takes ten times as long, and is not done where nothing grows."""
+    """Measure the memory of one run. If objects pile up, a second run traces them to their lines,
+    which takes ten times as long."""
     event = run(bench, commit, task, seed, out / "memory", probe)
     document = load(event, roots(bench))
     if objects_pile_up(document):
@@ -49,13 +49,13 @@ def memory(
 
 
 def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
-    """Read what the probe wrote (its event); `roots` say how prefixes of file names are shown.
-    Raises CannotJudge where no step was seen."""
+    """Read the probe's event; `roots` map prefixes of file names to their printed form. Raises
+    CannotJudge if no step was recorded."""
     steps = event["steps"]
     if not steps["peak"]:
         raise CannotJudge("the training ended before its first step did")
-    # The last is for number -1: no line of the user's.
-    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    # The last has the number -1: no line of the user's.
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     places = [*lines, None]
     for peak in event["peaks"].values():
         for row in peak["held"]:
@@ -75,13 +75,13 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
 
 
 def objects_pile_up(document: Document) -> bool:
-    """Return True if a run that traces Python's objects can say where they pile up."""
+    """Return True if a run that traces Python's objects can tell where they pile up."""
     return any(leak["kind"] == "objects" for leak in document["leaks"])
 
 
 def compare(before: Document, after: Document) -> Document:
-    """The parts of each peak that differ, the largest difference first, and what piles up on the
-    second side alone. `verdict` is "larger" for either, else "same"."""
+    """Return the parts of each peak that differ, the largest difference first, and what piles up
+    only on the second side. `verdict` is "larger" for either, else "same"."""
     causes = [_cause(leak) for leak in before["leaks"]]
     leaks = [leak for leak in after["leaks"] if _cause(leak) not in causes]
     sides = [(peak, after["peaks"][name]) for name, peak in before["peaks"].items()]
@@ -134,8 +134,8 @@ def _leak(
     line: CodeLine | None = None,
     module: str | None = None,
 ) -> Document:
-    """What piles up: `kind` is tensors, graphs or objects; `what` the operator or type. `number`
-    and `size` (bytes) a step; the size is 0 where it is not known."""
+    """Return a row of `leaks`: `kind` is tensors, graphs or objects; `what` the operator or type.
+    `number` and `size` (bytes) are a step; an unknown size is 0."""
     return {
         "kind": kind, "what": what, "module": module, "number": number, "bytes": size,
         **line_fields(line),
@@ -150,7 +150,7 @@ def _tensors(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
     leaks = []
     for phase, module, operator, line, number, size, births in marks[-1]["tensors"]:
         born = np.asarray(births)
-        if phase in ("evaluation", "data"):  # made between a step and the next, whose number it has
+        if phase in ("evaluation", "data"):  # between two steps, with the number of the second
             born = born - 1
         each = [np.unique(born[(a <= born) & (born < b)]).size for a, b in spans]
         if all(each) and sum(each) >= FEWEST and (len(each) >= FEWEST or min(each) >= FEWEST):
@@ -173,21 +173,23 @@ def _graphs(marks: Marks, places: Sequence[CodeLine | None]) -> list[Document]:
 
 
 def _types(marks: Marks, tensors: float) -> list[Document]:
-    """Types that become more in every epoch, beyond what comes with so many tensors a step."""
+    """Return the types with more objects in every epoch, beyond those that come with so many
+    tensors a step."""
     rates = _growth(marks, [dict(mark["types"]) for mark in marks])
     least = OBJECTS + COMPANIONS * tensors
     return [_leak("objects", name, rate) for name, rate in rates.items() if rate >= least]
 
 
 def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
-    """Lines whose objects take more in every epoch, where allocations were traced."""
+    """Return the lines whose objects take more memory in every epoch, if allocations were
+    traced."""
     sizes = _growth(marks, [{(f, at): size for f, at, size, _ in m["objects"]} for m in marks])
     numbers = _growth(marks, [{(f, at): n for f, at, _, n in m["objects"]} for m in marks])
     least = max(BYTES, LINE_SHARE * max(sizes.values(), default=0.0))
     leaks = [
         _leak(
             "objects", "Python objects", numbers[file, at], size,
-            CodeLine(shown(file, roots), "", at),
+            CodeLine(printed_name(file, roots), "", at),
         )
         for (file, at), size in sizes.items()
         if size >= least and numbers[file, at] >= OBJECTS
@@ -196,8 +198,8 @@ def _objects(marks: Marks, roots: Mapping[str, str]) -> list[Document]:
 
 
 def _growth(marks: Marks, counts: Sequence[Mapping[Any, float]], skip: int = 1) -> dict[Any, float]:
-    """Return the least growth a step from mark to mark of everything counted at the last of them,
-    the first from nothing. `skip`: leave out as many marks; less than two spans say nothing."""
+    """Return, for everything counted at the last mark, its least growth a step from mark to mark,
+    starting at zero. `skip`: ignore the first marks; fewer than two spans give nothing."""
     spans = np.diff([0, *(mark["step"] for mark in marks)])
     chosen = spans > 0
     if chosen.sum() < 2:

@@ -1,4 +1,4 @@
-"""Preflight: the checks before trusting a training, in runs outside the record."""
+"""Run preflight, the checks before trusting a training, outside the ledger."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def preflight(
 ) -> list[dict[str, Any]]:
     """Run the checks, and return them as the probe wrote them ("check", one of STATUSES as
     "status", "figure", "said"). The first steps run a second time, to see whether they repeat.
-    Raises CannotJudge where the training fails, or nothing of it can be seen."""
+    Raises CannotJudge if the training fails or cannot be observed."""
     event, again = (
         run(bench, commit, task, seed, folder / name, {"kind": "preflight", "steps": steps})
         for name, steps in (("checks", 200), ("again", REPEATED))
     )
     count, equal = min(REPEATED, again["steps"]), event["fingerprint"] == again["fingerprint"]
-    said = f"{'equal bits' if equal else 'the weights differ'} after {count} steps of the same seed"
+    text = f"{'equal bits' if equal else 'the weights differ'} after {count} steps of the same seed"
     repeats = {
         "check": "same seed, same result", "status": "pass" if equal else "fail",
-        "figure": None, "said": said,
+        "figure": None, "said": text,
     }  # fmt: skip
     return [*event["checks"], repeats]

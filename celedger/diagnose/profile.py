@@ -1,7 +1,7 @@
-"""Where the time of a training's steps goes: a task is run under the probe of `celedger profile`,
-outside the record, and what the probe left is summed up. Times are the training's own: seconds in
-which the machine gave it no core are apart. The result is the document that `--json` prints; its
-fields are in docs/profile.md.
+"""Report where the time of a training's steps goes: run a task under the probe of `celedger
+profile`, outside the ledger, and sum up the probe's event. Times exclude those in which the machine
+gave the training no core. The result is the document that `--json` prints; its fields are in
+docs/profile.md.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PARTS = 10  # of a training, to see the use of processors change
 STATES = ("data", "forward", "backward", "tail", "evaluation")  # as the probe numbers them
 
 
-def shown(file: str, roots: Mapping[str, str]) -> str:
-    """Return a file's name as people know it: from the tree's root, or under the suite's name."""
+def printed_name(file: str, roots: Mapping[str, str]) -> str:
+    """Return a file's name relative to the tree's root, or under the suite's name."""
     for prefix, name in roots.items():
         if file.startswith(prefix.rstrip("/") + "/"):
             rest = file[len(prefix.rstrip("/")) + 1 :]
@@ -36,8 +36,8 @@ def shown(file: str, roots: Mapping[str, str]) -> str:
 
 
 def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
-    """Sum up what the probe wrote (its event). `roots`: how prefixes of file names are shown.
-    Raises CannotJudge where too few steps were timed."""
+    """Sum up the probe's event. `roots` map prefixes of file names to their printed form. Raises
+    CannotJudge if too few steps were timed."""
     steps, evaluation, busy = _steps(event["edges"])
     warm_up, settled = event["untimed"]
     window, count = event["window"], len(steps.number)
@@ -47,15 +47,15 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
             f"the training has {count} steps, and profiling needs {settled + FEWEST_STEPS}",
             "give the task more steps",
         )
-    # The profiler's clock runs on while others have the core.
+    # The profiler's clock does not stop while other processes have the core.
     first, last = window["first"], window["first"] + len(window["steps"])
     rows = [_operator(row, busy[row["phase"]][first:last]) for row in window["rows"]]
     steps = _chosen(steps, timed)
     own, exact = steps.own, event["exact"]
-    lines = [CodeLine(shown(file, roots), name, line) for file, name, line in event["lines"]]
+    lines = [CodeLine(printed_name(file, roots), name, line) for file, name, line in event["lines"]]
     samples = _samples(event["samples"], event["edges"], lines)
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
-    # Of evaluation and steps together, as if all steps took as long as the timed ones.
+    # The share of evaluation and steps together, as if all steps took as long as the timed ones.
     share = sum(evaluation) / (float(own.mean()) * count + sum(evaluation))
     document = {
         "environment": {name: event[name] for name in ("torch", "device", "threads", "workers")},
@@ -103,8 +103,8 @@ def _waiting(steps: TimedSteps) -> Document | None:
 
 
 def _phases(steps: TimedSteps) -> list[Document]:
-    """Return the step, and its phases: median, 90th and 99th percentile (s), and the share of the
-    time of all."""
+    """Return the step and its phases: median, 90th and 99th percentile (s), and the share of the
+    total time."""
     own = steps.own
     rows = []
     for name, seconds in {"step": own, **steps.times}.items():
@@ -118,10 +118,10 @@ def _phases(steps: TimedSteps) -> list[Document]:
 def _steps(
     columns: Mapping[str, Sequence[int]],
 ) -> tuple[TimedSteps, list[float], dict[str, np.ndarray]]:
-    """Return the whole steps between the clock's edges, the evaluations (s), and by phase the share
-    of each step's time in which the training had the core."""
+    """Return the complete steps between the clock's edges, the evaluations (s), and by phase the
+    share of each step's time in which the training had the core."""
     edges = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
-    count = int(edges["step"][-1])  # the last is not complete
+    count = int(edges["step"][-1])  # the last step is not complete
     step = edges["step"][:-1]
     state = np.asarray(STATES)[edges["phase"][:-1]]
     spent = {name: np.diff(values) / 1e9 for name, values in edges.items()}
@@ -171,7 +171,8 @@ def _samples(
     edges: Mapping[str, Sequence[int]],
     lines: Sequence[CodeLine],
 ) -> StackSamples:
-    """Return the samples by what their edges turned out to be: a gap, say, an evaluation."""
+    """Return the samples by the final phase of their edges: a gap may turn out to be an
+    evaluation."""
     edge, line = (np.asarray(columns[name], dtype=int) for name in ("edge", "line"))
     at = np.searchsorted(edges["edge"], edge, side="right") - 1
     phase = np.asarray(STATES)[np.asarray(edges["phase"])[at]]
@@ -181,8 +182,7 @@ def _samples(
 
 
 def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
-    """Return the user's lines with their shares of the samples, and the phase most of them fell
-    in."""
+    """Return the user's lines with their shares of the samples, and the phase with most of them."""
     spent = np.array([samples.spent(steps, phase) for phase in STATES])
     shares = spent.sum(axis=0) / (spent.sum() or 1.0)
     phases = np.asarray(STATES)[spent.argmax(axis=0)]
@@ -196,7 +196,7 @@ def _hot_lines(samples: StackSamples, steps: np.ndarray) -> list[Document]:
 def profile(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
 ) -> Document:
-    """Profile one run of the task. Raises CannotJudge where it failed or has too few steps."""
+    """Profile one run of the task. Raises CannotJudge if it failed or has too few steps."""
     return load(run(bench, commit, task, seed, out, probe), roots(bench))
 
 
@@ -204,13 +204,13 @@ def run(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
 ) -> dict[str, Any]:
     """Run the task once with a probe, and return the event of its longest training. Raises
-    CannotJudge where it failed, or trained nothing that a probe could see."""
+    CannotJudge if it failed, or trained nothing that a probe could observe."""
     kind = str(probe["kind"])
-    # Nothing is compiled under a dispatch mode; so torch.compile need not try.
+    # torch.compile is pointless here: nothing is compiled under a dispatch mode.
     variables = None if kind == "profile" else EAGER
     ended = diagnose(bench, commit, task, seed, out, probe, environment=variables)
     events = [(folder, event) for folder in processes(out) for event in records(folder, kind)]
-    # A training that the probe ended may leave the next command without its input.
+    # A training that the probe ended may not have written the input of the next command.
     early = any(event.get("ended", "steps" in probe) for _, event in events)
     if not ended.ok and not early:
         raise CannotJudge(f"{task.name} at {commit.sha[:10]}: {ended.message}", f"see {ended.log}")
@@ -224,5 +224,5 @@ def run(
 
 
 def roots(bench: Bench) -> dict[str, str]:
-    """How the files of the tree and the suite are shown."""
+    """Return the printed form of the folders of the tree and the suite."""
     return {str(bench.suite_copy): bench.suite.name, str(bench.tree): ""}

@@ -1,5 +1,5 @@
-"""What is known at the place where two trainings first differ: what a rule of the table of causes
-(celedger.diagnose.causes) can ask."""
+"""The surroundings of the first difference of two trainings: everything that a rule of the table of
+causes (celedger.diagnose.causes) can read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from celedger.diagnose.finding import (
 )
 from celedger.diagnose.trace import Event, Module, Tensor, Trace
 
-# Calls that seldom are what matters where others are new, too.
+# Calls that seldom are the cause if other calls are new, too.
 _VIEWS = {
     "detach", "view", "reshape", "flatten", "contiguous", "to", "clone", "unsqueeze", "__getitem__",
 }  # fmt: skip
-_AHEAD = 8  # draws that have to agree after one that is new
+_AHEAD = 8  # draws that must agree after a new one
 # The part of a step in which a difference lies, by the kind of its event.
 _PARTS = {
     "enter": "forward", "leave": "forward", "grad": "backward", "missing": "backward",
@@ -54,7 +54,7 @@ class Scene:
         self.parting = parting(*self.origins)
         # Of a forward pass, the path in a of the module at fault, and which call of it.
         self.owner, self._owner_number = self._find_owner()
-        # The module at fault on both sides; None of the training loop's own code.
+        # The module at fault on both sides; None for the training loop's own code.
         self.old: Module | None = None
         self.new: Module | None = None
         if self.owner is not None:
@@ -62,7 +62,7 @@ class Scene:
             self.new = c.b.modules.get(c.paths_in_b.get(self.owner, "no module"))
         self.calls = self._calls(c.a), self._calls(c.b)
         self.gone, self.fresh = _only_on_one_side(*self.calls)
-        # The first call of either side with a result that the other side never has.
+        # On each side, the first call with a result that the other side never has.
         self.first_calls = self._first_calls()
         x, y = self.first_calls
         self.same_function = x is not None and y is not None and x.name == y.name
@@ -75,19 +75,19 @@ class Scene:
             return "late"
         if self.front.kind != "enter" or a.raw.get("u") is not None or a.evaluation:
             return _PARTS.get(self.front.kind, "update")
-        # What the training loop hands to a module: a batch, or what it made of other outputs.
+        # A module's input from the training loop: a batch, or computed from other outputs.
         leaves = (e for e in self.c.a.of("leave") if e.step == a.step and not e.evaluation)
         if not any(e.order < a.order for e in leaves):
             return "data"
         pairs = zip(a.tensors, self.b.tensors, strict=False)
-        made = any(y.gradient for x, y in pairs if not x.same(y))
-        return "loss" if self.labels and not made else "forward"
+        computed = any(y.gradient for x, y in pairs if not x.same(y))
+        return "loss" if self.labels and not computed else "forward"
 
     # --- the tensors
 
     @cached_property
     def first_tensors(self) -> tuple[Tensor, Tensor]:
-        """The first tensors of the two events that differ."""
+        """Return the first tensors of the two events that differ."""
         pairs = list(zip(self.a.tensors, self.b.tensors, strict=False))
         return next(((x, y) for x, y in pairs if not x.same(y)), pairs[0])
 
@@ -101,13 +101,13 @@ class Scene:
 
     @cached_property
     def far(self) -> Any:
-        """Their distance; None where no tensor differs."""
+        """Return their distance; None if there is none to compare."""
         return first_distance(self.a.tensors, self.b.tensors) if self.a and self.b else None
 
-    # --- the calls of torch's functions that lead to the place
+    # --- the calls of torch's functions that lead to the first difference
 
     def _calls(self, trace: Trace) -> list[Event]:
-        """Return the calls of a side that are compared."""
+        """Return a side's calls that are compared."""
         if self.part == "report":
             return [e for e in trace.of("call") if e.evaluation and e.path is None]
         if self.part in ("backward", "gradients"):
@@ -147,14 +147,15 @@ class Scene:
 
     @property
     def new_or_gone(self) -> str:
-        """`relu(_)` is new: of the calls that only one side makes; empty where none is."""
+        """Return "`relu(_)` is new", for the calls that only one side makes; empty if there are
+        none."""
         if not self.fresh and not self.gone:
             return ""
         return f"{telling(self.fresh or self.gone)} is {'new' if self.fresh else 'gone'}"
 
     @property
     def more(self) -> str:
-        """The same, to go on with after a sentence."""
+        """Return the same as the end of a sentence."""
         return f"; {self.new_or_gone}" if self.new_or_gone else ""
 
     @property
@@ -197,13 +198,13 @@ class Scene:
 
     @property
     def settings(self) -> list[tuple[str, Any, Any]]:
-        """Settings of the module at fault that differ: name, old, new."""
+        """Return the settings of the module at fault that differ: name, old, new."""
         if self.old is None or self.new is None:
             return []
         return changed(self.old.settings, self.new.settings)
 
     def only(self, *, added: bool) -> list[Module]:
-        """The modules that only b has, or only a."""
+        """Return the modules that only b has, or only a."""
         if added:
             return [self.c.b.modules[path] for path in self.c.alignment.added]
         return [self.c.a.modules[path] for path in self.c.alignment.removed]
@@ -211,13 +212,13 @@ class Scene:
     def module(self, path: str | None) -> Module | None:
         return self.c.b.modules.get(path or "")
 
-    # --- what a training begins with
+    # --- the start of a training
 
     @cached_property
     def other_draw(self) -> tuple[Event | None, Event | None]:
-        """The first place, up to this step, where the two sides draw differently: by what is
-        drawn, else by the state of the generators after it; one is None where only the other
-        side draws there."""
+        """Return the first calls, up to this step, that draw differently on the two sides: by the
+        call, else by the generators' states after it. One is None if only the other side draws
+        there."""
         sides = [
             [
                 e for e in trace.of("draw", "call", "leave")
@@ -228,18 +229,18 @@ class Scene:
         states = [[(e.call, e.raw["y"]) for e in side] for side in sides]
         unequal = (at for at, (x, y) in enumerate(zip(*states, strict=False)) if x != y)
         at = next(unequal, min(map(len, states)))
-        left, right = sides[0][at:], sides[1][at:]
-        calls = [[e.call for e in side] for side in (left, right)]
-        # Of two draws that differ one is new, or gone, where the rest is alike after it.
-        if right and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
-            return None, right[0]
-        if left and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
-            return left[0], None
-        return (left[0] if left else None), (right[0] if right else None)
+        draws_a, draws_b = sides[0][at:], sides[1][at:]
+        calls = [[e.call for e in side] for side in (draws_a, draws_b)]
+        # A call that differs is new, or gone, if the following calls agree.
+        if draws_b and calls[1][1 : 1 + _AHEAD] == calls[0][:_AHEAD]:
+            return None, draws_b[0]
+        if draws_a and calls[0][1 : 1 + _AHEAD] == calls[1][:_AHEAD]:
+            return draws_a[0], None
+        return (draws_a[0] if draws_a else None), (draws_b[0] if draws_b else None)
 
     @property
     def drawn(self) -> str:
-        """The call that draws there, and whether it is new; empty where none is."""
+        """Return the call that draws there, and whether it is new; empty if there is none."""
         a, b = self.other_draw
         if a is not None and b is not None:
             return f"`{b.call}` where `{a.call}` was"
@@ -249,7 +250,7 @@ class Scene:
 
     @property
     def same_draw(self) -> str:
-        """The call that draws other numbers on both sides; empty where other calls draw."""
+        """Return the call that draws other numbers on both sides; empty if the calls differ."""
         a, b = self.other_draw
         return b.call if a is not None and b is not None and a.call == b.call else ""
 
@@ -260,7 +261,7 @@ class Scene:
 
     @cached_property
     def labels(self) -> str:
-        """What became of the targets, where they differ for the same inputs."""
+        """Describe the change of the targets if they differ for equal inputs."""
         wrong = total = 0
         for one, other in zip(self.c.a.rows["target"], self.c.b.rows["target"], strict=False):
             if len(one) != len(other):
@@ -271,7 +272,7 @@ class Scene:
 
     @cached_property
     def gradient_path(self) -> str | None:
-        """The path in b of the module whose output's gradient differs."""
+        """Return the path in b of the module whose output's gradient differs."""
         path = self.c.path(self.b) if self.a is None else self.a.path
         return self.c.path_in_b(path)
 
@@ -334,33 +335,33 @@ def _calls_of_step(trace: Trace, step: int) -> list[Event]:
 
 
 def novel(a: Sequence[Event], b: Sequence[Event]) -> tuple[Event | None, Event | None]:
-    """Return the first call of either side with a result that the other side never has."""
+    """Return for each side the first call with a result that the other side never has."""
 
-    def first(mine: Sequence[Event], theirs: Sequence[Event]) -> Event | None:
-        hashes = {tensor.hash for event in theirs for tensor in event.tensors}
-        fresh = (e for e in mine if any(tensor.hash not in hashes for tensor in e.tensors))
+    def first(calls: Sequence[Event], other_calls: Sequence[Event]) -> Event | None:
+        hashes = {tensor.hash for event in other_calls for tensor in event.tensors}
+        fresh = (e for e in calls if any(tensor.hash not in hashes for tensor in e.tensors))
         return next(fresh, None)
 
     return first(a, b), first(b, a)
 
 
 def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Return the calls that only one side makes, by function and arguments: gone, and new."""
+    """Return the calls that only one side makes, by function and arguments: only a, only b."""
 
-    def left(mine: Sequence[Event], theirs: Sequence[Event]) -> list[Event]:
-        spare = Counter(event.call for event in theirs)
-        rest = []
-        for event in mine:
+    def unmatched(calls: Sequence[Event], other_calls: Sequence[Event]) -> list[Event]:
+        spare = Counter(event.call for event in other_calls)
+        extra = []
+        for event in calls:
             spare[event.call] -= 1
             if spare[event.call] < 0:
-                rest.append(event)
-        return rest
+                extra.append(event)
+        return extra
 
-    return left(a, b), left(b, a)
+    return unmatched(a, b), unmatched(b, a)
 
 
 def telling(events: Sequence[Event]) -> str:
-    """Name the call that matters most: seldom one that looks at a tensor in another way."""
+    """Name the call that matters most: a view of a tensor only if there is no other."""
     if not events:
         return "nothing"
     return f"`{next((e for e in events if e.name not in _VIEWS), events[0]).call}`"

@@ -1,8 +1,7 @@
-"""What got slower between two commits, and by how much: profiles of both, run in turns, compared
-phase by phase and operator by operator. Every table's rows add up to the whole difference; what
-the rows do not account for is a row of its own. The noise is that of the repeats of one side.
-
-The documents of `celedger profile` go in, and that of `celedger profile GOOD..BAD` comes out.
+"""Compare the speed of two commits: profiles of both, run in turns, phase by phase and operator by
+operator. Every table's rows add up to the whole difference, with a row for the remainder. The noise
+is that of the repeats of one side. Reads documents of `celedger profile` and returns that of
+`celedger profile GOOD..BAD`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from scipy.stats import t as student
 from celedger.diagnose.advice import PYTHON, WAITS
 from celedger.diagnose.stalls import Document, cause
 
-# A difference counts beyond Student's limit for this confidence, two-sided. It is as strict as it
-# is because the whole and everything that was added are both tested, for every pair of commits
-# that anybody ever asks about.
+# A difference counts beyond Student's limit for this confidence, two-sided. The level is strict
+# because two tests, of the whole and of all additions, are made for every pair of commits.
 CONFIDENCE = 0.999
-FLOOR = 0.03  # of a step: the suites' own floor for step times; less is not worth knowing
+FLOOR = 0.03  # of a step: the suites' own floor for step times
 ROW_FLOOR = 0.01  # of a step: of one row
 TURNS = "ABBA"  # drift of the machine that is linear in time cancels
 
@@ -30,13 +28,13 @@ Part = tuple[str, str, float, float | None]  # name, place, seconds and calls a 
 
 
 def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
-    """Compare the same number of profiles, at least two, of either side.
+    """Compare the same number of profiles, at least two, of each side.
 
     Returns:
         `whole`: the row of the step. `phases`, `operators`, `functions`: rows that add up to it.
-        `added`: the rows of operators that only one side runs, or one runs more often, together.
-        `new_stalls`, `new_waits`: of the second side, none of whose cause is on the first.
-        `verdict` rests on the whole, else on what was added where that is within noise.
+        `added`: the rows of operators that one side runs alone or more often, together.
+        `new_stalls`, `new_waits`: those of the second side with a cause that the first lacks.
+        `verdict` rests on the whole, or on `added` if the whole is within noise.
     """
     runs = len(before)
     wholes = [[_whole(run) for run in side] for side in (before, after)]
@@ -50,7 +48,7 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
     added = total("added or removed", changed)
     limit_of_added = max(limit(runs) * added["noise"], FLOOR * step)
     added["beyond_noise"] = abs(added["difference"]) > limit_of_added
-    for rows in tables.values():  # last comes what makes them add up
+    for rows in tables.values():  # the last row makes them add up
         rest = total("", rows)
         before_rest, after_rest = (whole[side] - rest[side] for side in ("before", "after"))
         rows.append(_cells("remainder", "", before_rest, after_rest, whole["noise"]))
@@ -72,12 +70,13 @@ def compare(before: Sequence[Document], after: Sequence[Document]) -> Document:
 
 @cache
 def limit(runs: int) -> float:
-    """Standard errors beyond which a difference of two means of so many runs counts."""
+    """Return the number of standard errors beyond which a difference of two means of `runs`
+    counts."""
     return float(student.ppf(0.5 + CONFIDENCE / 2, 2 * (runs - 1)))
 
 
 def total(name: str, rows: Iterable[Document]) -> Document:
-    """Rows together; their errors as if independent."""
+    """Return the sum of rows, with errors as if independent."""
     rows = list(rows)
     noise = math.sqrt(sum(row["noise"] ** 2 for row in rows))
     before, after = (sum(row[side] for row in rows) for side in ("before", "after"))
@@ -94,9 +93,9 @@ def _cells(
     calls: tuple[float, float] | None = None,
 ) -> Document:
     """Return one part of the difference, seconds a step. `before` and `after` are means over the
-    runs of a side, `noise` the standard error of their difference; `beyond_noise`: it does not
-    explain it. `calls`: how often a step the operator ran on either side, where every run agreed;
-    `change` says whether it is new, gone, or called more or less often."""
+    runs of a side, `noise` the standard error of their difference; `beyond_noise`: noise does not
+    explain it. `calls`: calls of the operator a step on each side, if every run agreed; `change` is
+    new, gone, or called more or less often."""
     change = None
     if calls is not None and calls[0] != calls[1]:
         change = "added" if not calls[0] else "calls" if calls[1] else "removed"
@@ -117,7 +116,7 @@ def _evaluated(profile: Document) -> float:
 
 
 def _whole(profile: Document) -> float:
-    """Seconds of a usual step, with its part of stalls and evaluations."""
+    """Return the seconds of a usual step, with its share of stalls and evaluations."""
     usual = float(np.median(profile["steps"]["seconds"]))
     return usual + _stalled(profile) + _evaluated(profile)
 
@@ -148,7 +147,7 @@ def _table(
     after: Sequence[Document],
     floor: float,
 ) -> list[Document]:
-    """The rows of both sides, those that differ most first."""
+    """Return the rows of both sides, the largest difference first."""
     runs = [*before, *after]
     seconds: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(len(runs)))
     calls: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(len(runs)))
@@ -183,7 +182,8 @@ def _new(
     rows: Callable[[Document], Iterable[Document]],
     of: Callable[[Document], object],
 ) -> list[Document]:
-    """Those of more than half of the runs after, by a cause (`of`) that no run before has."""
+    """Return those of more than half of the runs after, with a cause (`of`) that no run before
+    has."""
     old = {of(row) for run in before for row in rows(run)}
     new: dict[object, list[Document]] = defaultdict(list)
     for run in after:

@@ -1,6 +1,6 @@
-"""Stalls: steps far beyond their neighbours. How often, how regular, what share of the time, and
-what the process was doing then that it does not do otherwise. Pure: arrays in, a plain structure
-out, which is the field `stalls` of what `celedger profile --json` prints.
+"""Find stalls, steps far slower than their neighbours: how often, how regular, what share of the
+time, and which code ran in them but not in other steps. Pure: takes arrays and returns the field
+`stalls` of the document that `celedger profile --json` prints.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 # A stall lasts at least twice the median of its neighbours, and exceeds it by more than 8 of their
-# median deviations: 5.4 standard deviations of a normal distribution, 1 step in 30 million. Less
-# than 2 ms above it is what an interrupt or a cold cache costs.
+# median deviations: 5.4 standard deviations of a normal distribution, 1 step in 30 million. An
+# interrupt or a cold cache costs less than 2 ms.
 FACTOR = 2.0
 DEVIATIONS = 8.0
 LEAST = 2e-3  # s
-NEIGHBOURS = 15  # on each side: a level that drifts over the training is followed
+NEIGHBOURS = 15  # on each side: follows a level that drifts over the training
 
 FEWEST = 3  # stalls of one cause; two may have any reason
-LEAST_SHARE = 0.01  # of the time of all steps; below it nobody gains by knowing
-REGULAR = 0.8  # share of the gaps between stalls that are of one length, three at least
+LEAST_SHARE = 0.01  # of the time of all steps; a smaller gain does not matter
+REGULAR = 0.8  # share of the gaps between stalls that have one length, three at least
 
-# A line explains a stall when at least half of what it lasted too long was spent there, and its
-# share of that is twice its share of the other steps: a step slowed as a whole by the machine
-# spends its time where every step does.
+# A line explains a stall if at least half of the excess time was spent there, and its share of that
+# is twice its share of the other steps: a step slowed as a whole by the machine spends its time
+# where every step does.
 EXPLAINED = 0.5
 LIFT = 2.0
 
-Document = dict[str, Any]  # as JSON has it
+Document = dict[str, Any]  # as in JSON
 
 
 class CodeLine(NamedTuple):
@@ -43,7 +43,7 @@ class CodeLine(NamedTuple):
 
 
 def line_fields(line: CodeLine | None) -> Document:
-    """Return a line as documents have it, `place` being its text; all None for no line."""
+    """Return a line's fields in a document, `place` being its text; all None for no line."""
     fields = line._asdict() if line else dict.fromkeys(CodeLine._fields)
     return {**fields, "place": str(line) if line else None}
 
@@ -63,15 +63,15 @@ class TimedSteps:
 
     @property
     def own(self) -> np.ndarray:
-        """Return the seconds of each step, without those in which others had the cores."""
+        """Return the seconds of each step, without those in which other processes had the cores."""
         total: np.ndarray = np.sum(list(self.times.values()), axis=0)
         return total
 
 
 @dataclass(frozen=True, slots=True)
 class StackSamples:
-    """The step, the phase and the line (a number of `lines`) of each, and the seconds that it
-    stands for."""
+    """Stack samples: for each its step, phase and line (an index of `lines`), and the seconds for
+    which it counts."""
 
     step: np.ndarray
     phase: np.ndarray  # of str
@@ -80,7 +80,8 @@ class StackSamples:
     lines: Sequence[CodeLine]
 
     def spent(self, steps: Sequence[int] | np.ndarray, phase: str = "") -> np.ndarray:
-        """Return the seconds at each line in these steps, in one phase or in all of training."""
+        """Return the seconds at each line in these steps, in one phase or in all but the
+        evaluations."""
         chosen = np.isin(self.step, steps)
         chosen &= self.phase == phase if phase else self.phase != "evaluation"
         total: np.ndarray = np.bincount(
@@ -121,14 +122,14 @@ def find(steps: TimedSteps, samples: StackSamples, pauses: Mapping[int, CodeLine
 
 
 def period(stalled: Sequence[int]) -> int | None:
-    """Return the period in steps of stalls: the length of most of the gaps between them."""
+    """Return the period of stalls in steps: the length of most of the gaps between them."""
     gaps = np.diff(stalled).tolist()
     length, count = Counter(gaps).most_common(1)[0] if gaps else (0, 0)
     return length if count >= FEWEST and count >= REGULAR * len(gaps) and length > 1 else None
 
 
 def cause(stall: Document) -> object:
-    """Return what two stalls of one cause have in common."""
+    """Return the key by which stalls of one cause are equal."""
     return stall["collector"], stall["phase"], stall["file"], stall["function"]
 
 
@@ -145,7 +146,7 @@ def _beyond(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _line(samples: StackSamples, step: int, excess: float, usual: np.ndarray) -> CodeLine | None:
-    """Return the line that the time beyond was spent at. `usual`: shares of the other steps."""
+    """Return the line at which the excess time was spent. `usual`: shares of the other steps."""
     spent = samples.spent([step])
     if not spent.any():
         return None
@@ -162,9 +163,9 @@ def _caused(stall: Document) -> bool:
 def _stall(
     steps: TimedSteps, at: np.ndarray, excess: np.ndarray, collector: bool, line: CodeLine | None
 ) -> Document:
-    """Return stalls of one cause. `seconds` is what they lasted beyond their neighbours in all;
-    `share` its part of the time of all steps; `every` a period in steps; `computing` the share of
-    the excess in which the process used the processor."""
+    """Return stalls of one cause. `seconds` is their total time beyond their neighbours; `share`
+    its part of the time of all steps; `every` a period in steps; `computing` the share of the
+    excess in which the process used the processor."""
     beyond = {name: float((t[at] - np.median(t)).sum()) for name, t in steps.times.items()}
     total = float(excess[at].sum())
     extra_cpu = float((steps.cpu[at] - np.median(steps.cpu)).sum())

@@ -1,5 +1,5 @@
-"""Rules of the table of causes (celedger.diagnose.causes) on what a step starts with: its
-weights and its data. A rule gives a sentence, or fields of the finding."""
+"""Rules of the table of causes (celedger.diagnose.causes) on what a step starts with: its weights
+and its data. A rule returns a sentence, or fields of the finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celedger.diagnose.finding import code_of, figure, named, share, site_of, so
 from celedger.diagnose.scene import Scene
 from celedger.diagnose.trace import Tensor
 
-_FEW = 2  # elements: no distribution can be told from so few
+_FEW = 2  # elements: too few to compare distributions
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 REORDERED = "random numbers are drawn in another order while the model is made"
 
@@ -23,8 +23,8 @@ REORDERED = "random numbers are drawn in another order while the model is made"
 
 
 def _is_redrawn(pair: Pair) -> bool:
-    """Return True if a parameter has other values of the same distribution. A few values have
-    none: they count as redrawn where the same call drew them."""
+    """Return True if a parameter has other values of the same distribution. Too few values to
+    compare distributions count as redrawn if the same call drew them."""
     assert pair.a is not None and pair.b is not None
     x, y = pair.a.tensors[0], pair.b.tensors[0]
     writers = [str(event.raw.get("o", "")) for event in (pair.a, pair.b)]
@@ -136,10 +136,11 @@ def other_batch(s: Scene) -> tuple[list[int], list[int]] | None:
 
 
 def shared_rows(s: Scene) -> float:
-    """Return the share of all rows that both sides have, counting repeats, of the shorter."""
-    mine, theirs = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
-    both = sum((Counter(mine) & Counter(theirs)).values())
-    return both / max(1, min(len(mine), len(theirs)))
+    """Return the share of rows, counting repeats, that both sides have, of the side with fewer
+    rows."""
+    rows_a, rows_b = (np.concatenate(trace.rows["input"]).tolist() for trace in (s.c.a, s.c.b))
+    both = sum((Counter(rows_a) & Counter(rows_b)).values())
+    return both / max(1, min(len(rows_a), len(rows_b)))
 
 
 def data_order(s: Scene) -> str | dict[str, Any] | None:

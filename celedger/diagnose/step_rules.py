@@ -1,5 +1,5 @@
 """Rules of the table of causes (celedger.diagnose.causes) on what a step computes: its forward
-pass, loss, gradients and update, and what is reported of it. A rule gives a sentence, or fields of
+pass, loss, gradients and update, and the reported values. A rule returns a sentence, or fields of
 the finding."""
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def other_mode(s: Scene) -> dict[str, Any] | None:
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
-    """A module that only one side has is called from the one at fault before this."""
+    """Describe a module that only one side has, called from the module at fault before the
+    difference."""
     trace = s.c.b if added else s.c.a
     parent = s.owner if not added else s.new.path if s.new is not None else None
     called = {
@@ -79,8 +80,8 @@ def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
 
 
 def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
-    """The same function is called with other arguments. `number`: only where a number with a point
-    differs, or only where none does."""
+    """Describe a call of the same function with other arguments. `number`: require that a number
+    with a point differs, or that none does."""
     x, y = s.first_calls
     if x is None or y is None or x.name != y.name or x.call == y.call:
         return None
@@ -143,7 +144,7 @@ def other_inputs(s: Scene) -> dict[str, Any] | None:
 
 
 def other_type(s: Scene) -> str | None:
-    """The first call with another result computes in another type."""
+    """Describe the first call with another result if it computes in another type."""
     x, y = s.first_calls
     if x is None or y is None or not (x.tensors and y.tensors):
         return None
@@ -178,7 +179,8 @@ def draws_otherwise(s: Scene) -> bool:
 
 
 def _user(s: Scene) -> str | None:
-    """Return the innermost module (in b's words) that was given the output of the place's."""
+    """Return the innermost module (by its path in b) whose input is the output of the module at
+    fault."""
     path = s.c.alignment.modules.get(s.gradient_path or "", s.gradient_path)
     events = [e for e in s.c.b.of("enter", "leave") if e.step == s.step and not e.evaluation]
     outs = [e for e in events if e.kind == "leave" and s.c.path(e) == path]
@@ -192,7 +194,8 @@ def _user(s: Scene) -> str | None:
 
 
 def flagged_output(s: Scene) -> Event | None:
-    """Return the first output of equal value that requires a gradient on one side alone (b's)."""
+    """Return the first output of equal value that requires a gradient on one side only (b's
+    event)."""
     for a, b in s.c.pairs_of("leave", step=s.step):
         flags = zip(a.tensors, b.tensors, strict=False)
         if not b.evaluation and any(x.gradient != y.gradient for x, y in flags):
@@ -206,7 +209,7 @@ def _detaching(s: Scene) -> Event | None:
 
 
 def gradient(s: Scene) -> dict[str, Any]:
-    """Say what becomes of a gradient in the backward pass, though all forward values agree."""
+    """Describe the change of a gradient in the backward pass although all forward values agree."""
     module, detaching, places = s.gradient_path, _detaching(s), []
     sentence = f"the gradient that reaches {named(module)} differs, though all forward values agree"
     if s.missing:
@@ -233,16 +236,16 @@ def gradient(s: Scene) -> dict[str, Any]:
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
 
 
-def gradient_cut(s: Scene, *, on: str, seen: bool) -> dict[str, Any] | None:
-    """A gradient arrives on one side only, or (seen) a call takes a part of it."""
+def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None:
+    """Describe a gradient that arrives on one side only or (`explained`) is cut by a known call."""
     cutting = _detaching(s) is not None or flagged_output(s) is not None
     arrives = s.missing and (s.b is None) is (on == "b")
     part = on == "b" and not s.missing and _detaching(s) is not None
-    holds = (arrives and cutting) or part if seen else arrives and not (s.gone or s.fresh)
+    holds = (arrives and cutting) or part if explained else arrives and not (s.gone or s.fresh)
     return gradient(s) if holds else None
 
 
-# --- what the optimiser gets
+# --- the optimiser's input
 
 
 def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
@@ -256,8 +259,8 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
 
 
 def not_cleared(s: Scene) -> bool:
-    """Return True if b's gradients are a's and those of the step before together."""
-    left = [
+    """Return True if b's gradients are the sums of a's and those of the step before."""
+    uncleared = [
         max((int(e.raw.get("held", 0)) for e in t.of("loss") if e.step == s.step), default=0)
         for t in (s.c.a, s.c.b)
     ]
@@ -270,11 +273,11 @@ def not_cleared(s: Scene) -> bool:
             room = 1e-4 * float(np.abs(now).max(initial=0.0)) + 1e-12
             added = len(now) > 0 and np.allclose(now, was + before.values, rtol=1e-3, atol=room)
             sums.append(added)
-    return left[1] > left[0] or bool(sums and all(sums))
+    return uncleared[1] > uncleared[0] or bool(sums and all(sums))
 
 
 def gradient_factor(s: Scene) -> float | None:
-    """Return the one factor between all gradients of both sides, if there is one."""
+    """Return the one factor between all gradients of both sides, None if there is none."""
     ratios = [
         distance(a.tensors[0], b.tensors[0]).ratio
         for a, b in s.c.pairs_of("pgrad", step=s.step) if a.tensors and b.tensors
@@ -285,7 +288,7 @@ def gradient_factor(s: Scene) -> float | None:
 
 
 def optimiser_settings(s: Scene) -> dict[str, Any]:
-    """Say what differs in the optimiser's settings; its cause is one of four."""
+    """Describe the change of the optimiser's settings; its cause is one of four."""
     number, nothing = s.b.path, {"class": "", "of": {}}
     old, new = (side[s.step].get(number, nothing) for side in s.c.settings)
     gone = [name for name in old["of"] if name not in new["of"]]
@@ -319,14 +322,15 @@ def optimiser_settings(s: Scene) -> dict[str, Any]:
 
 
 def _rate_shift(s: Scene) -> str:
-    """Say whether b's learning rates are a's a step earlier or later."""
+    """Return whether b's learning rates are a's one step early or late, in words; empty if
+    neither."""
     a, b = (_rates(trace) for trace in (s.c.a, s.c.b))
     count = min(len(a), len(b))
     if count < 4 or len(set(a)) < 3:
         return ""
     a, b = a[:count], b[:count]
     for shift, x, y in (("early", a[1:], b[:-1]), ("late", a[:-1], b[1:])):
-        # The first and last rates may be those of a warm-up's or a fall's end.
+        # The first and last rates may belong to the end of a warm-up or of a schedule.
         if np.isclose(x, y, rtol=1e-6, atol=1e-12).mean() > 0.9:
             return f"one step {shift}"
     return ""
@@ -344,7 +348,7 @@ def _rates(trace: Trace) -> list[float]:
 
 
 def _group(s: Scene, names: Sequence[str]) -> str:
-    """Say what several parameters have in common, in a word where there is one."""
+    """Describe several parameters by their common property, else by name."""
     kinds = {m.short for n in names if (m := s.module(owner_of(n))) is not None}
     if kinds and all("Norm" in kind for kind in kinds):
         return f"the norms' {len(names)} parameters"
@@ -353,7 +357,7 @@ def _group(s: Scene, names: Sequence[str]) -> str:
     return f"{len(names)} parameters ({some(names)})"
 
 
-# --- what a step leaves
+# --- results of a step
 
 
 def buffer(s: Scene, *, by_settings: bool) -> dict[str, Any] | None:
@@ -374,8 +378,8 @@ def changed_names(s: Scene) -> str:
 
 
 def state_anew(s: Scene) -> bool:
-    """Return True if a moving average of b is what one step from nothing gives, a multiple of the
-    gradient, and a's is not."""
+    """Return True if a moving average of b is a multiple of the gradient, as after one step from
+    zero, and a's is not."""
     gradients = {e.path: e.tensors for e in s.c.b.of("pgrad") if e.step == s.step}
     for a, b in s.c.pairs_of("state", step=s.step):
         gradient = gradients.get(b.path)

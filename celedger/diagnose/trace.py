@@ -1,5 +1,5 @@
-"""What probes left of the trainings that they looked at, read back: `records` of any probe, and the
-`Trace` of a traced training (celedger.child.probes.trace). No torch here."""
+"""Read what probes wrote of the trainings they observed: `records` of any probe, and the `Trace` of
+a traced training (celedger.child.probes.trace). Must not import torch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`values`: all elements, or a sample at places that depend on the size alone."""
+    """A recorded tensor. `values`: all elements, or a sample at indices that depend only on the
+    size."""
 
     hash: str  # exact bits; empty for a tensor without elements of its own
     dtype: str
     shape: tuple[int, ...]
-    gradient: bool  # whether it requires one
+    gradient: bool  # whether it requires a gradient
     finite: bool
     values: Values = field(compare=False, repr=False)
 
@@ -39,15 +40,15 @@ class Tensor:
         return int(np.prod(self.shape)) if self.shape else 1
 
     def same(self, other: Tensor) -> bool:
-        """Bit by bit, in the same type and shape."""
+        """Return True if the bits, type and shape are equal."""
         return (self.hash, self.dtype, self.shape) == (other.hash, other.dtype, other.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a training did. `kind` is one of celedger.child.probes.trace's; `path`
-    of the module, parameter or buffer; `number` counts a module's calls in a step; `name` is an
-    operator, a place in an output or a key of the optimiser's state; `evaluation` is 0 in
+    """One event of a training. `kind` is one of celedger.child.probes.trace's; `path` is that of
+    the module, parameter or buffer; `number` counts a module's calls in a step; `name` is an
+    operator, a position in an output or a key of the optimiser's state; `evaluation` is 0 in
     training."""
 
     order: int
@@ -63,12 +64,12 @@ class Event:
 
     @property
     def drew(self) -> bool:
-        """Return True if random numbers were drawn since the event before."""
+        """Return True if random numbers were drawn since the previous event."""
         return "y" in self.raw
 
     @property
     def call(self) -> str:
-        """A call with its arguments: `softmax(_, dim=1)`."""
+        """Return a call with its arguments: `softmax(_, dim=1)`."""
         return f"{self.name}({self.raw.get('l', '')})"
 
 
@@ -91,7 +92,7 @@ class Module:
 
 
 class Pulse(NamedTuple):
-    """What is known of every step."""
+    """The record that every step has."""
 
     step: int
     losses: tuple[tuple[str, float], ...]  # hash and value, one a backward pass
@@ -106,9 +107,9 @@ class Trace:
     pulses: tuple[Pulse, ...]
     sites: Mapping[int, tuple[Frame, ...]]
     rows: Mapping[str, Sequence[Digests]]  # "input" and "target": a row's digest, by pass
-    ended: bool  # in its own time; else it was killed, or never came to an end
-    cut: bool  # after as many steps as were asked for
-    inside: Sequence[str]  # modules whose forward pass an exception left
+    ended: bool  # by itself; else it was killed or still running
+    cut: bool  # ended by the probe, after the requested number of steps
+    inside: Sequence[str]  # modules whose forward pass raised
     files: frozenset[str]  # Python files that were loaded
     rank: str = ""  # `rank 1 of 2` of a distributed training
 
@@ -130,14 +131,14 @@ class Trace:
 
 
 def processes(out: Path) -> list[Path]:
-    """Return the folders of all processes that trained and left a record, by start or rank."""
+    """Return the folders of all processes that trained and wrote a record, by start or rank."""
     folders = [p for p in out.iterdir() if p.name.isdigit() and (p / EVENTS).exists()]
     return sorted(folders, key=lambda p: int(p.name))
 
 
 def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a process, of some kinds or all. A half-written last line (it was killed)
-    is left out."""
+    """Yield the events of a process, of some kinds or all. Skips a half-written last line, which a
+    kill leaves."""
     for line in (folder / EVENTS).read_bytes().splitlines():
         try:
             event: dict[str, Any] = json.loads(line)
@@ -148,7 +149,7 @@ def records(folder: Path, *kinds: str) -> Iterator[dict[str, Any]]:
 
 
 def rank_of(folder: Path) -> str:
-    """Return `rank 1 of 2`; empty where the process trained by itself."""
+    """Return `rank 1 of 2`; empty if the process did not train with others."""
     event = next(records(folder, "rank"), None)
     return f"rank {event['rank']} of {event['world']}" if event is not None else ""
 
@@ -193,7 +194,7 @@ def _array(path: Path, dtype: str) -> Any:
 
 def _event(order: int, raw: Mapping[str, Any], values: Values) -> Event:
     described = raw.get("x", ())
-    if isinstance(described, dict):  # a single tensor, or what is none
+    if isinstance(described, dict):  # a single tensor, or no tensor at all
         described = [described] if "d" in described else []
     evaluation = raw.get("e", 0) if raw["k"] != "report" else 0
     return Event(
@@ -212,7 +213,7 @@ def _tensor(raw: Mapping[str, Any], values: Values) -> Tensor:
 
 
 def number(value: object) -> float:
-    """Return a number that JSON may have had to spell."""
+    """Return a number, which JSON may hold as text."""
     return float("nan") if value is None else float(str(value))
 
 

@@ -1,10 +1,10 @@
-"""Watch one training of a task, in a run outside the record: what in it is out of its range, where
-that began, and what to try.
+"""Watch one training of a task, in a run outside the ledger: which of its tensors leave their
+range, where that began, and what to try.
 
 A watchpoint has a figure, a recommended threshold beyond which it fires, and the reason for that
-threshold beside it. The thresholds were set so that no task of the shipped suites fires one
-(docs/watch.md has the distance of each), and can be changed. Where MindInsight's debugger
-recommends a value (conditionmgr/recommender.py of MindSpore's MindInsight), it is named.
+threshold beside it. The thresholds were chosen so that no task of the shipped suites fires one
+(docs/watch.md has the margins), and can be changed. A value that MindInsight's debugger recommends
+(conditionmgr/recommender.py of MindSpore's MindInsight) is named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ WatchRule = Callable[[Watched, Beyond], Iterable[TensorPlace]]
 
 @dataclass(frozen=True, slots=True)
 class Watchpoint:
-    """`recommended`: the figure beyond which it fires (at or below which, with `below`)."""
+    """One watchpoint. `recommended`: the figure beyond which it fires (with `below`, below or at
+    which)."""
 
     name: str
     recommended: float
@@ -44,8 +45,8 @@ class Watchpoint:
 class WatchpointFinding:
     watchpoint: Watchpoint
     threshold: float
-    first: TensorPlace  # the earliest step, and in it what the training made first
-    more: int  # other modules and tensors where it fired, too
+    first: TensorPlace  # the earliest step, and in it the first in the training's order
+    more: int  # number of other modules and tensors where it fired
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class WatchReport:
     commit: Commit
     seed: int
     trainings: tuple[JudgedTraining, ...]  # one for each process that trained, by start or rank
-    failed: str = ""  # why the run did not end well, if it did not
+    failed: str = ""  # why the run failed, if it did
 
     @property
     def fired(self) -> bool:
@@ -147,7 +148,7 @@ def _trainings(folder: Path) -> list[Watched]:
 
 
 def limits(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the thresholds: the recommended ones, with those given changed. Raises UsageError."""
+    """Return the recommended thresholds, changed by those of the user. Raises UsageError."""
     recommended = {point.name: point.recommended for point in WATCHPOINTS}
     for name in values:
         if name not in recommended:
@@ -157,15 +158,15 @@ def limits(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
-    """Say what fired, in the order of `WATCHPOINTS`: causes before consequences."""
+    """Return the findings, in the order of `WATCHPOINTS`: causes before consequences."""
     bounds = limits(thresholds)
     findings = []
     clean = watch_rules.before_overflow(training)
     for point in WATCHPOINTS:
         limit = bounds[point.name]
         beyond = limit.__ge__ if point.below else partial(_above, limit)
-        seen = training if point.name == "overflow" else clean
-        if places := list(point.rule(seen, beyond)):
+        judged = training if point.name == "overflow" else clean
+        if places := list(point.rule(judged, beyond)):
             first = min(places, key=lambda place: place.step)
             others = {(place.module, place.tensor) for place in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
@@ -184,8 +185,8 @@ WATCHPOINTS = (
         " bound; in half precision, compute it in float32 (`.float()`) or lower the loss scale",
         watch_rules.overflow,
     ),
-    # With a quarter of its values gone an operator computes something else. A judgement: healthy
-    # trainings of the suites in float32 and bfloat16 lose none, float16 ones were not measured.
+    # With a quarter of its values lost an operator computes something else. A judgement: healthy
+    # trainings of the suites in float32 and bfloat16 lose none; float16 was not measured.
     Watchpoint(
         "underflow", 0.25, "share of non-zero values made zero",
         "in the backward pass scale the loss (see below); in the forward pass compute in float32,"
@@ -197,7 +198,7 @@ WATCHPOINTS = (
         "draw the next batch inside the loop; look at `next(iter(loader))` and the sampler's seed",
         watch_rules.stale,
     ),
-    # He et al. 2015 want std = gain / sqrt(fan-in) with gain sqrt(2); torch's default has 0.58, and
+    # He et al. 2015 use std = gain / sqrt(fan-in) with gain sqrt(2); torch's default has 0.58, and
     # the largest gain of torch.nn.init.calculate_gain is 5/3. Three times that: 5. Below 1/50 eight
     # layers shrink a signal beyond float32; a branch scaled by depth (GPT-2: 1/sqrt(2 N)) has 0.05.
     Watchpoint(
@@ -210,13 +211,14 @@ WATCHPOINTS = (
         "draw it with torch.nn.init.kaiming_normal_ or xavier_uniform_: std about 1 / sqrt(fan-in)",
         watch_rules.initial_gain, below=True,
     ),
-    # MindInsight asks for 100 % zeros; heads and residual branches begin so on purpose, and part.
+    # MindInsight requires 100 % zeros; heads and residual branches start at zero on purpose, and
+    # partly.
     Watchpoint(
         "weight-symmetric", 0.0, "largest difference between units, after 3 steps",
         "draw the first weights at random: units that begin alike stay alike",
         watch_rules.alike, below=True,
     ),
-    # MindInsight compares with rtol 1e-5; here not one bit of any element moved.
+    # MindInsight compares with rtol 1e-5; here not one bit of any element changed.
     Watchpoint(
         "weight-unchanged", 0.0, "largest change of an element",
         "look for a detach(), a no_grad() or an unused branch before it, for the learning rate, and"
@@ -224,22 +226,22 @@ WATCHPOINTS = (
         watch_rules.stuck, below=True,
     ),
     # Guidance is |Δw| / |w| near 1e-3 (Karpathy, CS231n, "Ratio of weights:updates"); averaged_cnn,
-    # trained at a high rate on purpose, reaches 0.5. Nothing is left of a weight that moves by more
-    # than itself. MindInsight recommends the same.
+    # trained at a high rate on purpose, reaches 0.5. A weight that changes by more than its own
+    # norm is a new one. MindInsight recommends the same.
     Watchpoint(
         "weight-change-large", 1.0, "|Δw| / |w| of a step",
         "lower the learning rate, tenfold at first; warm it up; clip the gradient's norm",
         watch_rules.large_change,
     ),
-    # A ten-thousandth of the guidance: at 1e-7 float32 rounds the step away (2^-24 = 6e-8).
-    # MindInsight recommends 1e-4, where the last steps of a falling schedule would fire.
+    # A ten-thousandth of the guidance: at 1e-7 float32 rounds the step to nothing (2^-24 = 6e-8).
+    # MindInsight recommends 1e-4, at which the last steps of a falling schedule would fire.
     Watchpoint(
         "weight-change-small", 1e-6, "|Δw| / |w|, the most of any step",
         "raise the learning rate; look whether the layer is meant to be trained",
         watch_rules.small_change, below=True,
     ),
-    # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, whatever the
-    # scale of the loss.
+    # Layers of the suites differ by 50 times at most. MindInsight: mean below 1e-9, for any scale
+    # of the loss.
     Watchpoint(
         "gradient-vanishing", 1e-4, "RMS of its gradient beside the largest layer's",
         "ReLU or GELU for sigmoid and tanh; normalisation layers; residual connections; He's"
@@ -258,8 +260,8 @@ WATCHPOINTS = (
         "normalise the inputs and the layer; lower the learning rate or the first weights",
         watch_rules.out_of_range,
     ),
-    # Half of a gate's 12 units are dead in a healthy mobilenet_digits: a layer is dead when nearly
-    # all are.
+    # Half of a gate's 12 units are dead in a healthy mobilenet_digits, so a layer counts as dead
+    # only if nearly all units are.
     Watchpoint(
         "dead-units", 0.9, "share of units never positive",
         "lower the learning rate; LeakyReLU or GELU; look at the bias before it",
@@ -270,7 +272,7 @@ WATCHPOINTS = (
         "smaller first weights, a normalisation layer before it, or another non-linearity",
         watch_rules.saturated,
     ),
-    # Five standard errors: of a million trainings that learn nothing, one falls that far by chance.
+    # Five standard errors: of a million trainings that learn nothing, one falls so far by chance.
     Watchpoint(
         "loss-not-decreasing", 5.0, "fall of the loss, in standard errors",
         "overfit one batch first, as preflight does; raise or lower the learning rate tenfold; look"

@@ -1,4 +1,4 @@
-"""Where in a training each watchpoint's figure is beyond its threshold: one rule for each."""
+"""Find where in a training each watchpoint's figure is beyond its threshold: one rule for each."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from celedger.diagnose.watched import (
     WeightChange,
 )
 
-IN_A_ROW = 3  # looks with the same figure: once is chance, twice a coincidence
-STUCK = 4  # looks with a stuck weight or the same batch before it is said: steps 0, 1, 2, 3
-LOSSES = 5  # that are compared with the first ones, at least
-ENOUGH = 100  # values, before a share of them says anything
+IN_A_ROW = 3  # sampled steps with the same figure: once is chance, twice a coincidence
+STUCK = 4  # sampled steps with a stuck weight or the same batch before it fires
+LOSSES = 5  # least number of losses compared with the first ones
+ENOUGH = 100  # values, below which a share of them is no evidence
 UNSEEN = "no module was called: the forward pass was not looked at"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a figure was met."""
+    """Where a figure is beyond its threshold."""
 
     step: int
     module: str  # its path; "" is the model itself
     tensor: str
     figure: float
-    note: str = ""  # what else there is to say of it
+    note: str = ""  # what else to report
 
 
 Beyond = Callable[[float], bool]  # is a figure beyond the threshold?
@@ -52,7 +52,7 @@ def _not_finite(figure: float) -> bool:
 
 
 def before_overflow(training: Watched) -> Watched:
-    """Return what came before the first infinity: what follows is its consequence."""
+    """Return the training before the first infinity: later values are its consequence."""
     end = overflow_step(training)
     if end is None:
         return training
@@ -66,7 +66,7 @@ def before_overflow(training: Watched) -> Watched:
 def overflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     for step in training.steps:
         if step.skipped and step.scale > 1.0:
-            continue  # a gradient scaler that finds its scale meets infinite gradients by design
+            continue  # a gradient scaler causes infinite gradients by design, to find its scale
         row = _first_broken(step, beyond)
         if row is not None:
             yield _broken_operator(step, row.size) or _broken_tensor(training, step, row)
@@ -84,9 +84,8 @@ def overflow(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def _first_broken(step: WatchedStep, beyond: Beyond) -> TensorFigures | None:
-    """Return the first tensor of a step with a NaN or a value beyond the limit.
-
-    Minus infinity alone is how attention is masked: it counts only if something else breaks, too.
+    """Return the first tensor of a step with a NaN or a value beyond the limit. Minus infinity
+    alone is how attention is masked: it counts only if another value is broken too.
     """
     broken = [row for row in step.rows if beyond(row.size)]
     masks = [row for row in broken if row.low == -math.inf and row.high < math.inf]
@@ -110,7 +109,7 @@ def _broken_tensor(training: Watched, step: WatchedStep, row: TensorFigures) -> 
     note = "the first module to produce it: what it was given is finite"
     if row.what == "in" and row.parent is None:
         tensor, note = f"{row.tensor} (the data)", "the batch itself is not finite"
-    elif row.what == "in":  # made by no module, so by the code around the call
+    elif row.what == "in":  # computed by no module, so by the code around the call
         module, tensor = row.parent or "", f"what it gives to {row.name}"
     elif row.kind != "activation":
         note = "the forward pass was finite: the backward pass made it"
@@ -158,7 +157,8 @@ def stuck(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             training.place_of(other)[0] == module and other not in stuck for other in series
         )
         reason = _reason_stuck(name, [step for step, _ in run])
-        # A bias before a norm, or of attention's keys, has no effect: its gradient is rounding.
+        # A bias before a norm, or of attention's keys, has no effect: its gradient is only
+        # rounding.
         if not (moves and len(training.parameters[name].shape) < 2 and "gradient is" in reason):
             step, change = run[0]
             yield TensorPlace(step.number, *training.place_of(name), change.largest, reason)
@@ -185,8 +185,8 @@ def _reason_stuck(name: str, steps: list[WatchedStep]) -> str:
 
 
 def _ratios(training: Watched) -> Iterator[tuple[int, WeightChange, float]]:
-    """Yield |Δw| / |w| of matrices that began with different elements (those that began at zero
-    change by more than themselves at first), where gradients are dense."""
+    """Yield |Δw| / |w| of matrices whose first elements differ (those that start at zero change by
+    more than themselves at first), if their gradients are dense."""
     sparse = {r.name for s in training.steps for r in s.rows if r.what == "sparse"}
     for step in training.steps:
         for change in step.changes:
@@ -203,7 +203,7 @@ def large_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Find a weight whose ratio never is above the limit, in a training long enough to tell."""
+    """Yield weights whose ratio never exceeds the limit, in a training long enough to tell."""
     series: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for step, change, ratio in _ratios(training):
         series[change.name].append((step, ratio, change.largest))
@@ -216,7 +216,7 @@ def small_change(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare std * sqrt(fan-in) of every matrix that is trained and has 16 elements or more."""
+    """Compare std * sqrt(fan-in) of every trained matrix with 16 elements or more."""
     for about in training.parameters.values():
         varied = about.trained and about.fan_in and about.low < about.high
         gain = about.std * math.sqrt(about.fan_in)
@@ -226,8 +226,9 @@ def initial_gain(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Find matrices that began constant and whose units are alike after `IN_A_ROW` real steps:
-    nothing will ever tell them apart. (One that ends a residual branch, or a head, is not.)"""
+    """Yield matrices that started constant and whose units are equal after `IN_A_ROW` real steps:
+    nothing will separate them. (The last matrix of a residual branch, or a head, is not one of
+    them.)"""
     steps = [step for step in training.steps if not step.skipped and step.number >= IN_A_ROW]
     for step in steps[:1]:
         for name, gap in step.alike.items():
@@ -241,7 +242,8 @@ def alike(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def _lasting(places: Iterable[TensorPlace], beyond: Beyond) -> Iterator[TensorPlace]:
-    """Yield, of each tensor, the first place of its first `IN_A_ROW` looks beyond the limit."""
+    """Yield for each tensor the first of its first `IN_A_ROW` sampled steps in a row beyond the
+    limit."""
     runs: dict[tuple[str, str], list[TensorPlace]] = defaultdict(list)
     for place in places:
         run = runs[place.module, place.tensor]
@@ -259,9 +261,9 @@ def _layers(step: WatchedStep, training: Watched) -> list[TensorFigures]:
 
 
 def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare a matrix's gradient (RMS) with the largest layer's. The first step does not count:
-    a branch that begins at zero sends nothing back. Where what was computed before a layer gets a
-    gradient, nothing vanishes on the way: queries and keys of a young BERT hardly matter yet."""
+    """Compare a matrix's gradient (RMS) with the largest layer's. The first step does not count: a
+    branch that starts at zero sends no gradient back. If an earlier layer gets a gradient, nothing
+    vanishes on the way: queries and keys of a young BERT hardly matter yet."""
 
     def places() -> Iterator[TensorPlace]:
         for step in training.steps:
@@ -285,8 +287,8 @@ def vanishing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def exploding(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare a layer's gradient (RMS) with the largest of any layer in the first steps looked at:
-    a layer behind a branch that begins at zero has none at first."""
+    """Compare a layer's gradient (RMS) with the largest of any layer in the first sampled steps: a
+    layer behind a branch that starts at zero has none at first."""
     steps = [step for step in training.steps if not step.skipped and _layers(step, training)]
     first = [row.rms for step in steps[:IN_A_ROW] for row in _layers(step, training)]
     most = max(first, default=0.0)
@@ -317,8 +319,8 @@ def dead(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare the share of a tanh beyond ±0.99, of a sigmoid outside 0.01 to 0.99: the slope there
-    is 2 % and 4 % of its largest."""
+    """Compare the share of a tanh beyond ±0.99, or of a sigmoid outside 0.01 to 0.99: the slope
+    there is at most 2 % and 4 % of its largest."""
 
     def places() -> Iterator[TensorPlace]:
         for step in training.steps:
@@ -335,8 +337,8 @@ def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def not_decreasing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
-    """Compare how far the best stretch of the loss is below its first one, in standard errors of
-    the two. Two optimisers play against each other: their losses need not fall."""
+    """Compare the fall of the loss, from its first stretch to its best, with its standard error.
+    Two optimisers oppose each other, so their losses need not fall."""
     losses = [loss for _, loss in training.losses]
     size = max(LOSSES, len(losses) // 10)
     if len(losses) < 4 * size or training.optimisers != 1:
@@ -353,7 +355,7 @@ def not_decreasing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 
 def _variance(values: list[float]) -> float:
-    """Return that of the values about the line between neighbours: a falling loss is no noise."""
+    """Return the variance about the line between neighbours: a falling loss is no noise."""
     steps = [b - a for a, b in pairwise(values)]
     return sum(step * step for step in steps) / (2 * len(steps)) if steps else 0.0
 
@@ -365,7 +367,7 @@ def stale(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
             continue
         same = run and run[-1][1]["mark"] == step.batch["mark"]
         run = [*run, (step.number, step.batch)] if same else [(step.number, step.batch)]
-        # The same tensor object, and no more data in sight: a training on all its data at once.
+        # The same tensor object and no other data: a training on all its data at once.
         whole = all(b["same_object"] and not b["part"] for _, b in run[1:])
         if beyond(len(run)) and not whole:
             at, batch = run[0]

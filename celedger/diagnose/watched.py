@@ -1,5 +1,5 @@
-"""What the probe `celedger.child.probes.watch` wrote of one training, and the loss scale that its
-gradients ask for."""
+"""Read what the probe `celedger.child.probes.watch` wrote of one training, and compute the loss
+scale that its gradients need."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from celedger.diagnose.trace import processes, rank_of, records
 
 LOWEST = -150  # exponent of the first bin of a histogram of magnitudes, as in the probe
-FUNCTION = "-"  # where an operator ran that belongs to no module: most often the loss function
+FUNCTION = "-"  # for an operator outside of modules: most often in the loss function
 
 
 class TensorFigures(NamedTuple):
-    """Figures of one tensor in one step, in the order in which the training made them."""
+    """Figures of one tensor in one step, in the order in which the training computed them."""
 
     kind: str  # activation, gradient (of an activation) or parameter (its gradient)
     what: str  # in, out, grad; dense or sparse of a parameter
     name: str  # of the module, or of the parameter
     type: str  # the module's class
-    place: str  # of the tensor in what the module took or gave
+    place: str  # position of the tensor in the module's input or output
     trainable: bool  # requires a gradient
     parent: str | None
     operator: str  # autograd's name of what made it
@@ -34,21 +34,22 @@ class TensorFigures(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The greatest absolute value; NaN where one is NaN."""
+        """Return the largest absolute value; NaN if one is NaN."""
         if math.isnan(self.low) or math.isnan(self.high):
             return math.nan
         return max(abs(self.low), abs(self.high))
 
     @property
     def tensor(self) -> str:
-        """`output`, `input 1`, `gradient of its output`, `gradient`."""
+        """Return `output`, `input 1`, `gradient of its output` or `gradient`."""
         names = {"in": "input", "out": "output", "grad": "gradient of its output"}
         name = names.get(self.what, "gradient")
         return f"{name} {self.place}" if self.place not in ("", "0") else name
 
 
 class WeightChange(NamedTuple):
-    """Of a parameter in one step: L2 norm before, L2 norm and largest element of the change."""
+    """A parameter's change in one step: L2 norm before, L2 norm and largest element of the
+    change."""
 
     name: str
     before: float
@@ -57,7 +58,7 @@ class WeightChange(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What an operator made zero in half precision, of the values that were not zero."""
+    """Underflow of an operator in half precision: how many of its non-zero values became zero."""
 
     phase: str
     module: str
@@ -68,20 +69,20 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchedStep:
-    """A step that was looked at. `skipped`: the weights were left alone, or the training died."""
+    """A sampled step. `skipped`: the optimiser did not step, or the training died."""
 
     number: int
     skipped: bool
-    half: str  # the half precision in use, if any
+    half: str  # the half precision in use, else empty
     scale: float  # of the loss, by a gradient scaler
     rows: Sequence[TensorFigures]
     changes: Sequence[WeightChange]
     lost: Sequence[Lost]
-    broke: tuple[str, str, str] | None  # phase, module, operator: the first to give no number
+    broke: tuple[str, str, str] | None  # phase, module, operator: the first not to be finite
     units: Sequence[tuple[str, int, int, int]]  # rectifier, since step, units, dead ones
-    alike: Mapping[str, float]  # of matrices constant at first: the greatest gap between units
+    alike: Mapping[str, float]  # of matrices constant at first: largest difference of units
     rates: Sequence[float] = ()
-    orphans: Sequence[str] = ()  # parameters with a gradient that no optimiser holds
+    orphans: Sequence[str] = ()  # parameters with a gradient but without an optimiser
     batch: Mapping[str, Any] | None = None
     # Of each parameter, and of its gradient where it has one, the 5th, 25th, 50th, 75th and 95th
     # percentile before the step.
@@ -106,8 +107,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One training, as far as it went. `counts` are histograms of magnitudes by kind of row:
-    values v in bin floor(log2 |v|) - LOWEST."""
+    """One training, as far as it ran. `counts` are histograms of magnitudes by kind of row: values
+    v in bin floor(log2 |v|) - LOWEST."""
 
     parameters: Mapping[str, Parameter]
     optimisers: int
@@ -134,7 +135,7 @@ class Watched:
 
 
 def read(out: Path) -> list[Watched]:
-    """Return the trainings of a diagnostic run that took a step, by their start or rank."""
+    """Return the trainings of a diagnostic run that made a step, by their start or rank."""
     trainings = []
     for folder in processes(out):
         steps = [_step(raw) for raw in records(folder, "look")]
@@ -159,8 +160,8 @@ def _step(look: dict[str, Any]) -> WatchedStep:
 # --- half precision
 #
 # Scaling the loss multiplies every gradient before it is rounded (Micikevicius et al. 2018,
-# arXiv:1710.03740, section 3.2), so it saves gradients that float16 would make zero. It cures
-# nothing that the forward pass loses.
+# arXiv:1710.03740, section 3.2), so it saves gradients that float16 would make zero. It does not
+# help against underflow in the forward pass.
 
 LARGEST = 65504.0  # of float16: (2 - 2^-10) * 2^15
 # float16 keeps multiples of 2^-24 and bfloat16 of 2^-133; half of that or less is rounded to zero.
@@ -169,14 +170,14 @@ ZERO = {"float16": -25, "bfloat16": -134}
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """`recommended`: the largest power of two that keeps every gradient seen finite in float16;
-    None where no gradient was seen. `in_use`: what the training's gradient scaler had last (1:
-    none). Shares are of non-zero gradients that float16 makes zero at scale 1, in use and
-    recommended."""
+    """The recommended loss scale. `recommended`: the largest power of two that keeps every recorded
+    gradient finite in float16; None without gradients. `in_use`: the last scale of the training's
+    gradient scaler (1: none). Shares are of non-zero gradients that float16 makes zero at scale 1,
+    in use and recommended."""
 
     recommended: float | None
     in_use: float
-    largest_gradient: float  # seen, of the unscaled loss
+    largest_gradient: float  # of the unscaled loss
     flushed: float
     flushed_in_use: float
     flushed_at_recommended: float
@@ -184,7 +185,7 @@ class LossScale:
 
 
 def loss_scale(training: Watched) -> LossScale:
-    """Recommend a scale from all gradients of activations and parameters that were seen."""
+    """Recommend a scale from all recorded gradients of activations and parameters."""
     largest = 0.0
     in_use = 1.0
     for step in training.steps:
@@ -203,7 +204,7 @@ def loss_scale(training: Watched) -> LossScale:
     activations = training.counts.get("gradient", ())
 
     def flushed(dtype: str, scale: float) -> float:
-        """Return the share of gradients that a type makes zero at a scale."""
+        """Return the share of gradients that become zero in a type at a scale."""
         bins = ZERO[dtype] - LOWEST - _log2(scale)
         scaled = bins + _log2(in_use)
         lost = sum(parameters[: max(0, bins)]) + sum(activations[: max(0, scaled)])

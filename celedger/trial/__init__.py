@@ -1,1 +1,1 @@
-"""Work: one trial is a checkout, a build, a process that is sampled, and rows in the ledger."""
+"""Run trials: a trial is a checkout, a build, a process that is sampled, and rows in the ledger."""

@@ -1,9 +1,9 @@
-"""The one trial that is under way: its journal, its log, its processes.
+"""The running trial: its journal, its log, its processes.
 
-The order of steps is the promise: the journal exists and is locked before the trial is in the
-ledger, the trial is in the ledger before its process starts, and its outcome is there, and in the
-ledger's archive, before the journal goes. A kill between any two of them leaves something the next
-command can finish.
+The order of steps makes it safe against kills. The journal exists and is locked before the trial is
+in the ledger; the trial is in the ledger before its process starts; its outcome is in the ledger
+and its archive before the journal is removed. After a kill between any two steps the next command
+can finish.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from celedger.trial.venvs import Installation
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
 
-# Seconds between two looks at a training: the usual ones, and where an epoch may end it.
+# Seconds between two samples of a training: usually, and if a bisect may end it after an epoch.
 TICK, WATCHING = 0.05, 0.01
 
 
 class _FloodError(Exception):
-    """A training reports without end."""
+    """The training reports more than the limit."""
 
 
 class Attempt:
-    """The one trial that is under way: its journal, its log, its process."""
+    """The running trial: its journal, its log, its process."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Attempt:
         self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
         self.installation, self.until = installation, until
         self.began = time.monotonic()  # unlike `bench.now`, it is never set back
-        self.enough = ""  # why no more epochs are needed, once `until` said so
+        self.enough = ""  # the reason of `until` to end the trial
         ledger = bench.ledger
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
@@ -97,17 +97,17 @@ class Attempt:
         }
         env = bench.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        ready, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
-        if ready is not OutcomeKind.OK:
-            return self._outcome(ready, reason, None)
+        kind, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
+        if kind is not OutcomeKind.OK:
+            return self._outcome(kind, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
         self.journal.sources = sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
         lines = bench.lines(task, self.installation, self.trial.seed, self.out)
         for number, (name, argv) in enumerate(lines):
-            if number:  # the last line of the command before may lack its newline
-                with suppress(OSError):  # a full disk: this command meets it, too
+            if number:  # the previous command's last line may lack its newline
+                with suppress(OSError):  # a full disk: the next command reports it
                     os.write(self.channel, b"\n")
             try:
                 end = self._command(argv, env, task.timeout - self.spent)
@@ -127,7 +127,7 @@ class Attempt:
         return self._outcome(OutcomeKind.OK, "", 0)
 
     def _failure(self, kind: OutcomeKind, end: process.Exit, name: str) -> Outcome:
-        """Return the outcome where a command failed, of the given name where there are several."""
+        """Return the outcome of a command that failed; named, if the task has several."""
         bench, task = self.bench, self.task
         reason = explain(end, self.log)
         if lack := bench.lacks(self.commit, task, reason):
@@ -141,11 +141,11 @@ class Attempt:
         return self._outcome(kind, reason, end.returncode)
 
     def _totals(self) -> dict[str, float]:
-        """Return the figures of the whole trial. A warm start spares the seconds of importing and
-        some memory: where some commands start cold all the same, these are compared with none."""
+        """Return the figures of the whole trial. A warm start saves the seconds of importing and
+        some memory: if some commands start cold, the figures are not comparable with warm ones."""
         totals = self.sampler.totals()
-        # A peak between two samples is in the kernel's figure; that of several processes at
-        # once is in the samples alone.
+        # A short peak between two samples is only in the kernel's figure; a peak of several
+        # processes together is only in the samples.
         totals["peak_rss"] = max(totals.get("peak_rss", 0.0), self.peak)
         if len(self.starts) == 1:
             totals["warm_duration" if True in self.starts else "duration"] = self.spent
@@ -153,7 +153,7 @@ class Attempt:
             del totals["peak_rss"]
         return totals
 
-    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], left: float) -> process.Exit:
+    def _command(self, argv: tuple[str, ...], env: Mapping[str, str], limit: float) -> process.Exit:
         bench, python = self.bench, self.installation.python
 
         def tick(running: process.Running) -> None:
@@ -162,7 +162,7 @@ class Attempt:
 
         end = bench.run_command(
             self.task, argv, self.out, writable=(self.journal_path, self.log),
-            env=env, log=self.log, pass_fds=(self.channel,), timeout=max(left, 0.0),
+            env=env, log=self.log, pass_fds=(self.channel,), timeout=max(limit, 0.0),
             reads=process.Reads(
                 bench.tree, self.reads, bench.reuse.beside, package_folders(python)
             ),
@@ -177,17 +177,17 @@ class Attempt:
         return end
 
     def _follow(self, *, end: bool) -> None:
-        """Take in what is reported: a piece at a time before the `end`, because who reports faster
-        than a disk takes it in may not keep us from looking at the clock."""
+        """Read the new reports into the ledger, one piece at a time until the `end`: a training may
+        report faster than a disk stores, and the runner must still watch the clock."""
 
-        def seen(epoch: int) -> None:
+        def epoch_added(epoch: int) -> None:
             self.bench.listen(events.EpochReported(epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
         flooded = self.journal.size > journal.LIMIT
-        if not (end and flooded):  # what was not read by now would take minutes
-            self.journal.follow(self.sampler.take, seen, end=end)
+        if not (end and flooded):  # the rest would take minutes
+            self.journal.follow(self.sampler.take, epoch_added, end=end)
         if flooded:
             raise _FloodError(
                 f"reported more than {journal.LIMIT >> 20} MiB; the ledger has what it took in "
@@ -208,7 +208,7 @@ class Attempt:
         )
 
     def finish(self, outcome: Outcome) -> TrialRecord:
-        """Write outcome and summaries, then let the journal go."""
+        """Write outcome and summaries, then remove the journal."""
         ledger, ulid = self.bench.ledger, self.trial.ulid
         failed = outcome.kind in (
             OutcomeKind.FAILED, OutcomeKind.MISSING, OutcomeKind.UNTESTABLE
@@ -223,7 +223,7 @@ class Attempt:
         if Mark.EARLY_STOPPED not in outcome.marks:
             summaries = protocol.summaries(self.task.metrics, ledger.series(ulid)) | self._totals()
         ledger.finish_trial(ulid, outcome, summaries)
-        if self.named.began and not self.task.whole:  # what a part inherits is not in the tree
+        if self.named.began and not self.task.whole:  # a part inherits files outside the tree
             self.named.packages = self._imported()
             strayed = self.bench.reuse.keep(
                 self.commit, self.task, ulid, self.named, self.bench.checkout
@@ -239,7 +239,7 @@ class Attempt:
         return record
 
     def _imported(self) -> frozenset[str]:
-        """Return the distributions that the commands imported, a warm start's included."""
+        """Return the distributions that the commands imported, with those of a warm start."""
         bench, python = self.bench, self.installation.python
         modules = self.named.modules(package_folders(python))
         if True in self.starts and bench.launchers is not None:
@@ -250,8 +250,8 @@ class Attempt:
             return frozenset()
 
     def abandon(self, error: BaseException) -> None:
-        """The trial will not end: say so, unless the ledger itself is what failed. Then the
-        journal stays, and the next command takes it in."""
+        """Record that the trial will not end, unless the ledger itself failed. Then the journal
+        stays, and the next command reads it."""
         ledger, trial = self.bench.ledger, self.trial
         why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
         now = trial.started + time.monotonic() - self.began

@@ -1,6 +1,5 @@
-"""What all trials of one command share: the checkout and its builds, environments, the device.
-
-Brings a commit into a state in which a training can start. Knows nothing of how a trial is run
+"""The state that all trials of one command share: the checkout and its builds, environments, the
+device. Brings a commit into a state in which a training can start. Must not know how a trial is run
 and recorded.
 """
 
@@ -36,11 +35,8 @@ from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 @dataclass
 class Workbench:
-    """Everything that stays the same over the trials of one command; what runs on it is in
-    runner.py.
-
-    Use it as a context manager: it holds one checkout from the first trial on, and gives it
-    back at the end.
+    """The shared state of one command's trials; runner.py runs trials on it. Use it as a context
+    manager: it holds one checkout from the first trial on, and releases it at the end.
     """
 
     ledger: Ledger
@@ -48,7 +44,7 @@ class Workbench:
     suite: Suite
     suite_files: Path  # the suite's snapshot
     child: Path
-    environments: Mapping[str, Environment]  # task name -> where it would run now
+    environments: Mapping[str, Environment]  # task name -> its current environment
     interpreters: Mapping[str, str]  # task name -> path of its interpreter
     gate: Gate
     builds: Builds
@@ -61,13 +57,13 @@ class Workbench:
     listen: events.Listener = events.ignore
     now: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
-    sandbox: bool = False  # for all tasks, whatever the suite says
+    sandbox: bool = False  # for all tasks, whatever the suite declares
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     _checkout: Checkout | None = None
-    _common_commit: str = ""  # with whose requirements all commits run
+    _common_commit: str = ""  # all commits run with its requirements
     _bases: dict[str, Installation] = field(default_factory=dict)
     _measuring: bool = False
-    _cold: set[str] = field(default_factory=set)  # reasons that were told
+    _cold: set[str] = field(default_factory=set)  # reasons already reported
 
     def __enter__(self) -> Self:
         return self
@@ -82,8 +78,8 @@ class Workbench:
 
     def place(self, commit: str, task: Task) -> Installation:
         """Return where a task runs at a commit (a hash): in the suite's interpreter, or in an
-        environment made from the requirements of that commit (of one for all, after
-        `hold_environment`)."""
+        environment made from the commit's requirements (after `hold_environment`, from those of one
+        commit)."""
         base = self._base(task)
         if not task.venv:
             return base
@@ -91,20 +87,20 @@ class Workbench:
 
         @contextmanager
         def checkout() -> Iterator[Checkout]:
-            with self.device_held():  # making one would disturb whoever measures now
+            with self.device_held():  # an installation would disturb a running measurement
                 self.listen(events.Installing(at, task))
                 yield self.checkout
 
         return self.venvs.place(at, task, base, checkout)
 
     def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
-        """Task name -> the environment in which it runs at this commit."""
+        """Return, by task name, the environment in which it runs at this commit."""
         return {task.name: self.place(commit, task).environment for task in tasks}
 
     def hold_environment(self, commit: str, tasks: Sequence[Task], *, install: bool = True) -> None:
-        """From now on run every commit with the requirements of this one, so that trials of
-        different commits may be compared. Without `install` only where nothing must be installed
-        for it. Raises CannotJudge where they cannot be."""
+        """Run every commit from now on with the requirements of this one, so that trials of
+        different commits are comparable. With `install` false, only if nothing needs to be
+        installed. Raises CannotJudge if they cannot be installed."""
         for task in tasks:
             base = self._base(task)
             if not task.venv or not (install or self.venvs.has(commit, task, base)):
@@ -120,7 +116,7 @@ class Workbench:
         self._common_commit = commit
 
     def requirements_differ(self, commit: str, other: str, tasks: Sequence[Task]) -> bool:
-        """Whether two commits ask for different environments."""
+        """Return True if two commits require different environments."""
         return any(
             self.venvs.key(commit, task, base) != self.venvs.key(other, task, base)
             for task in tasks
@@ -128,7 +124,7 @@ class Workbench:
         )
 
     def _base(self, task: Task) -> Installation:
-        """The suite's own interpreter, with which environments are made."""
+        """Return the suite's own interpreter, with which environments are made."""
         return self._bases.get(task.name) or Installation(
             self.environments[task.name], self.interpreters[task.name]
         )
@@ -147,7 +143,7 @@ class Workbench:
 
     @contextmanager
     def device_held(self) -> Iterator[None]:
-        """Wait for the device, and hold it for the body of a `with`, also one inside another."""
+        """Wait for the device, and hold it for the body of a `with`; may be nested."""
         if self._measuring:
             yield
             return
@@ -170,12 +166,11 @@ class Workbench:
         env: Mapping[str, str],
         log: Path,
     ) -> tuple[OutcomeKind, str]:
-        """Bring the checkout to the commit, built: `ok`, or the outcome and the reason.
-
-        Raises NotAllowed; RepositoryError where git cannot write the commit (a filter that fails,
-        an object that is missing): that is this clone's fault, and no outcome of the commit's.
+        """Bring the checkout to the commit and build it: return `ok`, or the outcome and the
+        reason. Raises NotAllowed; raises RepositoryError if git cannot write the commit (a failing
+        filter, a missing object), which is a fault of this clone and no outcome of the commit.
         """
-        if not self.gate.attended:  # a merge may have changed a program of the work tree meanwhile
+        if not self.gate.attended:  # a merge may have changed a program of the work tree
             repository, python = self.checkouts.repository, self.interpreters[task.name]
             self.gate.review([of_task(repository, self.suite, task, python)])
         if installation.kind is not OutcomeKind.OK:
@@ -205,7 +200,7 @@ class Workbench:
         env: Mapping[str, str],
         log: Path,
     ) -> tuple[OutcomeKind, str]:
-        """Run the build commands in the checkout: `ok`, or how one ended and the reason."""
+        """Run the build commands in the checkout: return `ok`, or how one ended and the reason."""
         self.listen(events.Building(commit, task))
         lines = build_lines(
             task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree
@@ -248,18 +243,16 @@ class Workbench:
         writable: Sequence[Path] = (),
         **options: Any,
     ) -> process.Exit:
-        """Run one command of a task in the checkout (`options`: of `process.run`)."""
+        """Run one command of a task in the checkout (`options`: those of `process.run`)."""
         return process.run(
             argv, cwd=self.tree, writable=self.writable(task, out, *writable),
             silence=task.silence, memory=task.memory, **options,
         )  # fmt: skip
 
     def lacks(self, commit: Commit, task: Task, reason: str) -> str:
-        """Say which module the interpreter lacks, where a command ended for that `reason`; "" where
-        the failure may be the commit's.
-
-        A module that any commit of the repository has, or had, is the code's; so is one that the
-        commit's own requirements do not name.
+        """Return which module the interpreter lacks, if a command ended for that `reason`; "" if
+        the failure may be the commit's. A module that any commit of the repository has, or had,
+        belongs to the code; so does one that is missing in the commit's own requirements.
         """
         name = absent_module(reason)
         own = task.venv and self._common_commit in ("", commit.sha)
@@ -272,14 +265,15 @@ class Workbench:
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
 
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
-        """Where a task in the sandbox may write: in its checkout, and there. () without one."""
+        """Return where a task in the sandbox may write besides its checkout; () without a
+        sandbox."""
         return (self.tree, *others) if self.sandbox or task.sandbox else ()
 
     def forker(
         self, task: Task, python: str, argv: Sequence[str], env: Mapping[str, str]
     ) -> process.Fork | None:
-        """Return what starts a training warm. Where the suite preloads modules and this training
-        starts cold all the same, whoever listens hears why, once."""
+        """Return what starts a training warm. If the suite preloads modules and this training
+        starts cold nevertheless, report the reason to the listener, once."""
         if self.launchers is None or not task.preload:
             return None
         fork = self.launchers.forker(argv, self.tree, python, task.preload, env)
@@ -292,7 +286,7 @@ class Workbench:
 
     @property
     def checkout(self) -> Checkout:
-        """The checkout of this command, taken at first use."""
+        """Return the checkout of this command, taken at first use."""
         if self._checkout is None:
             self._checkout = self.checkouts.take()
         return self._checkout
@@ -303,12 +297,12 @@ class Workbench:
 
     @property
     def suite_copy(self) -> Path:
-        """What `{suite}` is to the trainings: a copy that nobody else uses, one for each slot."""
+        """Return the copy of the suite that is `{suite}` in the trainings: one for each slot."""
         return self.suite_files.with_name(self.tree.name)
 
     def _lay_suite(self) -> None:
-        """Make the suite's copy what its snapshot is: a training may write beside its script, and
-        the next one must not meet that."""
+        """Restore the suite's copy from its snapshot: a training may have written beside its
+        script, and the next one must not see that."""
         try:
             delete(self.suite_copy)
             shutil.copytree(self.suite_files, self.suite_copy)

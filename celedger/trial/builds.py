@@ -1,9 +1,9 @@
-"""What a suite's build commands make in a commit's tree: made once for equal inputs, kept, and
-brought back before each trial.
+"""The files that a suite's build commands add to a commit's tree: built once for equal inputs,
+cached, and restored before each trial.
 
-A build is known by the files that the suite declares as `inputs`, else by the commit's tree. What
-is kept is what the build added to the tree and to the suite's copy: an archive of each, so that a
-trial that writes into what it was given cannot reach it. Byte-code is not kept, nor a build that
+The cache key is the files that the suite declares as `inputs`, else the commit's tree. An entry has
+the files that the build added to the tree and to the suite's copy, each as an archive, so that a
+trial cannot change it by writing into its own files. Byte-code is not cached, nor a build that
 rewrites files of the commit.
 """
 
@@ -27,7 +27,7 @@ from celedger.system.cache import Cache, Held, shrink
 
 @dataclass
 class Builds:
-    """The builds of one command. `limit` bounds what all `caches` together take on the disk."""
+    """The builds of one command. `limit` bounds the size of all `caches` together."""
 
     repository: Repository
     cache: Cache
@@ -44,11 +44,11 @@ class Builds:
         surroundings: Mapping[str, object],
         build: Callable[[], tuple[OutcomeKind, str]],
     ) -> tuple[OutcomeKind, str]:
-        """Bring what is kept into a checkout that is at the commit, or `build` there: `ok`, or the
-        outcome and the reason. `suite` is the suite's copy, `surroundings` are all but the tree
-        that a build depends on. What failed once fails for this command."""
+        """Restore a cached build in a checkout that is at the commit, or call `build` there: return
+        `ok`, or the outcome and the reason. `suite` is the suite's copy, `surroundings` are all
+        inputs of a build besides the tree. This command does not retry a failed build."""
         inputs = self._inputs(commit, task)
-        # What a build makes may hold the path it was made at: each slot has its own.
+        # A build may contain the path where it was made: each slot has its own.
         around = {**surroundings, "path": str(checkout.path), "written": checkout.manner}
         key = _hash({**around, "inputs": inputs or commit.tree})
         sha, reason = self._failed.get(key, ("", ""))
@@ -66,7 +66,7 @@ class Builds:
                 checkout.path: [n for n in _names(checkout.path) if n not in tracked],
                 suite: [n for n in _names(suite) if n not in laid],
             }
-            if not checkout.changed():  # what rewrote files of the commit is made for each trial
+            if not checkout.changed():  # a build that rewrote files of the commit is not cached
                 self._keep(key, products)
         elif kind is not OutcomeKind.KILLED:
             self._failed[key] = commit.sha, reason
@@ -74,15 +74,15 @@ class Builds:
         return kind, reason
 
     def _inputs(self, commit: Commit, task: Task) -> dict[str, str]:
-        """Return the files that the suite's globs match, and the attributes by which git writes
-        them, each with mode and blob. Nothing where no file matches."""
+        """Return the files that match the suite's globs, and the attributes that decide how git
+        writes them, each with mode and blob. Empty if no file matches."""
         inputs = self.repository.matching(commit.sha, task.inputs)
         above = sorted(attributes_above(map(os.fsencode, inputs)))
         return inputs | self.repository.matching(commit.sha, map(os.fsdecode, above))
 
     def _keep(self, key: str, products: Mapping[Path, list[str]]) -> None:
-        """Archive what the build made, by the folder in which it lies, unless it is larger than all
-        that may be kept. What is not kept is built again for each trial."""
+        """Archive the build's files by the folder that holds them, unless they are larger than the
+        whole cache. A build that is not cached runs again for each trial."""
         paths = [folder / name for folder, names in products.items() for name in names]
         if sum(path.lstat().st_size for path in paths) > self.limit:
             return
@@ -98,12 +98,12 @@ class Builds:
         try:
             self.cache.make(key, fill).close()
         except (MachineError, OSError):
-            return  # no room: the next trial builds again
+            return  # the disk is full: the next trial builds again
         shrink(self.caches, self.limit)
 
     def _bring(self, key: str, checkout: Checkout, suite: Path) -> bool:
-        """Unpack what was kept. False where there is nothing, or not whole, or where the commit has
-        a file of that name."""
+        """Unpack a cached build. Return False if there is none, if it is not complete, or if the
+        commit has a file of that name."""
         entry = self.cache.use(key)
         if entry is None:
             return False
@@ -119,8 +119,8 @@ class Builds:
 
 
 def _unpack(entry: Held, checkout: Checkout, suite: Path) -> bool:
-    """Unpack the archives of an entry. Returns False where the commit has a file in the way; raises
-    OSError, LookupError or TarError where they are damaged."""
+    """Unpack the archives of an entry. Returns False if the commit has a file of that name; raises
+    OSError, LookupError or TarError if they are damaged."""
     tracked, stamps = checkout.tracked(), entry.facts["stamps"]
     assert isinstance(stamps, list)
     for number, folder in enumerate((checkout.path, suite)):
@@ -132,21 +132,22 @@ def _unpack(entry: Held, checkout: Checkout, suite: Path) -> bool:
                 _is_free(folder, name, tracked if not number else ()) for name in tar.getnames()
             ):
                 return False
-            # They are this machine's own files: no name in them is a stranger's.
+            # celedger made them on this machine, so their names can be trusted.
             tar.extraction_filter = lambda member, _: member
             tar.extractall(folder)
     return True
 
 
 def _is_free(folder: Path, name: str, tracked: Collection[str]) -> bool:
-    """Return True if the commit has no such file, and no link on the way leads elsewhere."""
+    """Return True if the commit has no such file, and no link on the way leads out of the
+    folder."""
     inside = Path(os.path.realpath((folder / name).parent)).is_relative_to(os.path.realpath(folder))
     return inside and name not in tracked
 
 
 def _names(top: Path, above: str = "") -> Iterator[str]:
-    """Yield what lies in a folder by name, folders before what is in them; byte-code and a
-    repository's own files are left out."""
+    """Yield the names in a folder, folders before their content, without byte-code and a
+    repository's own files."""
     for entry in sorted(os.scandir(top / above), key=lambda entry: entry.name):
         if entry.name in (".git", "__pycache__") or entry.name.endswith(".pyc"):
             continue
@@ -156,7 +157,7 @@ def _names(top: Path, above: str = "") -> Iterator[str]:
 
 
 def _stamp(path: Path) -> list[int]:
-    """Return size and time of an archive, by which damage shows."""
+    """Return size and time of an archive, which reveal damage."""
     state = path.stat()
     return [state.st_size, state.st_mtime_ns]
 

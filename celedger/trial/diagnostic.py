@@ -1,8 +1,8 @@
-"""A run outside the record: one training of a task at a commit, to be looked at closely.
-
-Same checkout, build, environment and device lock as a trial, and no journal: `celedger.child.log`
-does nothing in it, and the ledger never hears of it. What the probe inside the training wrote
-(celedger.child.probes.observe says how it gets there) lies in a folder for the caller to read.
+"""A diagnostic run: one training of a task at a commit, observed by a probe, outside the ledger. It
+uses the same checkout, build, environment and device lock as a trial, but no journal:
+`celedger.child.log` does nothing in it, and nothing enters the ledger. The files of the probe
+inside the training (celedger.child.probes.observe attaches it) are in a folder for the caller to
+read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from celedger.model import Commit, OutcomeKind, Task
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 
-EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled with the code
-FAILED = "probe-failed.txt"  # of a probe that had to give up (celedger.child.probes.observe)
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled
+FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.probes.observe)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """How the run ended, and where what it left lies: `out` is the probe's folder."""
+    """How the run ended, and where its files are: `out` is the probe's folder."""
 
     out: Path
     log: Path
@@ -50,11 +50,10 @@ def diagnose(
 ) -> Diagnostic:
     """Run all commands of the task once, with a probe inside its trainings.
 
-    `probe` names the module of `celedger.child.probes` that looks at them (`kind`) and holds what
-    else it wants to know; it writes into folders `0`, `1`, … of `out`, one for each process that
-    trained. `params` and `environment` change the task's parameters and variables. A
-    training that fails is a result. Raises CannotJudge where the commit cannot be built, or the
-    probe itself failed.
+    `probe` names the module of `celedger.child.probes` that observes them (`kind`) and holds its
+    options; it writes into folders `0`, `1`, … of `out`, one for each process that trained.
+    `params` and `environment` change the task's parameters and variables. A training that fails is
+    a result. Raises CannotJudge if the commit cannot be built, or if the probe itself failed.
     """
     task = replace(task, params={**task.params, **(params or {})})
     out.mkdir(parents=True, exist_ok=True)
@@ -86,7 +85,7 @@ def diagnose(
 
 
 def _site(bench: Bench, out: Path) -> Path:
-    """A folder that makes Python attach the probe before anything else (`sitecustomize`)."""
+    """Make a folder whose `sitecustomize` makes Python attach the probe before anything else."""
     site = out / "site"
     site.mkdir(exist_ok=True)
     shutil.copyfile(bench.child / "sitecustomize.py", site / "sitecustomize.py")

@@ -1,5 +1,5 @@
-"""How a command ended, in the words of a trial: did it run, why not, and must it run again. Reads
-the end of a log; knows nothing of benches, journals or ledgers."""
+"""Classify how a command of a trial ended: whether it ran, why not, and whether it must run again.
+Reads the end of a log; must not know benches, journals or ledgers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from celedger.model import OutcomeKind, Task, TrialRecord
 from celedger.system import process
 from celedger.text import plain
 
-# A disk with less room than this cannot take another epoch: its failures are the machine's.
+# A disk with less space cannot store another epoch, so failures on it are the machine's.
 DISK_FULL = 64 * 1024  # bytes
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
-# Of the whole name: one with a dot was looked for in a package that is there.
+# Matches a whole name: one with a dot is missing in an existing package.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
-_TAIL = 8192  # bytes of a log that are looked at for the reason of a failure
+_TAIL = 8192  # bytes at the end of a log that are searched for the reason of a failure
 
 
 def classify(end: process.Exit, log: Path) -> OutcomeKind:
-    """Did it run? A process that somebody else killed says nothing about the commit."""
+    """Return the kind of outcome. A process that somebody else killed is no evidence about the
+    commit."""
     match end.end:
         case process.End.TIMEOUT | process.End.SILENT:
             return OutcomeKind.TIMEOUT
@@ -38,8 +39,8 @@ def classify(end: process.Exit, log: Path) -> OutcomeKind:
         return OutcomeKind.OK
     if end.oom_killed or any(word in tail(log) for word in _OUT_OF_MEMORY):
         return OutcomeKind.OOM
-    # A training's own faults raise SEGV, ABRT, BUS, FPE or ILL; these come from outside.
-    # A shell between us and the training says 128 + signal.
+    # A training's own faults raise SEGV, ABRT, BUS, FPE or ILL; these signals come from outside.
+    # A shell between celedger and the training exits with 128 + signal.
     outside = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     if end.returncode is None or {-end.returncode, end.returncode - 128} & {*outside}:
         return OutcomeKind.KILLED
@@ -47,16 +48,16 @@ def classify(end: process.Exit, log: Path) -> OutcomeKind:
 
 
 def explain(end: process.Exit, log: Path) -> str:
-    """Why a command did not end well, in one line, with the reason that its log gives."""
+    """Return why a command failed, in one line, with the reason from its log."""
     words = tail(log)
     reason = _reason(words)
     if end.end is process.End.EXITED and reason:
-        return f"{end.message}: {reason[:200]}{_place(words)}"
+        return f"{end.message}: {reason[:200]}{_crash_site(words)}"
     return end.message
 
 
-def _place(text: str) -> str:
-    """Return the innermost frame and the step of the last exception, where the training notes its
+def _crash_site(text: str) -> str:
+    """Return the innermost frame and the step of the last exception, if the training notes its
     step; else empty."""
     _, traceback, after = text.rpartition("Traceback (most recent call last):")
     frames, steps = _FRAME.findall(after), _STEP.findall(after)
@@ -67,7 +68,8 @@ def _place(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """The exception of the last traceback, which libraries may talk after; else the last words."""
+    """Return the exception of the last traceback, which libraries may write after; else the last
+    line."""
     _, traceback, after = text.rpartition("Traceback (most recent call last):")
     if traceback:
         lines = after.splitlines()
@@ -79,12 +81,12 @@ def _reason(text: str) -> str:
 
 
 def absent_module(reason: str) -> str:
-    """Return the top-level module that a command (`explain`) ended for lack of, "" for none."""
+    """Return the top-level module whose absence ended a command (`explain`), "" for none."""
     return "".join(_NO_MODULE.findall(reason)[:1])
 
 
 def tail(log: Path) -> str:
-    """The last words of a log, decoded as well as they can be."""
+    """Return the end of a log, decoded as well as possible."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -95,8 +97,8 @@ def tail(log: Path) -> str:
 
 
 def answers(record: TrialRecord, task: Task) -> bool:
-    """Whether a trial needs no repetition. One that was stopped early does, and one that was
-    ended by a shorter time-out than the task has by now."""
+    """Return True if a trial need not be repeated. One that was stopped early must be, as must one
+    that hit a time-out shorter than the task's present one."""
     outcome = record.outcome
     if outcome is None or not outcome.kind.final or record.early_stopped:
         return False
@@ -107,9 +109,9 @@ def answers(record: TrialRecord, task: Task) -> bool:
 
 
 def refusal(log: Path, folder: Path) -> str:
-    """Return why a failure may be the machine's: the disk of a folder has no room for another
-    epoch, or the journal did not take the last reports, in the words of the training's log."""
-    with suppress(OSError):  # the folder is gone
+    """Return why a failure may be the machine's: the folder's disk has no space for another epoch,
+    or the journal refused the last reports, by the training's log."""
+    with suppress(OSError):  # the folder was removed
         if shutil.disk_usage(folder).free < DISK_FULL:
             return "the disk is full"
     return "".join(_REFUSAL.findall(tail(log))[-1:])

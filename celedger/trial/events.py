@@ -1,4 +1,4 @@
-"""What a runner tells whoever watches: plain facts, in order. The CLI renders them; a test
+"""Events that a runner sends to its listener: plain facts, in order. The CLI renders them; a test
 records them; the worker ignores them."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Started(NamedTuple):
 
 
 class StartedCold(NamedTuple):
-    """The suite preloads modules, and this training starts without."""
+    """The suite preloads modules, and this training starts cold."""
 
     task: Task
     reason: str
@@ -48,8 +48,8 @@ class EpochReported(NamedTuple):
 
 
 class Strayed(NamedTuple):
-    """A trial opened `file` (from there) of the user's work tree, which git tracks: it measured
-    that and not its commit. `root` is the repository's."""
+    """A trial opened `file` (at that path) of the user's work tree, which git tracks: it measured
+    that file and not its commit. `root` is the repository's."""
 
     commit: Commit
     task: Task
@@ -58,7 +58,7 @@ class Strayed(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """Git cannot check this commit out; whoever searches goes on without it."""
+    """Git cannot check this commit out; a search continues without it."""
 
     commit: Commit
     problem: str
@@ -71,7 +71,7 @@ class Finished(NamedTuple):
 
 
 class Reused(NamedTuple):
-    """It did not run: it re-uses the result of `record.derived`."""
+    """The trial did not run: it re-uses the result of `record.derived`."""
 
     commit: Commit
     record: TrialRecord
@@ -87,4 +87,4 @@ Until = Callable[[str], str]
 
 
 def ignore(event: Event) -> None:
-    """A listener for those who do not watch."""
+    """Ignore all events."""

@@ -1,12 +1,11 @@
-"""The journal of a trial: an append-only file that outlives everyone, the ledger included.
+"""The journal of a trial: an append-only file that outlives every process and the ledger. The
+training appends a line a report and returns; the runner copies the file into the ledger; the next
+command copies what a dead runner left.
 
-The training appends a line per report and returns; the runner follows the file into the
-ledger; whoever starts next takes in what a dead runner left. A runner holds a lock on the
-journal for as long as it lives, and the kernel lets go of it however the runner dies, so
-"is somebody still working on this trial" never rests on a process number.
-
-It lies beside the ledger's archive, where `git clean` cannot reach it. A link beside the ledger
-shows it to other repositories that share the ledger.
+A runner holds a lock on the journal for as long as it lives, and the kernel releases it however the
+runner dies. So whether a trial still has a runner never depends on a process number. The journal is
+beside the ledger's archive, where `git clean` cannot remove it. A link beside the ledger shows it
+to other repositories that share the ledger.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from celedger.system import lock
 from celedger.trial import protocol, sources
 
 CHUNK = 1 << 18  # bytes read at once
-LIMIT = 256 << 20  # bytes of reports of one trial: beyond it, a flood that would fill the disk
-_ABANDONED = 60.0  # seconds after which a journal without its name will never get it
+LIMIT = 256 << 20  # bytes of reports of one trial: more would fill the disk
+_ABANDONED = 60.0  # seconds after which a journal without its name is abandoned
 
 
 def own_folder(ledger: Ledger) -> Path:
@@ -38,8 +37,8 @@ def folder(ledger: Ledger) -> Path:
 
 
 def links(ledger: Ledger) -> Path:
-    """Return the folder beside the ledger that shows its journals, wherever they are; without an
-    archive, and as an older celedger made them, they are there themselves."""
+    """Return the folder beside the ledger that links to its journals. Without an archive, and for
+    an older celedger, the journals themselves are there."""
     return own_folder(ledger) / "journals"
 
 
@@ -48,7 +47,8 @@ def path(ledger: Ledger, ulid: str) -> Path:
 
 
 def inode(fd: int) -> str:
-    """Return what a training verifies a descriptor of its journal by (`celedger.child`)."""
+    """Return the inode by which a training verifies a descriptor of its journal
+    (`celedger.child`)."""
     state = os.fstat(fd)
     return f"{state.st_dev}:{state.st_ino}"
 
@@ -58,17 +58,17 @@ def log_path(ledger: Ledger, ulid: str) -> Path:
 
 
 def out_path(ledger: Ledger, ulid: str) -> Path:
-    """The folder that the trial's commands know as `{out}`."""
+    """Return the folder that is `{out}` in the trial's commands."""
     return own_folder(ledger) / "out" / ulid
 
 
 class Journal:
-    """Follows one journal file into the ledger, idempotently."""
+    """Copy one journal file into the ledger, idempotently."""
 
     def __init__(self, path: Path, ledger: Ledger, ulid: str) -> None:
-        # Held open: it can be read to its end though its name may go.
+        # The open file can be read to its end even if its name is removed.
         self._file = path.open("rb", buffering=0)
-        self.sources: list[sources.Source] = []  # what reports in other ways, followed as well
+        self.sources: list[sources.Source] = []  # other sources of reports, which are followed too
         self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid
@@ -78,7 +78,7 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """Bytes reported so far."""
+        """Return the bytes reported until now."""
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
@@ -91,10 +91,10 @@ class Journal:
         *,
         end: bool = True,
     ) -> None:
-        """Append what is new: one transaction for what is there at once, which is one report as
-        long as the training takes longer than a disk. At most a piece of it, or, at the `end`, when
-        nobody writes any more, all. `telemetry` gives the figures since the last report, which
-        join the epoch; `on_epoch` is told the newest epoch's number."""
+        """Add the new reports to the ledger in one transaction: one report, as long as an epoch
+        takes longer than a write. Reads at most one piece, or all at the `end`, when no process
+        writes any more. `telemetry` returns the figures since the last report, which are added to
+        the epoch; `on_epoch` gets the newest epoch's number."""
         while piece := self._piece(end=end):
             reports = list(filter(None, map(self._parser.feed, filter(bytes.strip, piece))))
             self._record(reports, telemetry, on_epoch)
@@ -115,31 +115,32 @@ class Journal:
             return
         joined = [replace(r, values={**telemetry(), **r.values}) for r in reports]
         repeated = self._ledger.append_epochs(self._ulid, joined)
-        # The runner's own figures of an epoch reported in two halves do not count.
+        # The runner's own figures do not count for an epoch reported in two parts.
         if {"fingerprint"}.union(*(r.values for r in reports)).intersection(repeated):
             self.marks.add(Mark.REPEATED)
         on_epoch(reports[-1].epoch)
 
     def _piece(self, *, end: bool) -> list[bytes]:
-        """Return the next complete lines; none when there are no more. A line is complete with its
+        """Return the next complete lines; none if there are no more. A line is complete with its
         newline, and the last one at the `end`."""
         lines: list[bytes] = []
         while not lines and (chunk := os.pread(self._file.fileno(), CHUNK, self._offset)):
             self._offset += len(chunk)
             *lines, self._tail = (self._tail + chunk).split(b"\n")
             if len(self._tail) > protocol.MAX_LINE:
-                self._tail = b"\0"  # one endless line must not fill the memory: it is rubbish
+                self._tail = b"\0"  # an endless line must not fill the memory: it is no report
         if end and not lines and self._tail:
             lines, self._tail = [self._tail], b""
         return lines
 
 
 def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
-    """Make the journal of a trial and enter the trial into the ledger. Returns its path, the
-    descriptor to report to, and the lock of its runner. Raises LedgerError.
+    """Create the journal of a trial and add the trial to the ledger. Returns its path, the
+    descriptor for reports, and the lock of its runner. Raises LedgerError.
 
-    The journal has its name and is locked before the ledger has the trial: a kill between any two
-    steps leaves something that `recover` can finish."""
+    The journal has its name and is locked before the ledger has the trial: `recover` can finish
+    after a kill between any two steps.
+    """
     path = folder(ledger) / f"{trial.ulid}.jsonl"
     link = links(ledger) / path.name
     try:
@@ -147,7 +148,8 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
             ledger.start_trial(trial)
             for parent in (path.parent, link.parent):
                 private_folder(parent)
-            # Locked before it has its name: nobody may take a new journal for a dead one's.
+            # Locked before it has its name: nobody may take a new journal for that of a dead
+            # runner.
             draft = path.with_suffix(".new")
             channel = os.open(
                 draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -165,16 +167,16 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
 
 
 def remove(ledger: Ledger, path: Path) -> None:
-    """Remove the journal of a trial whose outcome is in the ledger, and what belongs to it."""
+    """Remove the journal and the links of a trial whose outcome is in the ledger."""
     for file in (links(ledger) / path.name, path):
         file.unlink(missing_ok=True)
 
 
 def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple[TrialRecord, ...]:
-    """Take in what dead runners left: their reports, their processes, their trials.
+    """Finish the trials of dead runners: their reports, their processes, their outcomes.
 
-    `sweep` kills the processes that still carry a trial's ulid. Returns the trials that are
-    now recorded as interrupted; trials whose runner lives are left alone.
+    `sweep` kills the processes that still carry a trial's ulid. Returns the trials that are now
+    recorded as interrupted; trials whose runner lives are not changed.
     """
     interrupted = []
     for record in ledger.trials(open_only=True):
@@ -193,8 +195,8 @@ def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple
 
 
 def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
-    """Record a trial as interrupted with all that its journal and its own files report, and remove
-    the journal. False where it has an outcome by now."""
+    """Record a trial as interrupted with all reports in its journal and its own files, and remove
+    the journal. Return False if it already has an outcome."""
     ulid, recipe = record.trial.ulid, record.trial.recipe
     definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
     path, log, out = _path(ledger, ulid), log_path(ledger, ulid), out_path(ledger, ulid)
@@ -212,13 +214,13 @@ def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
     ended = ledger.finish_trial(ulid, outcome, summaries)
     if path is not None:
         remove(ledger, path)
-    with suppress(OSError):  # it holds something
+    with suppress(OSError):  # it is not empty
         out.rmdir()
     return ended
 
 
 def _path(ledger: Ledger, ulid: str) -> Path | None:
-    """The journal of a trial, in this repository's archive or in that of another."""
+    """Return the journal of a trial, in this repository's archive or in another one's."""
     for here in (folder(ledger), links(ledger)):
         path = here / f"{ulid}.jsonl"
         if path.exists():
@@ -227,14 +229,14 @@ def _path(ledger: Ledger, ulid: str) -> Path | None:
 
 
 def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
-    """A runner killed before its first row, or between its last one and the removal of its
-    journal, left the file."""
+    """Remove the file that a runner left when it was killed before its first row, or between its
+    last row and the removal of its journal."""
     if not here.is_dir():
         return
     for path in here.glob("*.jsonl"):
         record = ledger.trial(path.stem)
         if ledger.lacks_trials() if record is None else record.outcome is None:
-            continue  # `celedger doctor --restore` brings its trial
+            continue  # `celedger doctor --restore` restores its trial
         if path.is_symlink():
             path.unlink(missing_ok=True)
             continue
@@ -243,7 +245,7 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
             remove(ledger, path)
             handle.close()
     for path in here.glob("*.reads"):
-        if not path.with_suffix(".jsonl").exists():  # whose runner it was wrote it
+        if not path.with_suffix(".jsonl").exists():  # its runner removed the file
             path.unlink(missing_ok=True)
     for path in here.glob("*.new"):
         with suppress(FileNotFoundError):

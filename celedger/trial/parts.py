@@ -1,6 +1,6 @@
-"""Some commands of a task instead of all: `celedger run --only test`. A part has a recipe and a
-name of its own, so that it never counts as a trial of the whole, and none of its numbers is
-judged. It starts from a copy of the folder in which the whole left its files.
+"""Run only some commands of a task: `celedger run --only test`. A part has its own definition and
+name, so that it never counts as a trial of the whole, and its numbers are not judged. It starts
+from a copy of the output folder of the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celedger.trial import journal
 
 
 def part(task: Task, names: Collection[str]) -> Task | None:
-    """The task with these of its commands, in its own order; None where it has none of them."""
+    """Return the task with only these commands, in its own order; None if it has none of them."""
     chosen = tuple(command for command in task.commands if command.name in names)
     if chosen == task.commands or not chosen:
         return task if chosen else None
@@ -33,8 +33,8 @@ def part(task: Task, names: Collection[str]) -> Task | None:
 
 
 def inherit(ledger: Ledger, task: Task, trial: Trial, out: Path) -> None:
-    """Fill the folder of a part's trial with what the newest trial of the whole left, at the same
-    commit with the same seed. Raises UsageError where there is none, OSError."""
+    """Fill the folder of a part's trial from the newest trial of the whole at the same commit with
+    the same seed. Raises UsageError if there is none, OSError."""
     if not task.whole:
         return
     whole_trials = ledger.trials(

@@ -1,7 +1,6 @@
-"""What a training says, read: journal lines into epoch reports, series into summaries.
-
-Pure: it knows neither the file the lines came from nor the ledger they go to. Whatever a
-training writes, nothing here raises; a line that is no report is counted as rubbish.
+"""Parse a training's reports: journal lines into epoch reports, series into summaries. Pure: it
+knows neither the file of the lines nor the ledger. No line raises an exception; a line that is no
+report is counted as rubbish.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from celedger.model import Direction, EpochReport, Floor, Kind, Metric, StepValu
 
 MAX_LINE = 1 << 20  # bytes; a longer line is no report
 MAX_EPOCH = 2**31 - 1
-MAX_METRICS = 1000  # distinct names of one trial: beyond it, a flood
+MAX_METRICS = 1000  # distinct names of one trial; more are a fault of the training
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
-_WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # by which others write such numbers
+_WORDS = ("nan", "inf", "infinity", "-inf", "-infinity")  # as other tools write such numbers
 
-# What the runner measures of every trial, declared or not. A suite may declare one of them
-# itself, to give it another floor or direction.
+# Metrics that the runner measures for every trial. A suite may declare one of them itself, to give
+# it another floor or direction.
 TELEMETRY: tuple[Metric, ...] = (
     Metric("duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
-    # Of a trial that was forked from a warm launcher: without the seconds of starting Python and
-    # importing, it must not be compared with the other.
+    # Metrics of a trial forked from a fork server: without the seconds of starting Python and
+    # importing, they must not be compared with those of a cold trial.
     Metric("warm_duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
     Metric("rss", "B", kind=Kind.MEMORY),
@@ -42,26 +41,25 @@ _TELEMETRY_NAMES = frozenset(m.name for m in TELEMETRY)
 
 
 def with_telemetry(task: Task) -> Task:
-    """The task with the runner's own metrics added to those its suite declares."""
+    """Return the task with the runner's own metrics added to those of its suite."""
     declared = {m.name for m in task.metrics}
     return replace(task, metrics=(*task.metrics, *(m for m in TELEMETRY if m.name not in declared)))
 
 
 @dataclass
 class Parser:
-    """Turns the lines of one journal, in order, into reports.
-
-    A line without an epoch belongs to the one after the last (the first is 0). Series per step
-    that come in several lines of one epoch continue each other.
+    """Parse the lines of one journal, in order, into reports. A line without an epoch belongs to
+    the one after the last (the first is 0). Series per step in several lines of one epoch are
+    joined.
     """
 
     last: int = -1
     rubbish: int = 0
     names: set[str] = field(default_factory=set)
-    counted: dict[tuple[int, str], int] = field(default_factory=dict)  # steps so far, per series
+    counted: dict[tuple[int, str], int] = field(default_factory=dict)  # number of steps by series
 
     def feed(self, line: bytes) -> EpochReport | None:
-        """The report on this line (without its newline), or None where it is none."""
+        """Return the report on this line (without its newline), or None if it is none."""
         report = self._parse(line)
         if report is None:
             self.rubbish += 1
@@ -71,11 +69,11 @@ class Parser:
 
     def _parse(self, line: bytes) -> EpochReport | None:
         if len(line) > MAX_LINE or not line.lstrip().startswith(b"{"):
-            return None  # told cheaply: a flood is mostly this
+            return None  # a cheap test first: most lines of a flood fail it
         try:
             try:
                 document = json.loads(line)
-            except ValueError:  # an integer of more digits than Python converts: infinity
+            except ValueError:  # an integer with too many digits for Python: infinity
                 document = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
             return None
@@ -93,7 +91,7 @@ class Parser:
         values: dict[str, float] = {}
         for name, value in document.items():
             number = _number(value)
-            if number is None or not self._known(name):
+            if number is None or not self._accepts(name):
                 self.rubbish += value is not None
                 continue
             values[name] = number
@@ -102,8 +100,8 @@ class Parser:
             return None
         return EpochReport(epoch, values, fingerprint, steps)
 
-    def _known(self, name: str) -> bool:
-        """Return True for the name of a metric that is not one of a flood of names."""
+    def _accepts(self, name: str) -> bool:
+        """Return True if the name is a metric's, and the trial has not too many of them."""
         if len(self.names) < MAX_METRICS and _NAME.match(name):
             self.names.add(name)
         return name in self.names
@@ -115,7 +113,7 @@ class Parser:
             # `null` is a step without a value.
             values = [math.nan if value is None else _number(value) for value in steps]
             numbers = tuple(value for value in values if value is not None)
-            if len(numbers) < len(values) or not self._known(name):
+            if len(numbers) < len(values) or not self._accepts(name):
                 self.rubbish += 1
                 continue
             first = self.counted.get((epoch, name), 0)
@@ -136,9 +134,8 @@ def _number(value: object) -> float | None:
 
 @dataclass
 class Epochs:
-    """Gathers values into epochs: of a value that comes several times in one, the last counts.
-
-    Where no epoch is ever told, the second coming of a name begins the next one.
+    """Gather values into epochs; the last of several values of a metric counts. If no epoch is
+    reported, the repetition of a name begins the next one.
     """
 
     number: int = 0
@@ -146,8 +143,8 @@ class Epochs:
     values: dict[str, float] = field(default_factory=dict)
 
     def put(self, epoch: float | None, values: Mapping[str, float]) -> list[EpochReport]:
-        """The epoch that this ends, if it ends one. A fractional epoch, as some trainers say
-        0.25 and 1.0, is the one it ends in: the first is 1."""
+        """Add values, and return the epoch that they end, if any. A fractional epoch, such as 0.25
+        or 1.0 of some trainers, is the one that it ends in: the first is 1."""
         ended: list[EpochReport] = []
         if epoch is not None and math.isfinite(epoch) and 0 <= epoch <= MAX_EPOCH:
             self.numbered = True
@@ -166,10 +163,9 @@ class Epochs:
 
 
 def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | None:
-    """One value for a series of (epoch, value), as the metric's `summary` says.
-
-    None for an empty series. A NaN among the values the rule looks at makes the summary NaN:
-    a training that diverged once may not hide behind its best epoch.
+    """Return one value for a series of (epoch, value), as the metric's `summary` defines; None for
+    an empty series. A NaN among the values that the rule reads makes the summary NaN, so that a
+    training that diverged once cannot hide behind its best epoch.
     """
     if not series:
         return None
@@ -194,14 +190,14 @@ def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | No
 def summaries(
     metrics: Iterable[Metric], series: Mapping[str, Sequence[tuple[int, float]]]
 ) -> dict[str, float]:
-    """The summary of every series; undeclared metrics are summarised by their last value."""
+    """Return the summary of every series; undeclared metrics are summarised by their last value."""
     declared = {m.name: m for m in metrics}
     values = {name: summarise(declared.get(name, Metric(name)), series[name]) for name in series}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def missing(task: Task, reported: Mapping[str, float]) -> tuple[str, ...]:
-    """The judged metrics that the suite declares and the trial never reported."""
+    """Return the judged metrics that the suite declares and the trial did not report."""
     return tuple(
         m.name
         for m in task.metrics

@@ -1,6 +1,6 @@
-"""What a person allows before the worker may train a suite: of each task all that it asks for, the
-files of the suite and the programs that git tracks; of a virtual environment the requirement files.
-Starts nothing.
+"""The requests that a person allows before the worker may train a suite: for each task everything
+that it starts and reads, the files of the suite and the programs that git tracks; for a virtual
+environment the requirement files. Starts nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from celedger.system.process import find_program
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.requirements import Unmade, requirements
 
-# Of a task, what is told in words of its own, or names it.
+# Fields of a task that have their own lines, or name it.
 _OTHERWISE = ("suite", "name", "commands", "params", "metrics", "files", "build", "whole")
 _NO_TASK = Task("", "", ())
 
@@ -35,24 +35,24 @@ def of_suite(
     interpreters: Mapping[str, str],
     commit: str | None = None,
 ) -> list[Request]:
-    """Return what training these tasks asks for, with the virtual environments of a `commit` (a
-    hash). `interpreters` by task name."""
+    """Return the requests of these tasks, with the virtual environments of a `commit` (a hash).
+    `interpreters` by task name."""
     results = []
     for task in tasks:
         python = interpreters[task.name]
         results.append(of_task(repository, suite, task, python))
         if task.venv and commit is not None:
-            with suppress(Unmade, CeledgerError):  # the trial will say so
+            with suppress(Unmade, CeledgerError):  # the trial will report it
                 files = requirements(repository, commit, task.venv).files
                 results.append(of_environment(repository, task, python, files))
     return results
 
 
 def of_task(repository: Repository, suite: Suite, task: Task, python: str) -> Request:
-    """Return what one task asks for, `python` being the path of its interpreter."""
+    """Return the requests of one task, `python` being the path of its interpreter."""
     files = {f"{suite.name}/{name}": digest for name, digest in suite.files.items()}
     words = [words[0] for words in (*task.build, *(c.template for c in task.commands))]
-    names = {word for word in words if not {*"/{"} & {*word}}  # else it is the commit's, or told
+    names = {word for word in words if not {*"/{"} & {*word}}  # else the commit's, or named
     facts = {"asks": _asks(task), "files": files, **_programs(repository, {python, *names})}
     return Request(f"training {task.name} of suite {task.suite}", facts)
 
@@ -60,14 +60,14 @@ def of_task(repository: Repository, suite: Suite, task: Task, python: str) -> Re
 def of_environment(
     repository: Repository, task: Task, python: str, files: Mapping[str, str]
 ) -> Request:
-    """Return what making a virtual environment asks for, from `files` with their mode and blob."""
+    """Return the request to make a virtual environment from `files` with their mode and blob."""
     asks = {"venv": list(task.venv), "python": task.python}
     facts = {"asks": asks, "requirements": dict(files), **_programs(repository, {python})}
     return Request(f"environment of suite {task.suite}", facts)
 
 
 def _asks(task: Task) -> dict[str, object]:
-    """Return all that a suite says of a task, less what it has by default."""
+    """Return the fields that a suite sets for a task, without those that have their default."""
     several = len(task.commands) > 1
     asks: dict[str, object] = {
         f"command {c.name}" if several else "command": shlex.join(c.template) for c in task.commands
@@ -86,9 +86,9 @@ def _asks(task: Task) -> dict[str, object]:
 
 
 def _programs(repository: Repository, names: Iterable[str]) -> dict[str, object]:
-    """Return what git tracks, in a work tree of the user's, of these programs: themselves, what
-    they are links to, and the files of the virtual environments that they belong to. A merge can
-    change these; each name comes with the hash of what it holds."""
+    """Return the files, of these programs, that git tracks in a work tree of the user's: the
+    programs, the targets of their links, and the files of the virtual environments that they belong
+    to. A merge can change these; each name comes with the hash of its content."""
     programs = filter(None, (find_program(n, repository.root, os.environ)[0] for n in names))
     paths = {Path(path) for program in programs for path in (program, os.path.realpath(program))}
     for path in tuple(paths):

@@ -1,8 +1,9 @@
-"""The requirement files of a commit, and all that they name of its tree: what a virtual environment
-is made from. Of pip's "Requirements File Format" only what names files is read here.
+"""Read the requirement files of a commit, and the paths of its tree that they name: the inputs of a
+virtual environment. Of pip's "Requirements File Format" only options and paths of files are read
+here.
 
-What is installed is part of a trial's environment, never of its code: a package that lies in the
-repository itself is refused, it belongs on `pythonpath` or in `build`.
+Installed packages are part of a trial's environment, never of its code. A package in the repository
+itself is refused: it belongs on `pythonpath` or in `build`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
 
 
 class Unmade(Exception):
-    """There is no environment: `problem` says why in one line, `log` is the output of what
-    failed."""
+    """An environment cannot be made: `problem` is the reason in one line, `log` the output of the
+    command that failed."""
 
     def __init__(
         self, problem: str, kind: OutcomeKind = OutcomeKind.UNTESTABLE, log: str = ""
@@ -33,27 +34,28 @@ class Unmade(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The requirement files as they are at a commit: those to install, and the mode and blob of
-    everything that they name."""
+    """The requirement files at a commit: those to install, and the mode and blob of every file that
+    they name."""
 
     install: tuple[str, ...]
     files: Mapping[str, str]
 
 
 def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> Requirements:
-    """Return the requirement files of a commit, and what they include. Raises Unmade where one
-    names the repository's own code, or is a link: what that leads to is no part of the commit."""
+    """Return the requirement files of a commit, and the files they include. Raises Unmade if one
+    names the repository's own code, or is a link, because its target is no part of the commit."""
     files = dict(repository.matching(sha, patterns))
     if not files:
         raise Unmade(f"the commit has no {' or '.join(patterns)}")
     install = tuple(files)
     pending = list(install)
-    for name in pending:  # it grows
+    for name in pending:  # the loop adds to it
         link = next((name for name, entry in files.items() if entry.startswith(_LINK)), None)
         if link is not None:
             raise Unmade(f"{link} is a symbolic link: name the file itself")
         for option, value in _named(repository.blob(sha, name).decode("utf-8", "replace")):
-            # pip takes what a file includes from beside it, and a path from where it runs.
+            # pip resolves an included file from beside the file, and a path from the working
+            # directory.
             beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
             path = beside if option in ("r", "c") else posixpath.normpath(value)
             if path.startswith(("/", "..")):
@@ -71,7 +73,7 @@ def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> R
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what a requirement file names beside it: the letter of an option (`r`, `c`, `f`, `e`),
+    """Yield the files that a requirement file names: the letter of an option (`r`, `c`, `f`, `e`),
     or "" for a package by its path, with the path. URLs are left out."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()

@@ -1,5 +1,5 @@
-"""Runs trials: one that the ledger lacks is run, or re-uses the result of another. Says which
-trials tell of a commit, and which seed would tell something new of it."""
+"""Run trials: a trial that the ledger lacks is run, or re-uses the result of another. Also returns
+the trials that are evidence on a commit, and the seed of the next one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from celedger.trial.reuse import measured
 
 
 class Bench(Workbench):
-    """The workbench with the ledger's questions on it: `run` answers one."""
+    """A workbench with the ledger's trials: `run` adds one."""
 
     def held(self, commit: str, task: Task, seed: int) -> list[TrialRecord]:
-        """The trials of this question that the ledger already answers: same recipe, seed and
-        environment, with an outcome that says something about the commit."""
+        """Return the ledger's trials of this commit and task: same definition, seed and
+        environment, with an outcome that is evidence about the commit."""
         records = self.ledger.trials(
             commit=commit,
             recipe=task.recipe,
@@ -39,17 +39,15 @@ class Bench(Workbench):
         reuse: bool = True,
         until: events.Until | None = None,
     ) -> TrialRecord:
-        """Run one trial to its end and return it as the ledger has it. It re-uses the result of
-        another commit's trial that would not differ, unless `reuse` is false.
+        """Run one trial to its end and return it as stored in the ledger.
 
-        `until` is told the trial's ulid whenever new epochs of it are in the ledger. Once it
-        gives a reason the training is ended: the outcome is `ok`, marked early-stopped, and no
-        summary is kept, so that nobody takes it for a whole one.
-
-        Where the ledger already holds `enough` trials of this question (another celedger may
-        have run them while this one waited for the device), the newest of them is returned;
-        None runs it whatever is stored. Raises LedgerError where its rows cannot be written: the
-        journal keeps the reports.
+        It re-uses the result of another commit's trial that would be equal, unless `reuse` is
+        false. `until` is called with the trial's ulid whenever the ledger has new epochs of it. If
+        it returns a reason, the training is ended: the outcome is `ok`, marked early-stopped,
+        without summaries, so that it never counts as a complete trial. If the ledger already has
+        `enough` such trials (another celedger may have run them while this one waited for the
+        device), the newest of them is returned; None runs it in any case. Raises LedgerError if its
+        rows cannot be written: the journal keeps the reports.
         """
         if enough is not None and reuse:
             stored = self.held(commit.sha, task, seed)
@@ -70,7 +68,7 @@ class Bench(Workbench):
     ) -> TrialRecord:
         trial = self._begin(commit, task, seed)
         with self.ledger.transaction():
-            # Another celedger may have written one since we looked: writers wait for each other.
+            # Another celedger may have added one in the meantime: writers wait for each other.
             stored = self.held(commit.sha, task, seed)
             if len(stored) >= enough:
                 return stored[-1]
@@ -81,7 +79,7 @@ class Bench(Workbench):
         return record
 
     def _begin(self, commit: Commit, task: Task, seed: int) -> Trial:
-        """The trial as it will stand in the ledger, and all that it refers to."""
+        """Return the row of the new trial, with every row that it refers to."""
         started = self.now()
         installation = self.place(commit.sha, task)
         trial = Trial(
@@ -113,16 +111,16 @@ class Bench(Workbench):
             attempt.abandon(error)
             raise
         finally:
-            attempt.close()  # last: who finds the journal unlocked takes its runner for dead
+            attempt.close()  # last: an unlocked journal is taken for that of a dead runner
         assert record.outcome is not None
         self.listen(events.Finished(commit, record, record.outcome.ended - trial.started))
         return record
 
 
 def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> list[TrialRecord]:
-    """The trials that tell of a commit in an environment (by fingerprint), oldest first: its own,
-    and those that ran where the training cannot have met anything else. A derived one tells what
-    its evidence does."""
+    """Return the trials that are evidence on a commit in an environment (by fingerprint), oldest
+    first: its own, and those at commits that agree in all that the training named. A derived trial
+    counts as its evidence."""
     own = bench.ledger.trials(commit=commit.sha, recipe=task.recipe, environment=environment)
     agreeing = bench.reuse.agreeing([commit], task, environment)[commit.sha]
     own_ulids = {r.trial.ulid for r in own} | {""}
@@ -135,10 +133,12 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
 def next_seed(
     bench: Bench, commit: Commit, task: Task, like: Iterable[str] = (), *, whole: bool = True
 ) -> int:
-    """The first seed, of the task's own and then upward, not yet tried at this commit. Equal
-    seeds at different commits pair their noise. A seed that was tried at commits known to compute
-    the same (`like`, hashes) would tell nothing. One that was stopped early counts as tried,
-    unless a `whole` trial is asked."""
+    """Return the first seed, of the task's own and then upward, without a trial at this commit.
+
+    Equal seeds at different commits pair their noise. A seed with a trial at a commit known to
+    compute the same (`like`, hashes) adds no evidence. An early-stopped trial counts, unless
+    `whole` requires a complete one.
+    """
     environment = bench.place(commit.sha, task).environment.fingerprint
     records = trials_of(bench, commit, task, environment) + bench.ledger.trials(
         commits=list(like), recipe=task.recipe, environment=environment

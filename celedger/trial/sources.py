@@ -1,11 +1,10 @@
-"""How a training reports that does not call `log`: what its task says of it, as something that a
-runner can follow. Reading again from the beginning gives the same reports, so what a dead runner
-did not take in is not lost.
+"""Read the reports of a training that does not call `log`, by the rules of its task. A second
+reading gives the same reports, so those that a dead runner did not store are not lost.
 
-Scalars in TensorBoard's event files are read with the standard library alone while they grow. The
-format: TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord) of `Event` messages
+Scalars in TensorBoard's event files are read with the standard library alone while the files grow.
+The format: TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord) of `Event` messages
 in protocol buffers (tensorboard/compat/proto/event.proto, summary.proto, tensor.proto). Their
-check sums are not looked at. Numbers are what TensorBoard keeps: 32-bit floats, mostly.
+checksums are ignored. Numbers have TensorBoard's precision: 32-bit floats, mostly.
 """
 
 from __future__ import annotations
@@ -20,23 +19,25 @@ from celedger.model import EpochReport
 from celedger.trial.protocol import Epochs
 
 CHUNK = 1 << 18  # bytes read at once
-LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one is not looked at
-LONGEST = 1 << 26  # bytes a record; images are passed over, and a longer one is no event
+LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one is ignored
+LONGEST = 1 << 26  # bytes a record; images are skipped, and a longer record is no event
 _LINE_ENDS = re.compile(rb"[\r\n]")  # progress bars return the carriage instead of feeding a line
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours stand between a name and its number
-_HEAD, _FOOT = 12, 4  # bytes before and after a record: its length, and check sums
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours may separate a name and its number
+_HEAD, _FOOT = 12, 4  # bytes before and after a record: its length, and checksums
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _FLOAT, _DOUBLE = 1, 2  # DataType of a TensorProto
 _UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")
 
 
 class Source:
-    """Something to follow. `rubbish` counts what looked like a report and was none."""
+    """A source of reports. `rubbish` counts lines or records that resemble a report but are
+    none."""
 
     rubbish = 0
 
     def read(self, *, end: bool) -> list[EpochReport]:
-        """Return what is new, at most a piece of it; at the `end` all, the last epoch included."""
+        """Return the new reports, at most one piece of them; at the `end` all, the last epoch
+        included."""
         raise NotImplementedError
 
 
@@ -67,8 +68,8 @@ class Printed(Source):
     def _piece(self) -> bytes:
         try:
             with self._log.open("rb") as file:
-                # A log that outgrew its limit was cut: go on at its end, which is most likely
-                # where we were.
+                # A log that exceeded its limit was cut: continue at its end, most likely the last
+                # position.
                 self._offset = min(self._offset, file.seek(0, 2))
                 file.seek(self._offset)
                 piece = file.read(CHUNK)
@@ -98,9 +99,9 @@ class Printed(Source):
 
 class EventFiles(Source):
     """All event files below a folder. A value belongs to the epoch that a tag named `epoch` (or
-    `…/epoch`) says at the same step, and where there is none to the epoch numbered as its step.
-    With `new`, only what is written from now on: what lies there is of other trainings, such as
-    those whose files a commit has. The folder counts as long as it lies `within` that one."""
+    `…/epoch`) gives at the same step, else to the epoch numbered as its step. With `new`, only
+    records from now on count: older files belong to other trainings, or to the commit. The folder
+    counts only while it is `within` that other one."""
 
     def __init__(self, folder: Path, within: Path, *, new: bool = False) -> None:
         self._folder, self._within = folder, within
@@ -110,8 +111,7 @@ class EventFiles(Source):
             self._files = {path: _EventFile(path, size) for path, size in sizes.items()}
 
     def _paths(self) -> list[Path]:
-        """Return the event files, none by a link: the folder may be the commit's, and lead to
-        anybody's files."""
+        """Return the event files, without links: a commit's folder may link to any files."""
         real = self._folder.resolve()
         if not real.is_relative_to(self._within.resolve()):
             return []
@@ -131,9 +131,9 @@ class _EventFile:
     def __init__(self, path: Path, offset: int) -> None:
         self.broken = False
         self._path = path
-        self._offset = offset  # of the first byte that was not read
+        self._offset = offset  # of the first unread byte
         self._step = 0
-        self._group: dict[str, float] = {}  # what was said of that step
+        self._group: dict[str, float] = {}  # the values of that step
         self._epoch: float | None = None
         self._epochs = Epochs()
 
@@ -154,7 +154,7 @@ class _EventFile:
         return reports
 
     def _close(self) -> list[EpochReport]:
-        """The step is complete: the tag that tells its epoch may have come last."""
+        """End a step: the tag with its epoch may have come last."""
         group, self._group = self._group, {}
         values = {}
         for tag, value in group.items():
@@ -168,7 +168,7 @@ class _EventFile:
         return self._epochs.put(self._step if self._epoch is None else self._epoch, values)
 
     def _records(self, *, all_of_them: bool) -> Iterator[bytes]:
-        """The complete ones that were not read before."""
+        """Yield the complete records that are new."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             began = self._offset
@@ -189,7 +189,7 @@ class _EventFile:
 
 def event(record: bytes) -> tuple[int, dict[str, float]]:
     """Return (step, tag -> value) of an Event message. Raises ValueError, IndexError, TypeError or
-    struct.error for what is none."""
+    struct.error for any other message."""
     fields, scalars = _fields(record), {}
     for summary in fields.get(5, ()):
         for message in _fields(summary).get(1, ()):
@@ -250,8 +250,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 def of(
     definition: Mapping[str, object], *, log: Path, out: Path, tree: Path | None = None
 ) -> list[Source]:
-    """The sources that a task's definition names. Without a `tree` (its checkout is gone) those
-    that lie in it are left out."""
+    """Return the sources that a task's definition names. Without a `tree` (its checkout was
+    removed) those inside it are left out."""
     results: list[Source] = []
     patterns = definition.get("pattern")
     if isinstance(patterns, list):
@@ -259,7 +259,7 @@ def of(
     where = definition.get("tensorboard")
     if isinstance(where, str) and (tree is not None or "{tree}" not in where):
         folder = where.replace("{out}", str(out)).replace("{tree}", str(tree))
-        # The folder {out} is the trial's own; elsewhere others have left theirs.
+        # The folder {out} is the trial's own; other folders may hold files of other trials.
         within = out if "{out}" in where or tree is None else tree
         results.append(EventFiles(Path(folder), within, new="{out}" not in where))
     return results

@@ -1,5 +1,5 @@
-"""What surrounds a trial's process: its environment variables, and the copy of the child side
-that any interpreter can import. Nothing of the user's working tree may leak in here."""
+"""Compose the surroundings of a trial's process: its environment variables, and the copy of the
+child side that any interpreter can import. Nothing of the user's working tree may enter here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from celedger.errors import MachineError
 from celedger.model import Task
 
 _PACKAGE = Path(celedger.__file__).parent
-# Of the user's variables a training gets these, and what its suite names in `pass_env`. These
-# settings are part of its environment, what a suite names too; …
+# Of the user's variables a training gets these, and those that its suite names in `pass_env`. The
+# settings are part of its environment, as are those of the suite; …
 SETTINGS = (
     "CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "PYTORCH_*", "TORCH*",
     "TRITON_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "NUMEXPR_*", "MALLOC_*",
     "LD_PRELOAD",
 )  # fmt: skip
-# … these say where something lies or who runs it: they count for the re-use of results alone.
+# … these name places or the user: they count only for the re-use of results.
 PLACES = (
     "PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*",
     "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
@@ -33,21 +33,21 @@ PLACES = (
     "CURL_CA_BUNDLE", "CC", "CXX", "CPP", "LD", "AR", "*FLAGS", "CPATH", "LIBRARY_PATH",
     "PKG_CONFIG_PATH", "CMAKE_*",
 )  # fmt: skip
-# A pattern brings no secret: who means one writes its whole name into `pass_env`.
+# A pattern never matches a secret: to pass one, `pass_env` must have its whole name.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(?:^|_)KEY(?:_|$)|_AUTH", re.IGNORECASE)
 # One thread count for every library that reads one: OpenMP, MKL, OpenBLAS, Accelerate, numexpr.
 _THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "BLIS_NUM_THREADS",
 )  # fmt: skip
-# And what else is the same whatever the user has there.
+# Variables with the same value for every user.
 _GIVEN = frozenset({
     *_THREADS, "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
 })  # fmt: skip
 
 
 def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """Return the variables of a user that any of these names or patterns lets through."""
+    """Return the user's variables that match any of these names or patterns."""
     patterns = tuple(patterns)
     return {
         name: value
@@ -61,8 +61,8 @@ def passed(base: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
 
 
 def comparable(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables as they are outside of a hook, which is run with the folder of git's own
-    programmes in front; without celedger's own."""
+    """Return the variables as they are outside of a hook, which git runs with the folder of its own
+    programs first in PATH; without celedger's own."""
     folders = variables.get("PATH", "").split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if Path(folder).name != "git-core")
     own = {k: v for k, v in variables.items() if not k.startswith("CELEDGER_")}
@@ -70,8 +70,8 @@ def comparable(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
-    """Return the variables that are part of a task's environment. Of those that its suite names
-    only a hash: they may hold a secret, and a ledger is shared."""
+    """Return the variables that are part of a task's environment. Those that its suite names are
+    hashed: they may hold a secret, and a ledger is shared."""
     settings_passed = passed(base, SETTINGS)
     hashed = {
         name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:12]
@@ -82,7 +82,7 @@ def settings(base: Mapping[str, str], task: Task) -> dict[str, str]:
 
 
 def fingerprint(base: Mapping[str, str], task: Task) -> str:
-    """Tell the variables that a training gets of a user from others (16 hex digits)."""
+    """Return a hash of the user's variables that a training gets (16 hex digits)."""
     variables = comparable(passed(base, (*SETTINGS, *PLACES, *task.pass_env)))
     text = repr(sorted(variables.items()))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
@@ -97,14 +97,14 @@ def variables(
     visible_devices: str,
     extra: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the environment of a training or build of a user who has the variables `base`."""
+    """Return the environment of a training or build, for a user with the variables `base`."""
     roots = [str(tree / root) for root in task.pythonpath]
-    # The tree lies with other copies of celedger's own, such as the suite's, in a folder of the
-    # user's .git. A ceiling stops a search only below it, so each has one above it.
+    # The tree and other copies of celedger's, such as the suite's, are in a folder of the user's
+    # .git. A ceiling stops a search only below it, so each of them has a ceiling above it.
     ceilings = list(tree.parents)[:3]
     return {
         **passed(base, (*SETTINGS, *PLACES, *task.pass_env)),
-        # The folder that the shell of the user was in is the user's work tree.
+        # The working directory of the user's shell is the user's work tree.
         "PWD": str(tree),
         "PYTHONPATH": os.pathsep.join([*roots, str(child)]),
         # No byte-code is written, and a checkout is cleaned before it moves: a .pyc of a
@@ -117,10 +117,10 @@ def variables(
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "CUDA_VISIBLE_DEVICES": visible_devices,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # `git status` of a trial need not write its index: the next move is cheaper.
+        # `git status` in a trial need not write its index, so the next checkout is faster.
         "GIT_OPTIONAL_LOCKS": "0",
         # Git commands of a trial that lost its own .git, or that run in one of those copies, must
-        # not find the user's repository.
+        # not use the user's repository.
         "GIT_CEILING_DIRECTORIES": os.pathsep.join(map(str, ceilings)),
         **dict.fromkeys(_THREADS, str(task.threads)),
         **extra,
@@ -128,8 +128,8 @@ def variables(
 
 
 def child_copy(cache: Path) -> Path:
-    """Return a folder, to be put on PYTHONPATH, that holds `celedger.child`, a `sitecustomize` (its
-    `finder.py`) and nothing else of celedger."""
+    """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
+    `sitecustomize` (its `finder.py`)."""
     import compileall
     from py_compile import PycInvalidationMode
 
@@ -146,7 +146,7 @@ def child_copy(cache: Path) -> Path:
             # No trial writes byte-code itself.
             mode = PycInvalidationMode.UNCHECKED_HASH
             compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)
-            with suppress(OSError):  # somebody was faster, with the same content
+            with suppress(OSError):  # another process was faster, with the same content
                 draft.rename(home)
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
@@ -155,7 +155,8 @@ def child_copy(cache: Path) -> Path:
 
 
 def child_folder(cache: Path) -> Path:
-    """Return where that copy is, by its content: an upgrade of celedger makes another."""
+    """Return the folder of that copy, named by its content: an upgrade of celedger makes
+    another."""
     content = hashlib.sha256()
     for file in _child_files():
         content.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())

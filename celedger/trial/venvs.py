@@ -1,6 +1,6 @@
-"""Virtual environments made from a commit's own requirements: once for each content of those
-files and interpreter, shared by all commits and commands that have them alike. A training that
-installs something has its environment made anew for the next one.
+"""Make virtual environments from a commit's own requirements: one for each interpreter and content
+of those files, shared by all commits and commands with equal ones. If a training installs
+something, its environment is made again for the next one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from celedger.trial.surroundings import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
 NO_ROOM = "No space left on device"
-# Variables that would make another environment than the one asked for.
+# Variables that would make another environment than the requested one.
 _DROPPED = ("UV_PYTHON", "UV_PROJECT")
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where a task runs: the interpreter and all that surrounds it. Without one (`kind` is not
-    ok) `problem` says why in one line, and `log` is the output of what failed."""
+    """Where a task runs: the interpreter and its environment. If it could not be made (`kind` is
+    not ok), `problem` is the reason in one line, and `log` the output of the command that
+    failed."""
 
     environment: Environment
     python: str
@@ -45,9 +46,9 @@ class Installation:
 
 @dataclass
 class Venvs:
-    """The virtual environments of one command; those it uses stay held until `close`. `describe`
-    an interpreter for a task; `review` asks whether one may be made from these files, by the
-    interpreter of this path, and raises NotAllowed."""
+    """The virtual environments of one command; those in use stay locked until `close`. `describe`
+    returns the environment of an interpreter for a task; `review` raises NotAllowed if the
+    interpreter at this path may not make one from these files."""
 
     repository: Repository
     cache: Cache
@@ -69,8 +70,8 @@ class Venvs:
         self._entries.clear()
 
     def key(self, commit: str, task: Task, base: Installation) -> str:
-        """Return what tells one environment from another: the files' content and the interpreter.
-        "" where the commit's files cannot be used."""
+        """Return the key of an environment: the files' content and the interpreter. "" if the
+        commit's files cannot be used."""
         files = self._files(commit, task)
         if isinstance(files, Unmade):
             return ""
@@ -79,7 +80,7 @@ class Venvs:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def has(self, commit: str, task: Task, base: Installation) -> bool:
-        """Return True if `place` would have nothing to install."""
+        """Return True if `place` would install nothing."""
         key = self.key(commit, task, base)
         return key == "" or key in self._failed or (self.cache.folder / key / FACTS).exists()
 
@@ -91,8 +92,8 @@ class Venvs:
         checkout: Callable[[], AbstractContextManager[Checkout]],
     ) -> Installation:
         """Return the environment of a task at a commit, made if it must be, within `checkout`.
-        `base` is that of the interpreter it is made with. Raises MachineError where the machine,
-        not the commit, is what fails."""
+        `base` is that of the interpreter it is made with. Raises MachineError if the failure is the
+        machine's and not the commit's."""
         files, key = self._files(commit, task), self.key(commit, task, base)
         try:
             if isinstance(files, Unmade):
@@ -117,7 +118,7 @@ class Venvs:
         return Installation(self._described[key, task.name], python)
 
     def _files(self, commit: str, task: Task) -> Requirements | Unmade:
-        """Return the requirement files of a commit, or why they cannot be used."""
+        """Return the requirement files of a commit, or the reason why they cannot be used."""
         name = (commit, task.venv)
         if name not in self._requirements:
             try:
@@ -127,7 +128,7 @@ class Venvs:
         return self._requirements[name]
 
     def _entry(self, key: str, install: Callable[[Path], Mapping[str, object]]) -> Held:
-        """Return the environment of a key, held and as it was made."""
+        """Return the environment of a key, locked and unchanged since it was made."""
         entry = self._entries.pop(key, None)
         while entry is None or _stamps(entry.path) != entry.facts.get("stamps"):
             if entry is not None:  # a training installed something
@@ -169,7 +170,7 @@ class Venvs:
 def install_lines(
     home: Path, base: str, files: Sequence[str], env: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Return the commands that make an environment from requirement files: by uv where it is
+    """Return the commands that make an environment from requirement files: by uv if it is
     installed, else by venv and pip."""
     options = [word for name in files for word in ("-r", name)]
     python, venv = str(python_of(home)), str(home / "venv")
@@ -195,9 +196,9 @@ def install_variables(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def _settings(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return options for uv, which else takes settings (`[tool.uv]` of pyproject.toml, uv.toml)
-    from the folders above: an environment lies in the user's repository. Only the user's own file
-    counts, for it may say which index this machine reaches; UV_CONFIG_FILE goes before it."""
+    """Return options for uv that disable settings (`[tool.uv]` of pyproject.toml, uv.toml) in the
+    folders above, because an environment is inside the user's repository. Only the user's own file
+    counts, since it may name the index that this machine can reach; UV_CONFIG_FILE has priority."""
     folder = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME", "/")) / ".config")
     own = Path(folder) / "uv" / "uv.toml"
     if own.is_file() and not env.get("UV_CONFIG_FILE"):
@@ -210,13 +211,13 @@ def python_of(home: Path) -> Path:
 
 
 def _stamps(home: Path) -> list[int]:
-    """Return the times (ns) of the folders that change when something is installed."""
+    """Return the times (ns) of the folders that an installation changes."""
     return [path.stat().st_mtime_ns for path in sorted(home.glob("venv/lib/*/site-packages"))]
 
 
 def _without(base: Installation, unmade: Unmade, key: str) -> Installation:
-    """Return the environment under which a trial is kept that could not have its own: neither the
-    base interpreter's, in which it never ran, nor that which it will have once this is mended."""
+    """Return the environment of a trial whose own could not be made: neither the base
+    interpreter's, in which it never ran, nor the one it will have after a repair."""
     details = {**base.environment.details, "venv": f"not made from {key[:12]}"}
     text = json.dumps([base.environment.fingerprint, details["venv"]])
     environment = Environment(hashlib.sha256(text.encode()).hexdigest(), details)

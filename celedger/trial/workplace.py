@@ -1,5 +1,5 @@
-"""Sets the bench: from a repository, a configuration and a suite's name to everything that the
-trials of one command share. The one place where all the rooms below meet."""
+"""Make the bench: from a repository, a configuration and a suite's name to the state that the
+trials of one command share. The one place that imports all the packages below."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 def choose_tasks(
     suite: suites.Suite, names: Collection[str], only: Collection[str] = ()
 ) -> tuple[Task, ...]:
-    """The named tasks of a suite, all when none is named, with the runner's metrics added. With
-    `only`, the parts of them that these commands make."""
+    """Return the named tasks of a suite (all if none is named), with the runner's metrics added.
+    With `only`, their parts with these commands."""
     by_name = {task.name: task for task in suite.tasks}
     unknown = [name for name in names if name not in by_name]
     if unknown:
@@ -69,17 +69,20 @@ def set_bench(
     commit: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Bench:
-    """Return a bench on which the given tasks can run. Nothing is checked out or locked before the
-    first trial. Raises MachineError where an interpreter or device does not exist, NotAllowed
-    where the gate does not let these tasks start (with the requirements of a `commit`). `tell`
-    gets a line that names what is new since it was last allowed."""
+    """Return a bench on which the given tasks can run.
+
+    Nothing is checked out or locked before the first trial. Raises MachineError if an interpreter
+    or device does not exist, NotAllowed if the gate does not allow these tasks to start (with the
+    requirements of a `commit`). `tell` gets a line that names what is new since the last
+    approval.
+    """
     _check_machine(repository, config, tasks)
     device = gpu.resolve(config.device)
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
-    wanted = requests.of_suite(repository, suite, tasks, interpreters, commit)
+    starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
-        [settings_request(config.merged), *wanted],
+        [settings_request(config.merged), *starts],
         texts={digest: suite.folder / name for name, digest in suite.files.items()},
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,
@@ -117,7 +120,7 @@ def set_bench(
 
 
 def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:
-    """Raise MachineError where no trial could run here."""
+    """Raise MachineError if no trial can run on this machine."""
     if os.pathsep in str(repository.state_dir):
         raise MachineError(
             f"{repository.state_dir} has a {os.pathsep!r}, which PYTHONPATH cannot carry",
@@ -133,7 +136,7 @@ def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]
 
 
 def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, str]:
-    """The path of each task's interpreter, by the task's name. Raises MachineError."""
+    """Return the path of each task's interpreter, by the task's name. Raises MachineError."""
     path = os.environ.get("PATH", "")
     return {
         task.name: environment.resolve_interpreter(task.python, path, repository.root)
@@ -147,7 +150,7 @@ class Need(NamedTuple):
     commit: Commit
     task: Task
     seed: int
-    enough: int | None  # trials that make this one unneeded; None: run it whatever is stored
+    enough: int | None  # trials that make this one unnecessary; None: run it in any case
 
 
 def lacking(
@@ -159,9 +162,8 @@ def lacking(
     repeat: int = 1,
     force: bool = False,
 ) -> list[Need]:
-    """What to run so that the ledger holds `repeat` trials of every commit, task and seed.
-
-    With `force`, `repeat` more than it holds. Seeds default to the task's own.
+    """Return the trials to run so that the ledger holds `repeat` trials of every commit, task and
+    seed. With `force`, `repeat` more than it holds. Seeds default to the task's own.
     """
     return [
         Need(commit, task, seed, None if force else number)
@@ -175,7 +177,7 @@ def lacking(
 def by_environment(
     bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
 ) -> list[tuple[dict[str, Environment], list[Commit]]]:
-    """The commits that would run in the same environments, with these (by task name)."""
+    """Group the commits that would run in the same environments, with these (by task name)."""
     groups: dict[tuple[str, ...], tuple[dict[str, Environment], list[Commit]]] = {}
     for commit in commits:
         environments = bench.environments_at(commit.sha, tasks)
@@ -187,9 +189,9 @@ def by_environment(
 def in_turns(
     bench: Bench, commit: Commit, tasks: Sequence[Task], *, seeds: int, repeats: int
 ) -> list[Need]:
-    """What to run so that the ledger holds a trial of each task with so many seeds, its own
-    first, and so many of the first of them. One of every task after another, so that a machine
-    that changes its speed meanwhile does so for all alike."""
+    """Return the trials to run so that the ledger holds one of each task with `seeds` seeds, its
+    own first, and `repeats` of the first of them. Tasks run in turns, so that a slow change of the
+    machine's speed affects all alike."""
     needs = []
     rounds = [(position, 1) for position in range(seeds)]
     rounds += [(0, number) for number in range(2, repeats + 1)]
@@ -202,15 +204,18 @@ def in_turns(
 
 
 def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
-    """Run them in order. What another celedger ran while this one waited is not run again."""
+    """Run the trials in order. A trial that another celedger ran in the meantime is not run
+    again."""
     return [bench.run(n.commit, n.task, n.seed, enough=n.enough) for n in needs]
 
 
 def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
-    """Return the environment under which a trial of a task is kept that would run `here`. A package
-    that none of its trials imported may come, go or change. It is the
-    newest in which it ran that differs from this one in no package that its trials imported, else
-    this one. That one names the packages that count."""
+    """Return the environment under which the ledger stores a trial of a task that would run `here`.
+
+    Packages that none of its trials imported do not count. It is the newest environment of the task
+    that differs from `here` in no package that its trials imported, else `here` itself, which names
+    the packages that count.
+    """
     ran_in = ledger.environments_of(task.recipe)
     if here.fingerprint in ran_in:
         return here
@@ -232,8 +237,8 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
 
 
 def _imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
-    """Return the distributions that the trials of a task in an environment imported; None where
-    that is not known of all of them."""
+    """Return the distributions that the trials of a task in an environment imported; None if that
+    is not known for all of them."""
     trials = ledger.reusable_trials(recipe=task.recipe, environment=fingerprint)
     names: set[str] = set()
     for number in {trial.footprint for trial in trials}:

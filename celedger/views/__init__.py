@@ -1,5 +1,5 @@
-"""What people and programs read: text tables, JSON and figures, made from the ledger alone.
+"""The output for people and programs: text tables, JSON and figures, made from the ledger alone.
 
 A view cannot write the ledger, never prints, and never runs anything: it returns strings and
-dictionaries or writes the one picture it was asked for.
+dictionaries, or writes the one picture that was requested.
 """

@@ -1,4 +1,4 @@
-"""`celedger table`: what was measured, over the parameters that vary. A row is a task with its
+"""`celedger table`: the measured values, over the parameters that vary. A row is a task with its
 parameters at a commit; trials of different definitions or environments are never averaged.
 """
 
@@ -19,15 +19,15 @@ from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
 SEED = "seed"  # may be named among the parameters: then every seed is a row
-_PART = re.compile(r"[\[,]only=")  # a run of some commands is shown where it is asked for by name
-_PLACES = ("commit", "suite", "task", "environment")  # what tells rows apart beside parameters
+_PART = re.compile(r"[\[,]only=")  # a partial trial is shown only if it is named
+_PLACES = ("commit", "suite", "task", "environment")  # tell rows apart, besides parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     commit: str
     suite: str
-    task: str  # without the point of its grid
+    task: str  # without its grid's values
     environment: str
     params: Mapping[str, object]
     trials: int
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ablation(Document):
-    places: tuple[str, ...]  # those of _PLACES that vary, the task where nothing does
+    places: tuple[str, ...]  # those of _PLACES that vary, or the task if none does
     params: tuple[str, ...]
     metrics: tuple[Metric, ...]
     rows: tuple[Row, ...]
@@ -64,9 +64,9 @@ class Ablation(Document):
         params: Sequence[str] = (),
         metrics: Sequence[str] = (),
     ) -> Ablation:
-        """Read the newest trials of every task at the commits. `params` default to those that
-        vary, `metrics` to those that are judged. Raises UsageError for a name that nothing has,
-        CeledgerError where there are no trials."""
+        """Read the newest trials of every task at the commits. `params` default to those that vary,
+        `metrics` to those that are judged. Raises UsageError for an unknown name, CeledgerError if
+        there are no trials."""
         batches = _batches(ledger, commits, suite, tasks)
         definitions = {t.recipe: t.definition for t in ledger.tasks()}
         reported = {m.name: m for b in batches for m in b.metrics(ledger)}
@@ -83,13 +83,13 @@ class Ablation(Document):
             for part, seed in _parts(batch) if SEED in params else [(batch, {})]:
                 rows.append(Row.of(part, own, settings | seed))
         names = list(dict.fromkeys(name for row in rows for name in row.params))
-        shown = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
+        varied = [name for name in names if len({repr(row.params.get(name)) for row in rows}) > 1]
         if params:
-            shown = [_checked("parameter", name, [*names, SEED]) for name in params]
-        places = [place for place in _PLACES if len({getattr(row, place) for row in rows}) > 1]
-        if not places and not shown:
-            places = ["task"]
-        return cls(tuple(places), tuple(shown), tuple(columns), tuple(rows))
+            varied = [_checked("parameter", name, [*names, SEED]) for name in params]
+        varying = [column for column in _PLACES if len({getattr(row, column) for row in rows}) > 1]
+        if not varying and not varied:
+            varying = ["task"]
+        return cls(tuple(varying), tuple(varied), tuple(columns), tuple(rows))
 
     def text(self, width: int = 100) -> str:
         columns = [Column(name) for name in (*self.places, *self.params)]
@@ -97,7 +97,7 @@ class Ablation(Document):
         columns += [Column(metric.name) for metric in self.metrics]
         rows = [
             (
-                *(_name(row, place) for place in self.places),
+                *(_name(row, column) for column in self.places),
                 *(_text(row.params.get(name)) for name in self.params),
                 str(row.trials), str(row.failed or ""), *(s.text() for s in row.samples),
             )
@@ -106,12 +106,12 @@ class Ablation(Document):
         return table(columns, rows, width=width)
 
     def tsv(self) -> str:
-        """Return numbers in full and in the metric's own unit; an absent one is an empty field."""
+        """Return numbers in full and in the metric's own unit; a missing one is an empty field."""
         heads = [*self.places, *self.params, "trials", "failed"]
         heads += [name for m in self.metrics for name in (m.name, f"{m.name}_sd")]
         lines = [heads]
         for row in self.rows:
-            names = [getattr(row, place) for place in self.places]
+            names = [getattr(row, column) for column in self.places]
             names += [row.params.get(name, "") for name in self.params]
             fields = [*(plain(str(name)) for name in names), str(row.trials), str(row.failed)]
             for sample in row.samples:
@@ -140,8 +140,7 @@ class Ablation(Document):
 def _batches(
     ledger: Reader, commits: Sequence[Commit], suite: str | None, tasks: Collection[str]
 ) -> list[Batch]:
-    """Return the batch of each commit and task that ran last, in the order of history and
-    suite."""
+    """Return the newest batch of each commit and task, in the order of history and suite."""
     order = {(t.suite, t.name): i for i, t in enumerate(ledger.tasks())}
     if suite is not None:
         _checked("suite", suite, {s for s, _ in order})

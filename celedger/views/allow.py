@@ -1,4 +1,4 @@
-"""What a person is asked to allow, as a difference to what was allowed before."""
+"""The text of `celedger allow`: the difference between the requests and what was allowed before."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ def _difference(
 
 
 def _lines(request: Request | None, *, whole: bool = True) -> list[str]:
-    """Return what is asked for but the content of files, a line each. Not `whole`: without
-    variables, of which nearly all are the same for all that celedger starts."""
+    """Return the requests but the content of files, a line each. Without `whole`, variables are
+    left out, since nearly all are the same for every process of celedger."""
     lines = []
     for key, value in request.facts.items() if request is not None else ():
         if key == "command" and isinstance(value, list):
-            lines.append(f"command: {shlex.join(map(_shown, value))}")
+            lines.append(f"command: {shlex.join(map(_value_text, value))}")
         elif isinstance(value, dict) and key not in FILES and (whole or key != "variables"):
-            lines += [f"{key}: {name} = {_shown(value[name])}" for name in sorted(value)]
+            lines += [f"{key}: {name} = {_value_text(value[name])}" for name in sorted(value)]
         elif key == "folder" and value:
-            lines.append(f"folder: {_shown(value)}")
+            lines.append(f"folder: {_value_text(value)}")
     return lines
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     pieces = (value if isinstance(value, str) else json.dumps(value)).split("\0")
     return "".join(f"{{{p}}}" if i % 2 else p for i, p in enumerate(pieces))
 
@@ -83,8 +83,8 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
 def _content(
     repository: Repository, gate: Gate, texts: Mapping[str, Path], digest: str
 ) -> list[str]:
-    """Return the lines of a file by its digest: of the suite's as it is or was kept, of
-    requirements as git has them."""
+    """Return the lines of a file by its digest: a suite's file as it is or was stored, a
+    requirement file from git."""
     mode, blank, blob = digest.partition(" ")
     content: bytes | None = None
     try:

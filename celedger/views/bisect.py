@@ -1,5 +1,5 @@
 """`celedger bisect`: the answer as text to paste and as JSON, for one metric or for several that
-shared their trials; and what `--dry-run` says."""
+shared their trials; and the text of `--dry-run`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NO_DIFFERENCE = "by files not read, comments, docstrings, formatting or code ne
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """How commands are to be typed that a report prints; `options` are those of the bisect itself,
-    beyond its ends, task and metrics."""
+    """How to spell the commands that a report prints; `options` are those of the bisect itself,
+    besides its ends, task and metrics."""
 
     celedger: str
     git: str
@@ -33,26 +33,26 @@ class Typed:
     def bisect(
         self, report: Report, metrics: Sequence[str], *, good: str = "", bad: str = ""
     ) -> str:
-        """Return the command that asks the same again, or between other ends."""
+        """Return the command that repeats this bisect, or bisects between other ends."""
         words = ["--task", report.task, *(word for m in metrics if m for word in ("--metric", m))]
         words += ["--find", "improved"] if report.improved else []
         ends = f"{(good or report.good.sha)[:12]}..{(bad or report.bad.sha)[:12]}"
         return f"{self.celedger} bisect {ends} {shlex.join([*self.options, *words])}"
 
     def between(self, report: Report) -> str:
-        """Return the command that searches up to a commit that is worse than both ends."""
+        """Return the command that bisects up to a commit that is worse than both ends."""
         end = report.between.commit.sha if report.between else ""
         return self.bisect(report, [report.metric], bad=end)
 
     def diff(self, report: Report) -> str:
-        """Return the command that shows what the named commit changed."""
+        """Return the command that shows the named commit's change."""
         parent, commit = report.compared
         return f"{self.celedger} diff {parent[:12]}..{commit[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
 class BisectAnswer(Document):
-    """`explanations` are what `--explain` adds, if asked."""
+    """The answer of a bisect. `explanations` are those of `--explain`, if given."""
 
     answer: Answer
     metrics: Mapping[str, Metric]
@@ -163,7 +163,8 @@ class BisectAnswer(Document):
         ]
 
     def _table(self, width: int) -> list[str]:
-        """One table of culprits, each with the metrics that it moved, then every culprit once."""
+        """Return one table of culprits, each with the metrics that it moved, then every culprit
+        once."""
         answer, first = self.answer, self.answer.reports[0]
         ends = f"{short(first.good.sha)}..{short(first.bad.sha)}"
         rows = [self._row(report) for report in answer.reports]
@@ -203,7 +204,7 @@ class BisectAnswer(Document):
         return (report.metric, f"undecided, maybe {leader}", effect, probability)
 
     def _culprits(self) -> list[tuple[Commit, tuple[str, ...]]]:
-        """Return the commits that were named, and the metrics of each, in order."""
+        """Return the named commits, and the metrics of each, in order."""
         named = {r.culprits[0].sha: r.culprits[0] for r in self.answer.reports if r.named}
         return [
             (commit, tuple(
@@ -217,8 +218,7 @@ class BisectAnswer(Document):
         return metric.unit if metric else ""
 
     def _effect_text(self, report: Report) -> str:
-        """Return the levels before and after, and by how much they differ; empty where that is
-        not known."""
+        """Return the levels before and after, and their difference; empty if it is not known."""
         if not math.isfinite(report.effect):
             lost = any(not math.isfinite(value) for _, value in report.readings)
             return "is not finite any more" if lost else ""
@@ -234,12 +234,12 @@ class BisectAnswer(Document):
 
 
 def sure(probability: float) -> str:
-    """Return a probability, never shown as a certainty."""
+    """Return a probability, never printed as a certainty."""
     return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
 
 
 def _shares(report: Report) -> list[str]:
-    """Return how much of the difference the named commit explains, and where the rest lies."""
+    """Return how much of the difference the named commit explains, and where the rest is."""
     lines, rest = [], np.zeros(2)
     for other in report.others:
         ends = f"{short(other.after.sha)}..{short(other.by.sha)}"
@@ -271,7 +271,7 @@ def _person(commit: Commit) -> list[str]:
 
 
 def _stand_in(report: Report) -> list[str]:
-    """Say which commit ran in place of the one that is named, where that one did not."""
+    """Say which commit ran in place of the named one, if that one did not run."""
     if report.ran == report.culprits[0].sha:
         return []
     why = f"they differ in nothing that {report.task} reads"
@@ -290,14 +290,14 @@ def _members(report: Report) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BisectPlans(Document):
-    """What a bisect would take, a plan for each metric."""
+    """The plans of `--dry-run`, one for each metric."""
 
     plans: Sequence[Plan]
 
     def text(self, width: int = 100) -> str:
         if len(self.plans) == 1:
             return _plan_text(self.plans[0])
-        # Several metrics share their trials; the longest search comes last.
+        # Several metrics share their trials; the longest search is last.
         longest = max(self.plans, key=lambda plan: plan.trials)
         plans = [*(plan for plan in self.plans if plan is not longest), longest]
         head = "one search for all: its trials are shared, and the longest of these decides\n"

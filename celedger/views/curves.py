@@ -26,7 +26,7 @@ from celedger.views.samples import Batch
 MOST_COMMITS = len(CYCLE)  # colours that all readers can tell apart
 MOST_PANELS = 9
 _PER_ROW = 3
-_STEP_UNITS = {"step_time": "s"}  # of what celedger.child.torch reports
+_STEP_UNITS = {"step_time": "s"}  # as celedger.child.torch reports them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Curve:
 
     @classmethod
     def of(cls, commit: Commit, trials: Sequence[Sequence[tuple[int, float]]]) -> Curve:
-        """Return the curve of the (position, value) that the trials of a commit reported."""
+        """Return the curve of the (position, value) pairs that a commit's trials reported."""
         by_position: dict[int, list[float]] = defaultdict(list)
         for series in trials:
             for position, value in series:
@@ -57,7 +57,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The panels of a picture, each a metric with its curves; `subject` says what is drawn."""
+    """The panels of a picture, each a metric with its curves; `subject` is its title."""
 
     title: str
     subject: str
@@ -79,8 +79,8 @@ def read_chart(
     axis: str = "epoch",
 ) -> Chart:
     """Read the epochs or steps of a (suite, task) at up to seven commits, given by full hashes;
-    `metrics` default to all that are judged or, by step, all. Raises UsageError for a metric that
-    is not there or too many commits, CeledgerError where a commit has no trials."""
+    `metrics` default to all that are judged or, by step, all. Raises UsageError for an unknown
+    metric or too many commits, CeledgerError if a commit has no trials."""
     batches = _batches(ledger, title, shas)
     curves: dict[str, list[Curve]] = defaultdict(list)
     for commit, batch in batches:
@@ -89,13 +89,13 @@ def read_chart(
             curves[name].append(Curve.of(commit, [s[name] for s in trials if name in s]))
     missing = [name for name in metrics if name not in curves]
     if missing or not curves:
-        what = missing[0] if missing else "anything"
-        known = f"there are {', '.join(curves)}"
+        name = missing[0] if missing else "anything"
+        hint = f"there are {', '.join(curves)}"
         if axis == "step" and not curves:
-            known = "ask for them with `steps = true` in the suite, and run it again"
+            hint = "ask for them with `steps = true` in the suite, and run it again"
         kind = UsageError if curves else CeledgerError
         raise kind(
-            f"no trial of {'/'.join(title)} at these commits reported {what} by {axis}", known
+            f"no trial of {'/'.join(title)} at these commits reported {name} by {axis}", hint
         )
     recipe = max((b for _, b in batches), key=lambda b: b.newest).recipe
     declared = {m.name: m for m in ledger.metrics(recipe)}
@@ -110,7 +110,7 @@ def read_chart(
 
 
 def _series(ledger: Reader, ulid: str, axis: str) -> Mapping[str, list[tuple[int, float]]]:
-    """Return what a trial reported, as (position on the axis, value)."""
+    """Return a trial's reports, as (position on the axis, value)."""
     if axis == "epoch":
         return ledger.series(ulid)
     return {
@@ -133,14 +133,14 @@ def _batches(
 
 
 def _trials(batch: Batch) -> list[str]:
-    """Return the trials that ended well and as a whole; where there are none, all."""
+    """Return the complete trials that ended well; if there are none, all."""
     well = [r for r in batch.records if r.ok]
     whole = [r for r in well if not r.early_stopped]
     return [r.trial.ulid for r in whole or well or batch.records]
 
 
 def _differing(batches: Sequence[tuple[Commit, Batch]]) -> str:
-    """Say what does not compare."""
+    """Say which commits are not comparable, and why."""
     parts = {"suites": {b.recipe for _, b in batches},
              "environments": {b.environment for _, b in batches}}  # fmt: skip
     differing = [name for name, values in parts.items() if len(values) > 1]
@@ -176,7 +176,7 @@ def _draw_panel(
         commit, positions, colour = curve.commit, curve.positions, colours[curve.commit.sha]
         mean, low, high = (x / divisor for x in (curve.mean, curve.low, curve.high))
         marker, width = ("o", 1.5) if positions.size <= 30 else ("", 0.8)
-        name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit side by side
+        name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit per row
         axes.plot(
             positions, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
             label=name,

@@ -1,4 +1,4 @@
-"""The demo's answers beside the truth, as text, JSON and pictures."""
+"""The demo's answers compared with the truth, as text, JSON and pictures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`celedger diff A..B`: two commits side by side. It compares trials of one definition in one
-environment; where two commits share none, it shows both and judges nothing.
+environment; if two commits share none, it shows both and judges nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _COLUMNS = (
     Column("metric"), Column("A"), Column("B"), Column("B - A", right=True),
     Column("", right=True), Column("", wrap=True),
 )  # fmt: skip
-_AT_THE_LIMIT = 0.5  # a change that is told in half the cases is the critical one of the test
+_AT_THE_LIMIT = 0.5  # a change detected in half the cases is the test's critical one
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """`judgement` is `better`, `worse`, `same` (equal to the bit), `within noise` (a two-sided
-    test at 95 % does not tell them apart), `small` (told, but below the metric's floor), `unknown`
-    (no repeats to judge by), `not finite`, or empty where nothing may be said. `smallest` is the
-    smallest change that these trials tell in four cases of five."""
+    """A metric's change. `judgement` is `better`, `worse`, `same` (equal bits), `within noise` (a
+    two-sided test at 95 % detects no difference), `small` (detected, but below the metric's floor),
+    `unknown` (no repeats to judge by), `not finite`, or empty if it cannot be judged. `smallest` is
+    the smallest change that these trials detect in four cases of five."""
 
     metric: Metric
     a: Sample
@@ -45,7 +45,7 @@ class MetricChange:
 
     @property
     def relative(self) -> float:
-        """The change over |A|; NaN where A is zero."""
+        """Return the change over |A|; NaN if A is zero."""
         return self.delta / abs(self.a.mean) if self.a.n and self.a.mean else math.nan
 
     def cells(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class TaskDiff:
 
     @property
     def environments(self) -> tuple[str, str] | None:
-        """The environments of A and B; None where one has no trials."""
+        """Return the environments of A and B; None for one without trials."""
         return (self.a.environment, self.b.environment) if self.a and self.b else None
 
     @property
@@ -127,7 +127,7 @@ class Diff(Document):
     @classmethod
     def of(cls, ledger: Reader, a: str, b: str, *, order: Mapping[str, int] | None = None) -> Diff:
         """Compare two commits, by their full hashes; `order` places commits in history. Raises
-        CeledgerError where one end has no trials."""
+        CeledgerError if one end has no trials."""
         (old, of_a), (new, of_b) = samples.measured(ledger, a), samples.measured(ledger, b)
         recorded = samples.positions(ledger)
         line = dict.fromkeys([*(sha for sha in order or () if sha in recorded), *recorded])
@@ -181,8 +181,8 @@ def _task_diff(
     of_a: Sequence[Batch],
     of_b: Sequence[Batch],
 ) -> TaskDiff:
-    """Compare the two batches that ran last among those that can be compared: of one definition
-    and environment, else of one definition, else whatever there is."""
+    """Compare the newest two comparable batches: of one definition and environment, else of one
+    definition, else any."""
     if not of_a or not of_b:
         return TaskDiff(*key, next(iter(of_a), None), next(iter(of_b), None), ())
     a, b = max(
@@ -202,7 +202,7 @@ def _task_diff(
 
 
 def _judged(change: MetricChange, batch: Batch, noises: PooledNoise) -> MetricChange:
-    """Say of a change what these trials tell."""
+    """Judge a change by these trials."""
     metric, a, b = change.metric, change.a, change.b
     if metric.direction is Direction.INFO or not a.n or not b.n:
         return change

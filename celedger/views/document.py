@@ -1,9 +1,9 @@
 """An answer: one plain structure that is printed as text or as strict JSON.
 
-JSON carries a schema number, and hashes in it are whole. A number that JSON does not have is
-`null`, and the document's field `not_finite` says where and which one:
-`{"/tasks/0/metrics/1/delta": "nan"}`, by JSON Pointer (RFC 6901). Any other `null` means that
-there is nothing. This module must not know what the answers say.
+JSON has a schema number and full hashes. A number that JSON cannot hold is `null`, and the
+document's field `not_finite` has its position and value: `{"/tasks/0/metrics/1/delta": "nan"}`, by
+JSON Pointer (RFC 6901). Any other `null` is a missing value. This module must not know the content
+of answers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Document:
     """The answer of a verb. A subclass is built once, from the ledger, and then printed."""
 
     def text(self, width: int = 100) -> str:
-        """Return what a person reads, in lines of `width` columns where they can be cut."""
+        """Return the text for a person, in lines of `width` columns if they can be cut."""
         raise NotImplementedError
 
     def json(self) -> Mapping[str, object]:
-        """Return what a program reads, without the schema number."""
+        """Return the fields for a program, without the schema number."""
         raise NotImplementedError
 
 
@@ -40,9 +40,8 @@ def pick(record: object, names: str) -> dict[str, object]:
 
 
 def strict(value: object) -> Json:
-    """Return the value as JSON can hold it, numbers that are not finite aside.
-
-    Raises TypeError for what has no plain meaning there.
+    """Return the value as JSON can hold it, except for numbers that are not finite. Raises
+    TypeError for a value without a JSON form.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, Enum) else value
@@ -65,7 +64,7 @@ def document(**content: object) -> dict[str, Json]:
 
 
 def dumps(answer: Mapping[str, Json]) -> str:
-    """Return the text that a `--json` prints."""
+    """Return the text that `--json` prints."""
     lost: dict[str, Json] = {}
     finite = {key: _finite(item, f"/{_pointer(key)}", lost) for key, item in answer.items()}
     if lost:

@@ -25,7 +25,7 @@ class CourseList(Document):
     courses: Sequence[Course]
 
     def text(self, width: int = 100) -> str:
-        """Return what changed, task by task; the ranges to search; then how much was looked at."""
+        """Return the changes, task by task; the ranges to search; then how much was analysed."""
         courses = self.courses
         rows = [(c, s) for c in courses for s in c.steps]
         rows.sort(key=lambda row: (row[0].suite, row[0].task, row[1].seen_at.commit_time))
@@ -80,8 +80,8 @@ def _step_json(course: Course, step: LevelStep) -> dict[str, object]:
 
 
 def _ranges(rows: Sequence[tuple[Course, LevelStep]]) -> list[str]:
-    """Say between which commits each change lies that no single commit stands for, with the
-    command that searches there. A range that several metrics share is said once."""
+    """Return between which commits each change lies that has no single commit, with the command
+    that bisects there. A range of several metrics is printed once."""
     shared: dict[tuple[object, ...], list[tuple[Course, LevelStep]]] = defaultdict(list)
     for course, step in rows:
         if len(step.among) > 1:
@@ -98,7 +98,7 @@ def _ranges(rows: Sequence[tuple[Course, LevelStep]]) -> list[str]:
 
 
 def range_text(step: LevelStep) -> str:
-    """`between 3f2a9c1d and 9b9d7543, 6 commits, 5 not measured`."""
+    """Return `between 3f2a9c1d and 9b9d7543, 6 commits, 5 not measured`."""
     commits = count(step.between, "commit")
     if len(step.among) < step.between:
         commits = f"{len(step.among)} of {commits}"
@@ -110,7 +110,7 @@ def range_text(step: LevelStep) -> str:
 
 
 def bisect_command(step: LevelStep, suite: str, task: str, metrics: Sequence[str]) -> str:
-    """Return what to type to find the commit; empty where there is no range to search."""
+    """Return the command that finds the commit; empty if there is no range to search."""
     if step.start is None:
         return ""
     words = [f"celedger bisect {step.start.sha[:_TYPED]}..{step.end.sha[:_TYPED]}"]
@@ -119,7 +119,7 @@ def bisect_command(step: LevelStep, suite: str, task: str, metrics: Sequence[str
 
 
 def _away_line(course: Course) -> str:
-    """Say how far the metric has moved from its pinned commit; "" where none is pinned."""
+    """Return how far the metric has moved from its pinned commit; "" without a pin."""
     away = course.away
     if away is None:
         return ""

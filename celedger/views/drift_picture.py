@@ -1,6 +1,6 @@
 """The picture of drift: one metric of one task over the commits, in the order of history. Every
-trial is a dot, so that nothing is hidden behind a mean. Verdicts and culprits are those that were
-stored; nothing is judged here.
+trial is a dot, so that no mean hides it. Verdicts and culprits are read from the ledger; nothing is
+judged here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celedger.views.format import clip, count, percent, plain, probability, shor
 from celedger.views.picture import BLUE, GREEN, INK, MUTED, RED
 from celedger.views.samples import Batch
 
-_MANY = 80  # commits from which dots are small
+_MANY = 80  # commits from which on dots are small
 _VERDICTS = {VerdictKind.REGRESSED: RED, VerdictKind.IMPROVED: GREEN}
 
 Key = tuple[str, str, str]  # suite, task, metric
@@ -41,9 +41,9 @@ def drift_figure(
     lineage: Sequence[Commit] | None = None,
 ) -> Path:
     """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
-    oldest first (default: all that have trials of it), to a PNG or SVG. `lineage` as in
-    `celedger.drift.courses`. Raises UsageError for a suffix, task or metric that is not known,
-    CeledgerError where there is nothing to draw."""
+    oldest first (default: all with trials of it), to a PNG or SVG. `lineage` as in
+    `celedger.drift.courses`. Raises UsageError for an unknown suffix, task or metric, CeledgerError
+    if there is nothing to draw."""
     picture.check_suffix(path)
     return picture.save(draw(ledger, task, metric, suite, commits, lineage), path)
 
@@ -56,7 +56,7 @@ def draw(
     commits: Sequence[Commit] | None = None,
     lineage: Sequence[Commit] | None = None,
 ) -> Figure:
-    """Only the definition that ran last is drawn: values of different ones are not one history."""
+    """Draw only the newest definition: values of different ones are not one history."""
     suite, task = samples.find_task(ledger, task, suite)
     by_commit: dict[str, list[TrialRecord]] = defaultdict(list)
     for record in ledger.trials(suite=suite, task=task):
@@ -128,12 +128,12 @@ def _draw_values(
     for kind, colour in _VERDICTS.items():
         at = [position for position, own in verdicts.items() if own is kind and position in means]
         if at:
-            shown = [means[position] for position in at]
-            axes.plot(at, shown, "o", color=colour, markersize=size + 3, label=kind.value)
+            levels = [means[position] for position in at]
+            axes.plot(at, levels, "o", color=colour, markersize=size + 3, label=kind.value)
 
 
 def _draw_changes(ledger: Reader, axes: Axes, measured: Mapping[int, Batch]) -> None:
-    """Draw a line where the environment changed, and say what changed."""
+    """Draw a line where the environment changed, and name the change."""
     for (old, before), (new, after) in pairwise(measured.items()):
         if before.environment != after.environment:
             ends = (ledger.environment(batch.environment) for batch in (before, after))
@@ -148,7 +148,7 @@ def _draw_changes(ledger: Reader, axes: Axes, measured: Mapping[int, Batch]) -> 
 
 
 def _draw_names(axes: Axes, names: Mapping[int, str]) -> None:
-    """Write names above the axes, in turns on two lines."""
+    """Write names above the axes, alternating between two lines."""
     for i, (position, text) in enumerate(sorted(names.items())):
         axes.axvline(position, color=INK, linewidth=0.7, linestyle=":")
         axes.text(
@@ -169,7 +169,7 @@ def _verdicts(ledger: Reader, key: Key, positions: Mapping[str, int]) -> dict[in
 def _names(
     ledger: Reader, key: Key, positions: Mapping[str, int], steps: Sequence[LevelStep]
 ) -> dict[int, str]:
-    """Return the commits that bisects named, and the change points that none has explained."""
+    """Return the commits named by bisects, and the change points that none explains."""
     named = {
         bisect.culprits[0]: bisect.probability
         for bisect in ledger.bisects()
@@ -190,8 +190,8 @@ def _names(
 
 
 def _edges(step: LevelStep, positions: Mapping[str, int]) -> tuple[float, float]:
-    """Return where a 95 % set begins and ends. One with commits that are not measured, and so not
-    on the axis, begins at the measured commit before it."""
+    """Return the two ends of a 95 % set. If its first commits are not measured, and so not on the
+    axis, it begins at the measured commit before them."""
     among = [positions[c.sha] for c in step.among if c.sha in positions]
     first = min(among, default=positions[step.end.sha]) - 0.5
     if step.unmeasured and step.start is not None and step.start.sha in positions:
@@ -202,7 +202,7 @@ def _edges(step: LevelStep, positions: Mapping[str, int]) -> tuple[float, float]
 def _subtitle(
     values: Mapping[int, Sequence[float]], batches: Mapping[int, Batch], failed: int, hidden: int
 ) -> str:
-    # What was re-used from another commit is drawn, and is no trial more.
+    # A re-used result of another commit is drawn, but does not count as a trial.
     ran = [own for p, own in values.items() if not all(r.derived for r in batches[p].records)]
     text = f"{count(len(values), 'commit')}, {count(sum(map(len, ran)), 'trial')}"
     text += f", {failed} failed or not finite" if failed else ""

@@ -1,4 +1,4 @@
-"""What `celedger explain` says: text to paste, and JSON."""
+"""The output of `celedger explain`: text to paste, and JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def explanations_text(answers: Sequence[Explanation], tree: Path, width: int) ->
 
 
 def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
-    """Return the paste-ready answer. `tree` is the folder in which the trainings ran."""
+    """Return the text to paste. `tree` is the folder in which the trainings ran."""
     between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
     steps = count(answer.steps, "step")
     rows: list[tuple[str, str]] = []
@@ -80,16 +80,16 @@ def _distance(finding: ExplainFinding) -> str:
 
 
 def _course(answer: Explanation, growth: Growth) -> str:
-    """Say how the loss goes on, up to where it is no longer finite."""
+    """Describe the loss in later steps, until it is no longer finite."""
     end = math.inf if growth.diverged is None else growth.diverged
     losses = zip(growth.steps, growth.loss, strict=True)
     values = [(step, x) for step, x in losses if x == x and step < end]
     differs = any(x for _, x in values)
     parted = "the loss stays the same" if values else "no loss was seen"
     if differs:
-        wanted = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
-        shown = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in wanted)
-        parted = f"the loss differs by {shown} of its size"
+        steps = {values[0][0], values[-1][0], *(2**k for k in range(2, 12, 3))}
+        samples = ", ".join(f"{figure(x)} at step {s}" for s, x in values if s in steps)
+        parted = f"the loss differs by {samples} of its size"
     if growth.diverged is not None:
         until = "" if growth.diverged == 0 else f"; until then {parted}"
         return f"the loss is not a finite number at step {growth.diverged}{until}"
@@ -101,8 +101,8 @@ def _course(answer: Explanation, growth: Growth) -> str:
 
 
 def grows(growth: Growth) -> bool | None:
-    """Return True if the difference at the end is larger than where it began, None where there is
-    nothing to go by."""
+    """Return True if the difference at the end is larger than at its beginning, None if that is not
+    known."""
     if growth.diverged is not None:
         return True
     values = [x for x in growth.loss if x == x and x > 0]
@@ -113,7 +113,7 @@ def grows(growth: Growth) -> bool | None:
 
 
 def _watch_rows(answer: Explanation) -> list[str]:
-    """Say what watchpoints find in side b and not in side a."""
+    """Return the watchpoints that fire on side b and not on side a."""
     if answer.watched is None:
         return []
     return [
@@ -145,7 +145,7 @@ def _sure(answer: Explanation, finding: ExplainFinding) -> str:
 
 
 def _places(finding: ExplainFinding, tree: Path) -> list[tuple[str, str, Frame]]:
-    """Return what, file and frame of each place in the tree, the innermost of each, without
+    """Return origin, file and frame of each place in the tree, the innermost of each, without
     repeats."""
     rows: dict[tuple[str, int], tuple[str, str, Frame]] = {}
     for place in finding.places:

@@ -1,8 +1,7 @@
-"""How a number, a date, a hash or a stranger's text is written for a person.
+"""Format a number, a date, a hash or foreign text for a person.
 
-What lives here turns one value into a few characters. It knows units and significance, not the
-ledger, not columns and not pictures. Dates are UTC, so that the same ledger reads the same
-everywhere.
+Each function turns one value into a few characters. It knows units and significance, not the
+ledger, columns or pictures. Dates are UTC, so that the same ledger reads the same everywhere.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ _SCALES = {
 
 
 def short(sha: str) -> str:
-    """The first characters of a hash: enough to type, few enough to read."""
+    """Return the first characters of a hash."""
     return sha[:_SHORT]
 
 
 def iso_date(time: float) -> str:
-    """`2026-03-02`, UTC, of seconds since the epoch."""
+    """Return `2026-03-02`, UTC, of seconds since the epoch."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
 
 
 def iso_time(time: float) -> str:
-    """`2026-03-02 14:10`, UTC, of seconds since the epoch."""
+    """Return `2026-03-02 14:10`, UTC, of seconds since the epoch."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def duration(seconds: float) -> str:
-    """`840 ms`, `12.3 s`, `3 m 05 s`, `76 h 02 m`."""
+    """Return `840 ms`, `12.3 s`, `3 m 05 s` or `76 h 02 m`."""
     if not math.isfinite(seconds):
         return not_finite(seconds)
     if seconds < 0:
@@ -55,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def not_finite(value: float) -> str:
-    """`nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
+    """Return `nan`, `inf` or `-inf`: the spelling used in text and in a document's `not_finite`."""
     if math.isnan(value):
         return "nan"
     return "inf" if value > 0 else "-inf"
@@ -70,8 +69,8 @@ class Scale:
 
     @classmethod
     def of(cls, unit: str, magnitude: float) -> Scale:
-        """The scale in which a value of this size reads best: bytes as B … TiB, seconds as
-        ns … s; every other unit is shown as stored."""
+        """Return the scale for values of this size: bytes as B … TiB, seconds as ns … s; every
+        other unit as stored."""
         unit = _SYNONYMS.get(unit, unit)
         for divisor, name in _SCALES.get(unit, ()):
             if divisor <= abs(magnitude) < math.inf:
@@ -83,18 +82,20 @@ class Scale:
 
 
 def decimals(noise: float, *, most: int = 9) -> int:
-    """Decimals that leave two significant digits of the noise: more would be made up."""
+    """Return the decimals that leave two significant digits of the noise: more would be false
+    precision."""
     if not math.isfinite(noise) or noise <= 0:
         return most
     exponent = math.floor(math.log10(noise))
-    # 0.0996 rounds up to 0.10: its second digit is one place further left.
+    # 0.0996 rounds up to 0.10: its second digit moves one decimal to the left.
     if round(noise / 10.0 ** (exponent - 1)) >= 100:
         exponent += 1
     return max(0, min(most, 1 - exponent))
 
 
 def number(value: float, noise: float = math.nan, *, significant: int = 4) -> str:
-    """A value with as many digits as its noise leaves; without a noise, `significant` digits."""
+    """Return a value with as many digits as its noise justifies; without noise, `significant`
+    digits."""
     if not math.isfinite(value):
         return not_finite(value)
     if value == 0:
@@ -122,14 +123,13 @@ def measure(
     like: float | None = None,
     significant: int = 4,
 ) -> str:
-    """`0.4132`, `0.4132 ± 0.0021` (with `spread`), `312.4 ± 0.3 MiB`, `-3.1 ms` (signed: `+3.1`).
-
-    `noise` decides the digits; it is a standard deviation in the value's own unit. A change is
-    shown in the scale of what changed when that is given as `like`."""
+    """Return `0.4132`, `0.4132 ± 0.0021` (with `spread`), `312.4 ± 0.3 MiB` or `-3.1 ms` (signed:
+    `+3.1`). `noise` decides the digits; it is a standard deviation in the value's own unit. `like`
+    is a value whose scale a change uses."""
     scale = Scale.of(unit, value if like is None else like)
-    shown, noise = scale.show(value), scale.show(noise)
-    text = number(shown, noise, significant=significant)
-    if signed and shown > 0:
+    scaled, noise = scale.show(value), scale.show(noise)
+    text = number(scaled, noise, significant=significant)
+    if signed and scaled > 0:
         text = f"+{text}"
     if spread and math.isfinite(noise) and math.isfinite(value):
         text += f" {PLUS_MINUS} {number(noise, noise, significant=2)}"
@@ -145,20 +145,20 @@ def change(
     signed: bool = True,
     significant: int = 3,
 ) -> str:
-    """A difference, in the scale of the values it lies between: `-0.38 s` of 12 s. Between two
-    percentages it is in points, lest it be read as relative."""
+    """Return a difference in the scale of its two values: `-0.38 s` of 12 s. Between two
+    percentages it is in points, so that it is not read as relative."""
     text = measure(value, noise, unit=unit, like=like, signed=signed, significant=significant)
     return f"{text[:-1]}pp" if unit == "%" else text
 
 
 def percent(ratio: float, *, signed: bool = True) -> str:
-    """`+8.1 %` of 0.081: three digits below 1 %, never more than needed above."""
+    """Return `+8.1 %` for 0.081: three digits below 1 %, never more than needed above."""
     if not math.isfinite(ratio):
         return not_finite(ratio)
     value = ratio * 100.0
     size = abs(value)
-    places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
-    text = f"{value:.{places}f}"
+    decimal_places = 0 if size >= 99.5 else 1 if size >= 0.95 else 2
+    text = f"{value:.{decimal_places}f}"
     if float(text) == 0.0:
         return "0 %"
     return f"{'+' if signed and value > 0 else ''}{text} %"
@@ -171,5 +171,5 @@ def clip(text: str, width: int) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """`1 trial`, `3 trials`."""
+    """Return `1 trial` or `3 trials`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,5 +1,5 @@
-"""`celedger log`: the commits that have trials, newest first, a line a task. It says what ran
-and what was concluded; the numbers behind it are `celedger show`'s.
+"""`celedger log`: the commits that have trials, newest first, a line a task. It shows trials and
+verdicts; `celedger show` has the numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Log(Document):
 
 
 def _changes(old: Batch, new: Batch) -> str:
-    """Numbers on either side of a new suite or environment must not be read as a trend."""
+    """Return the changes of suite and environment, across which numbers are not a trend."""
     parts = {"suite changed": old.recipe != new.recipe,
              "environment changed": old.environment != new.environment}  # fmt: skip
     return ", ".join(text for text, differs in parts.items() if differs)

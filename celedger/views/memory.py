@@ -1,4 +1,4 @@
-"""`celedger profile --memory`: who holds the memory, what piles up, and what differs between two
+"""`celedger profile --memory`: what holds the memory, what piles up, and what differs between two
 commits, as text. Its documents are those of celedger/diagnose/memory.py."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def difference_text(target: ProfileTarget, document: Document, *, width: int = 1
 
 
 def leak_text(leak: Document) -> str:
-    """One sentence: what, how fast, from where."""
+    """Return one sentence: what leaks, how fast, from where."""
     at = f" made at {plain(leak['place'])}" if leak["place"] else ""
     inside = f" in {leak['module']}" if leak["module"] else ""
     rate = f"{leak['number']:.3g} a step"
@@ -107,7 +107,7 @@ def _parts(name: str, peak: Document, width: int) -> str:
 
 
 def _maker(row: Document) -> tuple[str, str, str, str]:
-    """Operator, phase, module and line, without its function."""
+    """Return operator, phase, module and line, without the line's function."""
     module = "" if row["module"] is None else row["module"] or "the model"
     return row["operator"], row["phase"], module, plain((row["place"] or "").partition(" in ")[0])
 

@@ -1,6 +1,6 @@
-"""How much a task's metrics vary when nothing changed, and so how small a change one, three and
-ten trials can tell: `celedger noise`, `celedger show TASK`, docs/noise.md. Read from every trial
-that the ledger holds of the task's newest definition in the environment it ran in last.
+"""How much a task's metrics vary without a change, and so how small a change one, three and ten
+trials can detect: `celedger noise`, `celedger show TASK`, docs/noise.md. Read from every trial in
+the ledger of the task's newest definition in its newest environment.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class MetricNoise:
-    """`level`: of the commit measured last, in the metric's unit. `spread`: of one trial, of all
-    commits pooled. `smallest`: for each of TRIALS the smallest change, in the metric's unit; 0
-    where any can be told, infinity where nothing is known. `repeats`: whether equal seeds give
-    equal values; None where no seed ran twice."""
+    """A metric's noise. `level`: of the commit measured last, in the metric's unit. `spread`: of
+    one trial, pooled over all commits. `smallest`: for each of TRIALS the smallest detectable
+    change, in the metric's unit; 0 if any can be detected, infinity if that is not known.
+    `repeats`: whether equal seeds give equal values; None if no seed ran twice."""
 
     metric: Metric
     level: Sample
@@ -74,8 +74,8 @@ class MetricNoise:
 
 @dataclass(frozen=True, slots=True)
 class TaskNoise:
-    """`trials`, `commits` and `seeds` count what gave a value of its own, as the picture of drift
-    does."""
+    """A task's noise. `trials`, `commits` and `seeds` count those with values of their own, as the
+    picture of drift does."""
 
     batch: Batch  # the trials of the commit measured last
     environment: Environment | None
@@ -86,7 +86,7 @@ class TaskNoise:
 
     @classmethod
     def of(cls, ledger: Reader, suite: str, task: str) -> TaskNoise:
-        """Read the noise of a task. Raises CeledgerError where it has no trials."""
+        """Read the noise of a task. Raises CeledgerError if it has no trials."""
         records = ledger.trials(suite=suite, task=task)
         trials = [record.trial for record in records]
         if not trials:

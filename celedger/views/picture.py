@@ -1,6 +1,6 @@
-"""The look that all figures share: paper, palette, axes of commits and of values, and how a
-picture reaches the disk. It knows matplotlib's object API (never pyplot, no display, the caller's
-rcParams restored) and nothing of the ledger.
+"""The common style of all figures: paper, palette, axes of commits and of values, and how a picture
+is saved. It knows matplotlib's object API (never pyplot, no display, the caller's rcParams
+restored) and nothing of the ledger.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STYLE: dict[str, object] = {
     "savefig.dpi": 130,
     "font.family": ["DejaVu Sans"],  # ships with matplotlib: the same picture on every machine
     "font.size": 9,
-    "text.parse_math": False,  # a subject with two dollars in it is no formula
+    "text.parse_math": False,  # a subject with two dollar signs is no formula
     "axes.titlesize": 9,
     "axes.titlecolor": MUTED,
     "axes.formatter.useoffset": False,
@@ -57,17 +57,17 @@ _STYLE: dict[str, object] = {
     "ytick.labelsize": 8,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "svg.hashsalt": "celedger",  # ids in the SVG follow the content, not the clock
+    "svg.hashsalt": "celedger",  # ids in the SVG depend on the content, not on the clock
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw as celedger does, whatever the user's matplotlibrc says, and undo it after."""
+    """Apply celedger's style, whatever the user's matplotlibrc has, and restore it after."""
     defaults = {k: v for k, v in matplotlib.rcParamsDefault.items() if k != "backend"}
     settings: Any = {**defaults, **_STYLE}
     with warnings.catch_warnings(), matplotlib.rc_context():
-        # A subject in a script that the font lacks is drawn as boxes.
+        # A character that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", category=matplotlib.MatplotlibDeprecationWarning)
         matplotlib.rcParams.update(settings)
@@ -75,7 +75,7 @@ def style() -> Iterator[None]:
 
 
 def check_suffix(path: Path) -> None:
-    """Raise UsageError unless the name ends in .png or .svg: before anything is computed."""
+    """Raise UsageError unless the name ends in .png or .svg: called before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
         stem = path.stem or "figure"
         raise UsageError(
@@ -99,11 +99,11 @@ def finish(
     *,
     columns: int | None = None,
 ) -> None:
-    """Draw the legend below everything; without handles, of what is labelled on the axes."""
+    """Draw the legend below everything; without handles, of the labels on the axes."""
     labels = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    shown = list(labels.values()) if handles is None else list(handles)
-    columns = columns or max(1, min(len(shown), _ONE_ROW))
-    figure.legend(handles=shown, loc="outside lower left", ncols=columns)
+    entries = list(labels.values()) if handles is None else list(handles)
+    columns = columns or max(1, min(len(entries), _ONE_ROW))
+    figure.legend(handles=entries, loc="outside lower left", ncols=columns)
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -124,10 +124,10 @@ def save(figure: Figure, path: Path) -> Path:
 
 def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> Scale:
     """Label the axis for these values, which are finite and in the metric's own unit, and return
-    the scale to draw them in. A wide range of positive values gets a logarithmic axis."""
+    the scale in which to draw them. A wide range of positive values gets a logarithmic axis."""
     scale = Scale.of(metric.unit, float(np.abs(values).max()) if values.size else 0.0)
     name = clip(metric.name, _LONGEST_NAME) + (f" ({scale.unit})" if scale.unit else "")
-    # The label is turned by 90 degrees: the arrow points along the axis.
+    # The label is turned by 90 degrees, so that the arrow points along the axis.
     better = {Direction.LOWER: "\n← lower is better", Direction.HIGHER: "\nhigher is better →"}
     axes.set_ylabel(name + better.get(metric.direction, ""))
     if values.size and values.min() > 0 and values.max() / values.min() >= _LOG_RATIO:
@@ -139,7 +139,7 @@ def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> Scale:
 
 def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> None:
     """Label an axis whose position `first + i` is the i-th commit with short hashes over dates, as
-    many as can be read, both ends among them."""
+    many as are legible, both ends among them."""
     n = len(commits)
     ticks = np.unique(np.linspace(0, n - 1, min(n, _TICKS)).round().astype(int)).tolist()
     labels = [f"{short(commits[i].sha)}\n{iso_date(commits[i].commit_time)}" for i in ticks]
@@ -149,7 +149,7 @@ def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> Non
 
 
 def crosses(axes: Axes, at: Sequence[float], metric: Metric, colour: str, label: str) -> None:
-    """Mark places without a value at the worse end of the metric's axis."""
+    """Mark positions without a value at the worse end of the metric's axis."""
     if len(at):
         share = _WORSE_END.get(metric.direction, 0.95)
         axes.plot(

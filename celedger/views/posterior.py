@@ -1,5 +1,5 @@
-"""The picture of a bisect: what was measured where, and how sure it is of each commit. It draws
-what a report says and computes none of it.
+"""The picture of a bisect: the measurements, and the probability of each commit. It draws a report
+and computes none of it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
 
 
 def _bad_side(report: Report) -> np.ndarray:
-    """Say of the good end and then of every candidate if the named commit is in its history."""
+    """Return for the good end and then for every candidate whether the named commit is in its
+    history."""
     bad = {report.culprits[0].sha} if report.named else set()
     for commit in report.commits:  # parents before children
         if bad.intersection(commit.parents):
@@ -74,10 +75,10 @@ def _values(axes: Axes, report: Report, metric: Metric | None) -> None:
         axes.set_ylim(-0.35, 1.35)
     else:
         levels = np.array([report.level, report.level + report.effect])
-        shown = levels if np.isfinite(levels).all() else np.array([])
-        divisor = picture.value_axis(axes, metric, np.concatenate([values, shown])).divisor
+        finite_levels = levels if np.isfinite(levels).all() else np.array([])
+        divisor = picture.value_axis(axes, metric, np.concatenate([values, finite_levels])).divisor
         picture.crosses(axes, readings[~finite, 0].tolist(), metric, RED, "crashed")
-        if shown.size:
+        if finite_levels.size:
             line = np.where(sides, *levels[::-1]) / divisor
             edges = np.arange(-1.5, len(line) - 1)
             axes.stairs(line, edges, baseline=None, color=INK, linewidth=1.2, label="level")
@@ -95,7 +96,7 @@ def _probability(axes: Axes, report: Report) -> None:
     named = {c.sha for c in report.culprits} if report.named else set()
     colours = [RED if commit.sha in named else BLUE for commit in report.commits]
     n = len(report.commits)
-    width = max(0.8, n / 260)  # a lone bar among a thousand stays visible
+    width = max(0.8, n / 260)  # one bar among a thousand stays visible
     axes.bar(range(n), report.posterior, width=width, color=colours)
     axes.set_ylabel("P(first bad)")
     axes.set_ylim(0, 1.05)

@@ -29,27 +29,27 @@ MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class ProfileTarget:
-    """What is profiled: a task at one commit, or at two."""
+    """The target of a profile: a task at one commit, or at two."""
 
     task: str
     commits: tuple[Commit, ...]
     seed: int
 
     def titles(self, width: int) -> list[str]:
-        """A commit a line; two as before and after."""
+        """Return one line for each commit; two as before and after."""
         names = ["  before  ", "  after   "] if len(self.commits) == 2 else [f"{self.task} at "]
         lines = zip(names, self.commits, strict=True)
         return [clip(f"{n}{short(c.sha)} {plain(c.subject)}", width) for n, c in lines]
 
     def fields(self) -> dict[str, object]:
-        """As JSON has it."""
+        """Return the target's fields in JSON."""
         names = ("before", "after") if len(self.commits) == 2 else ("commit",)
         shas = (commit.sha for commit in self.commits)
         return {"task": self.task, **dict(zip(names, shas, strict=True)), "seed": self.seed}
 
 
 def columns(*heads: str) -> list[Column]:
-    """Columns of a table; `>` before a head aligns numbers."""
+    """Return the columns of a table; `>` before a head aligns numbers."""
     return [Column(h.removeprefix(">"), right=h[:1] == ">", shrink=h[:1] != ">") for h in heads]
 
 
@@ -95,7 +95,7 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
 
 
 def stall_text(stall: Document) -> str:
-    """One sentence: how often, how long, in which phase, doing what."""
+    """Return one sentence: how often, how long, in which phase, at which line."""
     often = count(len(stall["steps"]), "step")
     if stall["every"] is not None:
         often += f", every {stall['every']} steps"
@@ -232,8 +232,8 @@ def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) 
 
 
 def largest(rows: Sequence[Document], most: int = DIFFERENCES) -> list[Document]:
-    """The largest differences, first of those beyond noise or of operators added or removed; one
-    row for the others, and the remainder: they still add up."""
+    """Return the largest differences, first of those beyond noise or of operators added or removed;
+    one row for the others, and the remainder, so that they still add up."""
     *ranked, remainder = rows
     ranked = [row for row in ranked if row["before"] or row["after"]]
     ranked.sort(key=lambda r: (not (r["beyond_noise"] or r["change"]), -abs(r["difference"])))

@@ -1,4 +1,4 @@
-"""Pictures of `celedger profile`: the strip of steps with their phases and stalls, and memory over
+"""Pictures of `celedger profile`: a bar for each step with its phases and stalls, and memory over
 the steps."""
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NAME = 46  # characters of an operator
 
 
 def draw(target: ProfileTarget, document: Document, path: Path) -> Path:
-    """Draw what was measured of one commit, time or memory."""
+    """Draw one commit's profile, of time or memory."""
     with style():
         figure = (_memory if "peaks" in document else _profile)(target, document)
     return save(figure, path)
 
 
 def _profile(target: ProfileTarget, document: Document) -> Figure:
-    """Every timed step as a stack of its phases; below, the operators by self time."""
+    """Draw every timed step as a stack of its phases; below, the operators by self time."""
     title = f"{target.task} at {short(target.commits[0].sha)}: where each step's time goes"
     figure = sheet(title, 6.4)
     strip, bars = figure.subplots(2, 1, height_ratios=[1.5, 1.0])
@@ -67,7 +67,7 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
 
 
 def _memory(target: ProfileTarget, document: Document) -> Figure:
-    """Bytes of tensors at each step's peak and end, and the process beside them."""
+    """Draw the bytes of tensors at each step's peak and end, and the process's memory."""
     title = f"{target.task} at {short(target.commits[0].sha)}: memory over the steps"
     figure = sheet(title, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.4, 1.0])

@@ -1,4 +1,4 @@
-"""`celedger queue`: what waits, what runs, how the last jobs ended."""
+"""`celedger queue`: waiting and running jobs, and how the last ones ended."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RECENT = 5  # ended jobs that are printed; JSON has all
 @dataclass(frozen=True, slots=True)
 class Queue(Document):
     jobs: Sequence[Job]  # the oldest first
-    notes: int  # merges that hooks have noted and no worker has taken in yet
-    worker: bool  # whether a worker lives
-    waits: str  # why no worker may take the notes in
+    notes: int  # merges that hooks have noted and no worker has read yet
+    worker: bool  # whether a worker runs
+    waits: str  # why no worker may read the notes
 
     def text(self, width: int = 100) -> str:
-        """Return one line a job, and what to type where no worker is at it."""
+        """Return one line a job, and the command to type if no worker runs."""
         ended = [job for job in self.jobs if job.state not in _OPEN]
         hidden = ended[:-_RECENT]
         lines = []
@@ -47,7 +47,7 @@ class Queue(Document):
         return {**pick(self, "notes waits worker"), "jobs": jobs}
 
     def _state(self, job: Job) -> tuple[str, str]:
-        """Return the state of a job and its message. One that runs without a worker is lost."""
+        """Return the state of a job and its message. A running job without a worker is lost."""
         if job.state is JobState.RUNNING and not self.worker:
             return "lost", "its worker died"
         return job.state.value, job.message

@@ -1,6 +1,6 @@
-"""The ledger's trials arranged for reading: which belong together, which values count, which
-metric stands for a task. Only trials of one definition in one environment are ever averaged. It
-reads the ledger and knows nothing of columns or pictures.
+"""Arrange the ledger's trials for reading: which belong together, which values count, which metric
+is a task's main one. Only trials of one definition in one environment are ever averaged. It reads
+the ledger and must not know columns or pictures.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from celedger.model import (
 from celedger.views.document import pick
 from celedger.views.format import NONE, change, measure, percent, short
 
-BESIDE = "beside"  # details of an environment that do not make it another one
+BESIDE = "beside"  # details that do not make an environment another one
 _SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
 _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent than a crash
 
-Difference = tuple[str, str | None, str | None]  # (detail, old, new): None where it is lacking
+Difference = tuple[str, str | None, str | None]  # (detail, old, new): None for a missing one
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Values of one metric from comparable trials, in its own unit. `left_out` trials ran well
-    but were disturbed or throttled, so that their speed says nothing about the code."""
+    """Values of one metric from comparable trials, in its own unit. `left_out` trials ran well but
+    were disturbed or throttled, so that their speed is no evidence about the code."""
 
     metric: Metric
     values: tuple[float, ...]
@@ -49,12 +49,13 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        """NaN without values, and where a value is not finite: that never averages away."""
+        """Return the mean; NaN without values, and if a value is not finite."""
         return sum(self.values) / self.n if self.values else math.nan
 
     @property
     def sd(self) -> float:
-        """Of single trials; NaN with fewer than two, or where a value is not finite."""
+        """Return the standard deviation of one trial; NaN with fewer than two, or if a value is not
+        finite."""
         if self.n < 2 or not all(map(math.isfinite, self.values)):
             return math.nan
         import statistics  # takes longer to import than many answers need
@@ -62,13 +63,13 @@ class Sample:
         return statistics.stdev(self.values)
 
     def text(self) -> str:
-        """`0.4132 ± 0.0021`."""
+        """Return `0.4132 ± 0.0021`."""
         if not self.n:
             return NONE
         return measure(self.mean, self.sd, unit=self.metric.unit, spread=True)
 
     def smallest_text(self, smallest: float) -> str:
-        """Describe the smallest change that can be told: 0 is any, infinity is unknown."""
+        """Describe the smallest detectable change: 0 is any, infinity is unknown."""
         if math.isnan(smallest):
             return ""
         if smallest == 0.0:
@@ -105,8 +106,8 @@ class Batch:
         return self.records[-1].trial.started
 
     def outcomes(self) -> Counter[str]:
-        """Count how the trials ended; `running` are those without an outcome, `early-stopped`
-        those that a bisect ended once they had told enough."""
+        """Count how the trials ended; `running` are those without an outcome, `early-stopped` those
+        that a bisect ended early."""
         return Counter(
             "running" if record.outcome is None
             else (Mark.EARLY_STOPPED if record.early_stopped else record.outcome.kind).value
@@ -115,7 +116,7 @@ class Batch:
 
     @property
     def status(self) -> str:
-        """`ok`, `failed`, `1 of 3 failed`, `2 of 5 running`: the outcome most in need of a look."""
+        """Return `ok`, `failed`, `1 of 3 failed` or `2 of 5 running`: the most urgent outcome."""
         others = self.outcomes()
         del others[OutcomeKind.OK.value]
         if not others:
@@ -125,18 +126,18 @@ class Batch:
         return worst if others[worst] == total else f"{others[worst]} of {total} {worst}"
 
     def metrics(self, ledger: Reader) -> list[Metric]:
-        """Return those that a trial of the batch reported, as declared: judged ones first."""
+        """Return the metrics that a trial of the batch reported, as declared: judged ones first."""
         reported = {name for r in self.records for name in r.summaries}
         return in_order(m for m in ledger.metrics(self.recipe) if m.name in reported)
 
     def sample(self, metric: Metric) -> Sample:
-        """Return the values of those that ran well and were summarised as the metric is today."""
+        """Return the values of trials that ran well, by the metric's present summary."""
         ran = [
             r
             for r in self.records
             if r.ok and not r.early_stopped and r.rules.get(metric.name) == metric.summary
         ]
-        # A derived one is no repeat. It stands for its commit where nothing else does.
+        # A derived trial is no repeat. It counts for its commit only if there is no other.
         ran = [r for r in ran if not r.derived] or ran
         speed = metric.kind is Kind.SPEED
         valid = [r for r in ran if r.outcome and not (speed and _SPOILT & {*r.outcome.marks})]
@@ -145,7 +146,7 @@ class Batch:
 
 
 def batches(records: Iterable[TrialRecord]) -> list[Batch]:
-    """Group comparable trials. The batch that ran last comes first, tasks in their order."""
+    """Group comparable trials. The newest batch comes first, tasks in their order."""
     groups: dict[tuple[str, str, str, str], list[TrialRecord]] = defaultdict(list)
     for record in sorted(records, key=lambda r: (r.trial.started, r.trial.ulid)):
         trial = record.trial
@@ -155,7 +156,7 @@ def batches(records: Iterable[TrialRecord]) -> list[Batch]:
 
 
 def latest(grouped: Sequence[Batch]) -> dict[tuple[str, str], Batch]:
-    """Return the batch of each (suite, task) that ran last: a commit's one line speaks of it."""
+    """Return the newest batch of each (suite, task): the one that a commit's line describes."""
     return {(batch.suite, batch.task): batch for batch in reversed(grouped)}
 
 
@@ -177,7 +178,7 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
 
 
 def history_order(commits: Iterable[Commit]) -> list[Commit]:
-    """Sort by time, but a parent before its children whatever the clocks said."""
+    """Sort by time, but a parent before its children in spite of their clocks."""
     by_sha = {c.sha: c for c in commits}
     graph = {sha: [p for p in c.parents if p in by_sha] for sha, c in by_sha.items()}
     ranks: dict[str, tuple[int, int, int]] = {}
@@ -231,8 +232,8 @@ def nothing_yet() -> CeledgerError:
 
 
 def find_task(ledger: Reader, name: str | None, suite: str | None = None) -> tuple[str, str]:
-    """Return (suite, task) of `task` or `suite/task`, or the only one. Raises UsageError for one
-    that is not there or is ambiguous, CeledgerError where the ledger is empty."""
+    """Return (suite, task) of `task` or `suite/task`, or the only one. Raises UsageError for an
+    unknown or ambiguous one, CeledgerError if the ledger is empty."""
     tasks = sorted({(t.suite, t.name) for t in ledger.tasks()})
     if not tasks:
         raise nothing_yet()
@@ -272,8 +273,8 @@ def flat(details: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def environment_changes(old: Environment | None, new: Environment | None) -> list[Difference]:
-    """Return the details that differ and that the fingerprint holds; packages by their names, and
-    where it is known which the trials imported only these."""
+    """Return the details that differ and are part of the fingerprint; packages by their names, and
+    if the imported ones are known only these."""
     both = [environment.details if environment else {} for environment in (old, new)]
     beside = [details.get(BESIDE) for details in both]
     lists = [b["imported"] for b in beside if isinstance(b, Mapping) and "imported" in b]

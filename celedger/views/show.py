@@ -1,5 +1,5 @@
-"""`celedger show REV`: all that is known of one commit. Every comparable batch of trials is a
-table of its metrics, with what was concluded and how small a change its trials could have told.
+"""`celedger show REV`: the trials of one commit. Every comparable batch of trials is a table of its
+metrics, with the verdicts and how small a change its trials could detect.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """`smallest`: the smallest change that two commits with this many trials each would tell at
-    95 % confidence in four cases of five, in the metric's unit; 0 where it repeats exactly,
-    infinity where its noise is not known yet, NaN where the metric is not judged."""
+    """A metric's row. `smallest`: the smallest change that two commits with this many trials each
+    would detect at 95 % confidence in four cases of five, in the metric's unit; 0 if it repeats
+    exactly, infinity if its noise is not known yet, NaN if the metric is not judged."""
 
     sample: Sample
     smallest: float
@@ -106,14 +106,14 @@ class CommitRows(Document):
 
     @classmethod
     def of(cls, ledger: Reader, sha: str) -> CommitRows:
-        """Read a commit, by its full hash. Raises CeledgerError where it has no trials."""
+        """Read a commit, by its full hash. Raises CeledgerError if it has no trials."""
         commit, batches = samples.measured(ledger, sha)
         verdicts = ledger.verdicts(commit=sha)
         latest = samples.latest(batches)
         noises = PooledNoise(ledger, samples.positions(ledger))
         rows = []
         for batch in batches:
-            # What was concluded is shown once, with the trials that ran last.
+            # Verdicts are shown once, with the newest trials.
             own = [v for v in verdicts if latest.get((v.suite, v.task)) is batch]
             by_metric = {v.metric: v for v in own}
             metrics = tuple(
@@ -137,11 +137,11 @@ class CommitRows(Document):
         ]
         if self.first_bad:
             lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
-        shown = ""
+        environment = ""
         for rows in self.batches:
-            if rows.batch.environment != shown:
-                shown = rows.batch.environment
-                lines += ["", *_environment_lines(shown, rows.environment, width)]
+            if rows.batch.environment != environment:
+                environment = rows.batch.environment
+                lines += ["", *_environment_lines(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
         return "\n".join(lines)
 
@@ -180,8 +180,7 @@ def _detail(name: str, text: str) -> str:
 
 
 def _remarks(record: TrialRecord, width: int) -> list[str]:
-    """Say what else there is to know of a trial. The path of a log is never cut: it is there to be
-    opened."""
+    """Return the remarks on a trial. The path of a log is never cut, because it is for opening."""
     outcome, seed, lines = record.outcome, f"  seed {record.trial.seed}", []
     if outcome is not None and outcome.kind is not OutcomeKind.OK:
         message = f": {plain(outcome.message)}" if outcome.message else ""
@@ -195,7 +194,8 @@ def _remarks(record: TrialRecord, width: int) -> list[str]:
 
 
 def effect_text(verdict: Verdict, unit: str) -> str:
-    """`+0.95 MiB (+0.3 %) [-0.95, +2.86]`: the effect, what it is of the level, its interval."""
+    """Return `+0.95 MiB (+0.3 %) [-0.95, +2.86]`: the effect, its share of the level, its
+    interval."""
     if not math.isfinite(verdict.effect):
         return ""
     digits = (verdict.high - verdict.low) / 4  # two standard errors to each side

@@ -1,4 +1,4 @@
-"""Columns of text, aligned by hand. What lives here knows widths, not what the cells mean."""
+"""Align columns of text. This module knows widths, not the meaning of cells."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from celedger.views.format import clip
 
 GAP = 2  # columns between two columns
 _LEAST = 8  # a column that may shrink keeps this many
-_READABLE = 16  # one that wraps keeps this many
+_READABLE = 16  # a column that wraps keeps this many
 
 
 @dataclass(frozen=True)
 class Column:
-    """`right` aligns numbers. Where the table is too wide, `shrink` lets the column be cut, and
-    `wrap`, which only the last may have, continues its text on the next line."""
+    """One column. `right` aligns numbers. If the table is too wide, `shrink` lets the column be
+    cut, and `wrap`, allowed only for the last, continues its text on the next line."""
 
     head: str = ""
     right: bool = False
@@ -50,14 +50,14 @@ def table(
         if not shrinking:
             break
         widths[max(shrinking, key=widths.__getitem__)] -= 1
-    shown = []
+    aligned_lines = []
     for line in lines:
         aligned = []
         for text, size, column in zip(line, widths, columns, strict=True):
             cell = clip(text, size) if column.shrink else text
             aligned.append(cell.rjust(size) if column.right else cell.ljust(size))
-        shown.append((" " * indent + (" " * GAP).join(aligned)).rstrip())
-    return "\n".join(shown)
+        aligned_lines.append((" " * indent + (" " * GAP).join(aligned)).rstrip())
+    return "\n".join(aligned_lines)
 
 
 def wrap(text: str, width: int, indent: int = 0) -> list[str]:

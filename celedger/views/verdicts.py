@@ -1,6 +1,6 @@
-"""`celedger check`: the verdicts on one commit. What the suite declares comes first, then what is
-only telemetry, then what to run where the trials at hand cannot tell. `celedger baseline show`: who
-pinned and accepted what."""
+"""`celedger check`: the verdicts on one commit. The metrics that the suite declares come first,
+then telemetry, then the commands to run if the trials are too few. `celedger baseline show`: pins
+and accepted changes, with their authors."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ class VerdictList(Document):
         return (verdict.task, name, verdict.kind.value, moved, remarks)
 
     def _more_trials(self, noisy: Sequence[Verdict]) -> list[str]:
-        """Say what to type where metrics of the suite are too noisy, and what else helps."""
+        """Return the commands to type if metrics of the suite are too noisy, and other remedies."""
         if not noisy:
             return []
-        wanted: dict[str, int] = {}
+        seeds_of: dict[str, int] = {}
         calm: dict[str, None] = {}
         for verdict in noisy:
             answer = self.judged.answers[verdict.task, verdict.metric]
@@ -132,17 +132,17 @@ class VerdictList(Document):
             last = self.ledger.trial(verdict.baseline[-1]) if answer.trials is None else None
             for commit in (verdict.commit, *([last.trial.commit] if last else [])):
                 words = f"{quote(verdict.task)} --suite {verdict.suite} --commit {commit[:12]}"
-                wanted[words] = max(wanted.get(words, 0), trials)
+                seeds_of[words] = max(seeds_of.get(words, 0), trials)
         metrics = count(len(noisy), "metric")
         lines = ["", f"{metrics} of the suite too noisy to tell: undecided unless --lenient"]
-        lines += ["more trials:"] if wanted else []
-        lines += [f"  celedger noise {w} --seeds {n} --repeats 1" for w, n in wanted.items()]
+        lines += ["more trials:"] if seeds_of else []
+        lines += [f"  celedger noise {w} --seeds {n} --repeats 1" for w, n in seeds_of.items()]
         lines += ["calm the task, or set floors that its trials can tell:"] if calm else []
         return [*lines, *calm]
 
 
 def _levels(verdict: Verdict, metric: Metric) -> str:
-    """`0.3798 → 0.6230 nats (+57.0 % … +70.9 %)` of what changed; else empty."""
+    """Return `0.3798 → 0.6230 nats (+57.0 % … +70.9 %)` for a change; else empty."""
     if verdict.kind not in (VerdictKind.REGRESSED, VerdictKind.IMPROVED):
         return ""
     digits = (verdict.high - verdict.low) / 4  # two standard errors to each side
@@ -155,7 +155,7 @@ def _levels(verdict: Verdict, metric: Metric) -> str:
 
 
 def _sensitivity(verdict: Verdict, metric: Metric, answer: Judgement | None) -> str:
-    """Say what these trials could have told, and what it takes to tell what should be."""
+    """Return what these trials could detect, and how many it takes to detect the floor."""
     if answer is None:
         return ""
     sample = Sample(metric, (verdict.level,))
@@ -182,7 +182,7 @@ def _sensitivity(verdict: Verdict, metric: Metric, answer: Judgement | None) -> 
 
 
 def _evidence(ledger: Reader, verdict: Verdict) -> list[str]:
-    """Say why a verdict is what it is: the trials judged, the baseline, the rule, the evidence."""
+    """Return the reason of a verdict: the trials judged, the baseline, the rule, the evidence."""
     lines = [f"\n{verdict.task} {verdict.metric or '(whole task)'}: {verdict.kind}"]
     if verdict.note:
         lines.append(f"  because   {plain(verdict.note)}")

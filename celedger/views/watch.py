@@ -13,8 +13,8 @@ from celedger.diagnose.watched import FUNCTION, LossScale
 from celedger.views.document import Json, document
 from celedger.views.format import count, number, percent, plain, short
 
-# float16's scale is worth a word where more than this would be lost without one: the rest is noise
-# of the sample.
+# A loss scale for float16 is mentioned if more than this would underflow without one: the rest is
+# noise of the sample.
 _WORTH = 0.01
 
 
@@ -55,12 +55,12 @@ def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:
 
 
 def module(place: TensorPlace) -> str:
-    """A module's path as a person reads it."""
+    """Return a module's path as printed."""
     return {"": "the model", FUNCTION: "outside the modules"}.get(place.module, plain(place.module))
 
 
 def _halves(judged: JudgedTraining, width: int) -> list[str]:
-    """Say which loss scale half precision needs, where it is or would be worth a word."""
+    """Return the loss scale that half precision needs, if it is or would be worth mentioning."""
     scale, half = judged.scale, judged.training.half
     if scale.recommended is None:
         return []

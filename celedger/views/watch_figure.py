@@ -1,5 +1,5 @@
 """`celedger watch -o`: the loss, and layer by layer the gradients and the changes of the weights,
-over the steps looked at; where watchpoints fired is marked."""
+over the sampled steps; the steps where watchpoints fired are marked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST = 28  # characters of a layer's name
 
 
 def watch_figure(report: WatchReport, path: Path) -> Path:
-    """Draw the last training of the report: the one that the others prepare."""
+    """Draw the last training of the report: the earlier ones prepare it."""
     judged = report.trainings[-1]
     layers = _layers(judged.training)
     names = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
@@ -66,7 +66,7 @@ def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
 
 
 def _layers(training: Watched) -> list[str]:
-    """Parameters with a fan-in, in the model's order; all of them where none has one."""
+    """Return the parameters with a fan-in, in the model's order; all of them if none has one."""
     trained = [p for p in training.parameters.values() if p.trained]
     return [p.name for p in trained if p.fan_in] or [p.name for p in trained]
 

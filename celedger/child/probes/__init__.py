@@ -1,3 +1,4 @@
-"""Probes look at one training from inside, in a diagnostic run: one module a verb, each with a
-`Probe` that `observe` attaches. Loaded once the training has torch; nothing else may import them.
+"""Probes observe one training from inside, in a diagnostic run: one module a verb, each with a
+`Probe` that `observe` attaches. Loaded after the training has imported torch; no other code may
+import them.
 """

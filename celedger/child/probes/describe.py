@@ -1,4 +1,5 @@
-"""Calls, modules, optimisers and random generators as JSON holds them. Needs torch (2.0 on)."""
+"""Describe calls, modules, optimisers and random generators as JSON values. Needs torch (2.0
+on)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _OPERATORS = {
 
 
 def simple(value: Any, depth: int = 2) -> Any:
-    """Return a setting as JSON holds it, equal for equal settings: never an address."""
+    """Return a setting as a JSON value, equal for equal settings: never an address."""
     import torch
 
     if value is None or isinstance(value, (bool, int)):
@@ -47,7 +48,7 @@ def simple(value: Any, depth: int = 2) -> Any:
 
 
 def function_name(function: Any) -> str:
-    """Return `add` for Tensor.__add__, __radd__ and add alike, `add_` for __iadd__; an operator's
+    """Return `add` for Tensor.__add__, __radd__ and add, `add_` for __iadd__; for an operator its
     whole name."""
     if hasattr(function, "overloadpacket"):
         return str(function)
@@ -61,14 +62,14 @@ def function_name(function: Any) -> str:
 
 
 def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return what a function was given, tensors shown as `_`: `_, dim=1`."""
-    shown = [_literal(item) for item in args]
-    shown += [
+    """Return the arguments of a call, tensors as `_`: `_, dim=1`."""
+    texts = [_literal(item) for item in args]
+    texts += [
         f"{name}={_literal(item)}"
         for name, item in kwargs.items()
-        if item is not None and name != "_stacklevel"  # what nobody asked for
+        if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(shown)[:_LONGEST]
+    return ", ".join(texts)[:_LONGEST]
 
 
 def _literal(item: Any) -> str:
@@ -127,7 +128,7 @@ def settings(module: nn.Module) -> dict[str, Any]:
 
 
 def code(kind: type, method: str) -> list[Any]:
-    """Return file, first and last line of a class's method, where its source can be read."""
+    """Return file, first and last line of a class's method, if its source can be read."""
     try:
         function = inspect.unwrap(getattr(kind, method))
         lines, first = inspect.getsourcelines(function)
@@ -161,10 +162,10 @@ def functional(name: str, given: Any, result: Any) -> bool:
 
 
 def autocast() -> str | None:
-    """Return the type that autocast computes in, if it is on for any device."""
+    """Return the type in which autocast computes, if it is on for any device."""
     import torch
 
-    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4; its older getters warn
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4; the older getters warn
         kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
         return str(torch.get_autocast_dtype(kinds[0])) if kinds else None
     if torch.is_autocast_enabled():
@@ -184,7 +185,7 @@ def torch_generators() -> str:
 
 
 def generators() -> dict[str, str]:
-    """Return checksums of every default generator that a training may draw from."""
+    """Return checksums of every default generator from which a training may draw."""
     states = {
         "torch": torch_generators(),
         "python": f"{zlib.crc32(repr(random.getstate()).encode()):08x}",

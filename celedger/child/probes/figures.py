@@ -1,8 +1,7 @@
-"""Tensors reduced to a few figures each, on their device, a whole step at a time.
-
-A tensor is passed over once for its least and greatest value; everything else comes from a sample.
-The samples of all tensors of a step are the rows of one matrix, so that the figures of a step cost
-a fixed number of kernels however many tensors it has.
+"""Reduce tensors to a few figures each, on their device, a whole step at a time. A tensor is read
+once for its least and greatest value; all other figures come from a sample. The samples of all
+tensors of a step are the rows of one matrix, so that the figures of a step cost a fixed number of
+kernels for any number of tensors.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
-# Exponents of two that the histograms of magnitudes count: all of float32's, 2^-150 to 2^127.
+# Exponents of two in the histograms of magnitudes: all of float32's, 2^-150 to 2^127.
 LOWEST, HIGHEST = -150, 127
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COUNTED = ("gradient", "parameter")  # the kinds of tensors with a histogram
 
 
 class TensorBatch:
-    """The tensors of one step, in the order in which they came."""
+    """The tensors of one step, in the order of their computation."""
 
     def __init__(self) -> None:
-        self.about: list[list[Any]] = []  # what the caller knows of each: its kind first
+        self.about: list[list[Any]] = []  # the caller's description of each: its kind first
         self._ends: list[Tensor] = []
         self._samples: list[Tensor] = []
 
@@ -37,9 +36,9 @@ class TensorBatch:
         self.about.append(about)
 
     def rows(self, counts: dict[str, Tensor]) -> list[list[Any]]:
-        """Return, behind what is known of each tensor, its least and greatest value (NaN where one
-        is NaN) and, of the sample, the root of the mean square and the shares of |x| > 0.99 and of
-        |x| < 0.01. Add magnitudes to the histogram of their kind in `counts`."""
+        """Return, after the description of each tensor, its least and greatest value (NaN if one is
+        NaN) and, of the sample, the root of the mean square and the shares of |x| > 0.99 and of |x|
+        < 0.01. Add magnitudes to the histogram of their kind in `counts`."""
         import torch
 
         if not self._samples:
@@ -73,8 +72,8 @@ def quantiles(tensors: list[Tensor]) -> list[list[float]]:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Return False for a tensor of tensors, of vmap or a graph, and for a type that torch has no
-    minimum for (complex, eight bits of floating point)."""
+    """Return False for a tensor of tensors, of vmap or a graph, and for a type without a minimum in
+    torch (complex, eight bits of floating point)."""
     import torch
 
     return (

@@ -1,8 +1,8 @@
-"""What preflight sees of any training: its first steps, and an evaluation.
+"""Observe the first steps of any training, and an evaluation, for preflight.
 
 An outermost call of a module with gradients is training. One without gradients, or in eval mode of
-a module that trains in training mode, is evaluation: unless it comes in nearly every step, as a
-generator or a teacher does.
+a module that trains in training mode, is evaluation, unless it comes in nearly every step, as that
+of a generator or a teacher does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OuterCall(NamedTuple):
 
 
 class InputRange(NamedTuple):
-    """Of the first tensor that a module was given."""
+    """The range of the first tensor of a module's input."""
 
     low: float
     high: float
@@ -52,8 +52,8 @@ class InputRange(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A step before any training, to be repeated: copies of module and optimiser, what the module
-    was given, where in its output the loss is, or else what the loss was given."""
+    """A step before any training, for repetition: copies of module and optimiser, the module's
+    input, where in its output the loss is, or else the input of the loss."""
 
     module: nn.Module
     optimiser: Optimizer | None  # until the first step
@@ -65,7 +65,7 @@ class Replay(NamedTuple):
 
 
 class FirstSteps(observe.Probe):
-    """The training ends after `steps`, or as many again where no evaluation came."""
+    """Observe a training and end it after `steps`, or as many again if no evaluation came."""
 
     _mode: Any = None
 
@@ -91,7 +91,7 @@ class FirstSteps(observe.Probe):
         self.initial = IdentityMap()  # values of the optimisers' parameters
         self.uncleared: Counter[str] = Counter()
         self.fingerprint = ""
-        self.left: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
+        self.alive: list[tuple[int, int]] = []  # tensors and graph nodes, every `spacing` steps
         self.spacing = max(1, self.options["steps"] // 4)
         self.replay: Replay | str = "the first step has no forward pass of one module"
         self.last = IdentityMap()  # outermost modules: their last call in training
@@ -128,7 +128,7 @@ class FirstSteps(observe.Probe):
     # -- modules ----------------------------------------------------------------------------
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._backward:  # checkpointing computes again
+        if self._backward:  # checkpointing computes forward passes again
             return
         recording = torch.is_grad_enabled()
         if not self._stack:
@@ -158,7 +158,7 @@ class FirstSteps(observe.Probe):
         if self._backward or module not in self._stack:
             return
         while self._stack.pop() is not module:
-            pass  # left behind by an exception that the script caught
+            pass  # left over from an exception that the script caught
         if self._stack:
             return
         inputs = [
@@ -273,7 +273,7 @@ class FirstSteps(observe.Probe):
         if self.steps <= REPEATED:
             self.fingerprint = self._fingerprint(optimiser)
         elif self.steps % self.spacing == 0:
-            self.left.append(_count_left())
+            self.alive.append(_count_alive())
         most = self.options["steps"]
         if self.steps >= (most if self.evaluated or most <= REPEATED else 2 * most):
             self.ended = True
@@ -293,7 +293,8 @@ class FirstSteps(observe.Probe):
     # -- a copy of the first step -----------------------------------------------------------
 
     def _find_replay(self, call: LossCall | None, losses: Sequence[Tensor]) -> None:
-        """Find where in the output of the one module called the loss is, or what it is of."""
+        """Find where the loss is in the output of the only called module, or the output that it is
+        computed from."""
         if len({id(one.module) for one in self._pass}) != 1:
             return
         self.replay = "the loss is not taken of the module's output alone"
@@ -315,7 +316,7 @@ class FirstSteps(observe.Probe):
             except Exception as error:
                 self.replay = f"the module cannot be copied: {type(error).__name__}: {error}"
             else:
-                for group in other.param_groups:  # a schedule may begin near zero
+                for group in other.param_groups:  # a schedule may start near zero
                     rates = [group.get(name, 0.0) for name in ("lr", "initial_lr", "max_lr")]
                     group["lr"] = max(rates)
                 self.replay = self.replay._replace(module=module, optimiser=other)
@@ -340,7 +341,7 @@ def _copies(value: Any) -> Any:
 
 
 def _detached(call: LossCall | None) -> LossCall | None:
-    """Return a call that keeps no graph alive; its output goes on to share its memory."""
+    """Return a call that keeps no graph alive; its output continues to share its memory."""
     if call is None:
         return None
     arguments = {k: v.detach() if isinstance(v, Tensor) else v for k, v in call.arguments.items()}
@@ -351,10 +352,10 @@ def _has_gradient(parameter: Tensor) -> bool:
     return parameter.grad is not None and bool((dense(parameter.grad) != 0).any())
 
 
-def _count_left() -> tuple[int, int]:
-    """Count the tensors that live, and the nodes of autograd's graphs that they keep alive."""
+def _count_alive() -> tuple[int, int]:
+    """Count the living tensors, and the nodes of autograd's graphs that they keep alive."""
     gc.collect()
-    live = [thing for thing in gc.get_objects() if type(thing) is Tensor]
+    live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
     nodes: set[Any] = set()
     waiting = [graph_node(tensor) for tensor in live]
     while waiting and len(nodes) < MOST_NODES:
@@ -366,7 +367,7 @@ def _count_left() -> tuple[int, int]:
 
 
 def _rows(inputs: list[Tensor]) -> list[bytes]:
-    """Return a hash of each row of what a module is given, of all tensors as long as the first."""
+    """Return a hash of each row of a module's input, over all tensors as long as the first."""
     count = len(inputs[0])
     parts = [content(t) for t in inputs if len(t) == count]
     return [

@@ -1,4 +1,4 @@
-"""Preflight's check of inference: how long one row takes, with several processes at once."""
+"""Measure inference for preflight: how long one row takes, with several processes at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXTREMES = {"denormal values": 1e-40, "extreme values": 1e4}
 
 
 def latency(probe: FirstSteps) -> tuple[str, Any, str]:
-    """Measure a copy of the largest module that training called, in eval mode."""
+    """Measure a copy, in eval mode, of the largest module that training called."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return "n/a", None, "the training's processes would wait for each other"
     calls = [call for _, call in probe.last.items()]
@@ -85,8 +85,8 @@ def _one_row(inputs: Any) -> Any:
 
 
 def _variants(inputs: Any) -> dict[str, Any]:
-    """Return random inputs (integers of those that came), and, where any are floating-point
-    numbers, extreme ones."""
+    """Return random inputs (integers of those that came), and, for floating-point inputs, extreme
+    ones."""
     dense = [t for _, t in tensors(inputs) if t.layout == torch.strided and t.numel()]
 
     def random(tensor: Tensor) -> Tensor:
@@ -110,8 +110,8 @@ def _variants(inputs: Any) -> dict[str, Any]:
 
 
 def _measure(module: nn.Module, inputs: Any) -> dict[str, list[float]]:
-    """Return the quantiles (s) over the calls of all processes, by their number: up to the first
-    that do not all answer."""
+    """Return the quantiles (s) over the calls of all processes, by the number of processes, up to
+    the first number at which not all answer."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     cuda = any(p.is_cuda for p in module.parameters())  # a fork cannot use the device
     counts = [count for count in PROCESSES if count <= (1 if cuda else cores)]
@@ -126,8 +126,8 @@ def _measure(module: nn.Module, inputs: Any) -> dict[str, list[float]]:
 
 
 def _of_processes(call: Callable[[], object], count: int) -> list[float]:
-    """Return the seconds of each call of processes that call at once, each with one thread: a fork
-    has none of OpenMP's threads, and would wait for them forever."""
+    """Return the seconds of each call of processes that run at the same time, with one thread each:
+    a fork has none of OpenMP's threads, and would wait for them for ever."""
     context = multiprocessing.get_context("fork")
     start = context.Barrier(count)
 
@@ -161,7 +161,7 @@ def _call(module: nn.Module, inputs: Any) -> Callable[[], object]:
 
 
 def _durations(call: Callable[[], object], calls: int = CALLS) -> list[float]:
-    """Return the seconds of each call, of as many as fit into CALL_SECONDS."""
+    """Return the seconds of as many calls as fit into CALL_SECONDS."""
     with torch.no_grad():
         usual = max(call_times(call, WARM)[1:])  # the first may compile
         return call_times(call, min(calls, 1 + int(CALL_SECONDS / usual))) if calls else []

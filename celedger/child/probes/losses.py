@@ -1,5 +1,5 @@
-"""The losses of a training, as preflight judges them: which call of torch's loss functions leads to
-what `backward()` runs on, what it was given, and what a guess without knowledge would cost.
+"""Identify the losses of a training, as preflight judges them: the call of torch's loss functions
+that leads to `backward()`, its input, and the loss of an uninformed guess.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 MOST_NODES = 100_000  # of autograd's graph that are followed
 BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 ONE = 1e-3  # how far the sum of probabilities may be from it
-# What makes classes of numbers: an index that comes from one is a code, not a label.
+# Operators that turn numbers into classes: an index from one of them is a code, not a label.
 CHOOSERS = {"argmax", "argmin", "topk", "sort", "argsort", "multinomial", "searchsorted",
             "bucketize"}  # fmt: skip
 
@@ -39,25 +39,25 @@ class LossCall:
 
     @property
     def target(self) -> Tensor:
-        """Without the labels that the loss ignores."""
+        """Return the target without the labels that the loss ignores."""
         target: Tensor = self.arguments["target"]
         if self.name == "cross_entropy" and not target.is_floating_point():
             return target[target != self.arguments.get("ignore_index", -100)]
         return target
 
     def mean(self, output: Tensor) -> Tensor:
-        """Return the loss of an output, the mean over its terms, whatever the reduction."""
+        """Return the loss of an output, the mean over its terms, for any reduction."""
         value: Tensor = self.function(**{**self.arguments, "input": output, "reduction": "mean"})
         return value
 
     @torch.no_grad()
     def guess(self) -> float:
-        """Return the loss of an output that knows nothing."""
+        """Return the loss of an uninformed guess."""
         return float(self.mean(torch.zeros_like(self.output)).double())
 
     @torch.no_grad()
     def floor(self) -> float | None:
-        """Return the loss of an output that knows all; None where it is not known."""
+        """Return the least possible loss; None if it is not known."""
         smoothing = float(self.arguments.get("label_smoothing", 0.0))
         perfect = _PERFECT[self.name](self.output, self.arguments["target"], smoothing)
         value = float(self.mean(perfect).double())
@@ -65,12 +65,12 @@ class LossCall:
 
     @property
     def axis(self) -> int:
-        """The axis of the classes."""
+        """Return the axis of the classes."""
         return 1 if self.output.dim() > 1 else 0
 
     @torch.no_grad()
     def misfit(self) -> str:
-        """Return why what the loss is given is not what it takes; empty where nothing is."""
+        """Return why the input does not fit the loss; empty if it fits."""
         output, target = self.output, self.arguments["target"]
         if self.name in BROADCASTING and output.shape != target.shape:
             return f"broadcasts {tuple(output.shape)} with {tuple(target.shape)}"
@@ -89,7 +89,7 @@ class LossCall:
 
 
 def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> LossCall | None:
-    """Return what a call of torch was, if it was one of a loss function."""
+    """Return a call of torch as a LossCall, None if it is none."""
     name = getattr(function, "__name__", "")
     listed = name in (*_PERFECT, *BROADCASTING, "nll_loss", "binary_cross_entropy")
     if not listed or not isinstance(result, Tensor) or result.grad_fn is None:
@@ -99,8 +99,8 @@ def loss_call(function: Any, args: Sequence[Any], kwargs: Any, result: Any) -> L
 
 
 def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> LossCall | None:
-    """Return the call that leads to what is minimised; None where none or several do. What a
-    library computes inside, for a report or a target, counts for nothing."""
+    """Return the only call that leads to the minimised value; None if there is none or several.
+    Calls inside a library, for a report or a target, do not count."""
     nodes: set[Any] = set()
     waiting: list[Any] = [loss.grad_fn for loss in losses]
     while waiting and len(nodes) < MOST_NODES:
@@ -122,7 +122,7 @@ def _true_logits(output: Tensor, target: Tensor, smoothing: float) -> Tensor:
     return shares.clamp(min=1e-30).log()
 
 
-# The output with the least loss, of the losses whose guess and floor are known.
+# The output with the least loss, for losses whose guess and floor are known.
 _PERFECT: dict[str, Any] = {
     "cross_entropy": _true_logits,
     "mse_loss": lambda output, target, smoothing: target,
@@ -133,5 +133,5 @@ _PERFECT: dict[str, Any] = {
 
 
 def graded(call: LossCall | None) -> bool:
-    """Return True where the loss of a guess, and the least one, can be computed."""
+    """Return True if the loss of a guess, and the least loss, can be computed."""
     return call is not None and call.name in _PERFECT

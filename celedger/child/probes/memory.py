@@ -1,8 +1,9 @@
-"""The probe of `celedger profile --memory`: who holds the memory at the peak, and what piles up.
+"""The probe of `celedger profile --memory`: what holds the memory at the peak, and what piles up.
 
-A dispatch mode sees every tensor that an operator makes, and a weak reference tells when its
-storage is gone, on the CPU as on a GPU: the bytes that tensors hold are exact at every moment. Not
-seen: what kernels need inside, and other libraries; the process's resident memory is noted beside.
+A dispatch mode records every tensor that an operator makes, and a weak reference reports when its
+storage is freed, on the CPU as on a GPU: the bytes that tensors hold are exact at every moment.
+Workspace inside kernels and memory of other libraries are not counted; the process's resident
+memory is recorded for comparison.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 _OURS = (observe.__file__, stack.__file__, __file__)
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
-_MARK = 32  # steps between two looks at what piles up, in a training that reports no epochs
+_MARK = 32  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
 _NODES = 100_000  # of autograd's graph, where counting ends
 _TOP = 40  # rows of a table
 
 
 class Maker(NamedTuple):
-    """Who made a tensor."""
+    """The origin of a tensor."""
 
     phase: str
     module: str | None
@@ -46,7 +47,7 @@ class Maker(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """One storage: a weak reference to it, bytes, who made it, and in which step."""
+    """One storage: a weak reference to it, its bytes, its maker, and its step."""
 
     reference: Any
     size: int
@@ -58,7 +59,7 @@ BEFORE = Maker("before", None, "made before the training", -1)
 
 
 class Probe(observe.Probe):
-    """Writes one event, `memory`. With `steps`, the training ends after so many; with `objects`,
+    """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
     Python's allocations are traced to their lines, which takes ten times as long."""
 
     _mode: Any = None
@@ -69,14 +70,14 @@ class Probe(observe.Probe):
         self._lines = Lines()
         self._step, self._state = 0, FORWARD
         self._live: dict[int, Storage] = {}
-        self._held: dict[Maker, int] = defaultdict(int)
+        self._bytes_by_maker: dict[Maker, int] = defaultdict(int)
         self._total = self._peak = 0  # now, and since the step or evaluation began
-        self._peaks: dict[str, dict[str, Any]] = {  # the largest so far
+        self._peaks: dict[str, dict[str, Any]] = {  # the largest until now
             kind: {"bytes": 0, "step": 0, "held": {}} for kind in ("step", "evaluation")
         }
         self._evaluating = False  # since an operator in this gap
         self._evaluations: list[tuple[int, int]] = []  # after how many steps, peak
-        # Kept in a few large blocks, not to look like a leak of objects themselves.
+        # Stored in a few large blocks, so as not to look like a leak of objects.
         self._columns = {name: array("q") for name in ("peak", "held", "rss")}
         self._marks: list[str] = []
         self._spacing, self._reported = _MARK, False
@@ -87,10 +88,10 @@ class Probe(observe.Probe):
         self._mode = observe.mode(TorchDispatchMode, self._ran)
         self._mode.__enter__()
 
-    # -- what the mode tells ----------------------------------------------------------------
+    # -- operators --------------------------------------------------------------------------
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Note new storages among an operator's results."""
+        """Record new storages among an operator's results."""
         maker = None
         for _, tensor in tensors(result):
             storage = _storage(tensor)
@@ -105,19 +106,19 @@ class Probe(observe.Probe):
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._live[key] = Storage(reference, size, maker, self._step)
         self._total += size
-        self._held[maker] += size
+        self._bytes_by_maker[maker] += size
         if self._total > self._peak:
             self._peak = self._total
             kind = "evaluation" if self._evaluating else "step"
             if self._peak > self._peaks[kind]["bytes"]:
-                sizes = dict(self._held)
+                sizes = dict(self._bytes_by_maker)
                 self._peaks[kind] = {"bytes": self._peak, "step": self._step, "held": sizes}
 
     def _freed(self, key: int) -> None:
         storage = self._live.pop(key, None)
         if storage is not None:
             self._total -= storage.size
-            self._held[storage.maker] -= storage.size
+            self._bytes_by_maker[storage.maker] -= storage.size
 
     def _maker(self, operator: str) -> Maker:
         import torch
@@ -125,7 +126,7 @@ class Probe(observe.Probe):
         phase, module = STATES[self._state], self._modules[-1] if self._modules else None
         node: Any = torch._C._current_autograd_node()
         if node is not None:  # in a backward pass
-            number = node._sequence_nr()  # of a parameter's own node the largest there is
+            number = node._sequence_nr()  # the number of a parameter's own node is the largest
             at = bisect.bisect_right(self._numbers, number) - 1
             module = self._owners[at] if at >= 0 and number < 2**62 else None
         elif self._state == GAP and self._modules:
@@ -149,11 +150,11 @@ class Probe(observe.Probe):
     ) -> None:
         path = self.names.of(module)
         while self._modules and self._modules.pop() != path:
-            pass  # left behind by an exception that the script caught
+            pass  # left over from an exception that the script caught
         self._own_nodes()
 
     def _own_nodes(self) -> None:
-        """Autograd's nodes from now on are the innermost module's."""
+        """Assign autograd's nodes from now on to the innermost module."""
         import torch
 
         self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
@@ -179,7 +180,7 @@ class Probe(observe.Probe):
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         if not self._reported:
-            self._marks.clear()  # epochs are better moments than numbers of steps
+            self._marks.clear()  # epochs are better marks than numbers of steps
             self._reported = True
         self._mark(epoch)
 
@@ -209,11 +210,11 @@ class Probe(observe.Probe):
             peak_rss=peak_rss(),
         )
 
-    # -- looks ----------------------------------------------------------------------------
+    # -- marks ------------------------------------------------------------------------------
 
     def _start_step(self) -> None:
-        self._numbers: list[int] = []  # autograd's, as modules were entered and left
-        self._owners: list[str | None] = []  # whose all from each number on are
+        self._numbers: list[int] = []  # autograd's, at the start and end of each module's call
+        self._owners: list[str | None] = []  # the module of the nodes from each number on
         self._modules: list[str] = []
         self._peak = self._total
 
@@ -224,18 +225,18 @@ class Probe(observe.Probe):
             self._evaluating = False
 
     def _count_existing(self) -> None:
-        """What there is before the training: parameters, and data."""
+        """Record the tensors that exist before the training: parameters, and data."""
         import torch
 
-        for thing in gc.get_objects():
-            if type(thing) is torch.Tensor or type(thing) is torch.nn.Parameter:
-                storage = _storage(thing)
+        for obj in gc.get_objects():
+            if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
+                storage = _storage(obj)
                 if storage is not None and storage._cdata not in self._live:
                     self._add(storage, BEFORE)
 
     def _mark(self, epoch: int | None) -> None:
-        """What is there now, by who made it: tensors, graphs, Python objects."""
-        gc.collect()  # what it can free does not pile up
+        """Record what is alive now, by its origin: tensors, graphs, Python objects."""
+        gc.collect()  # objects that it can free do not pile up
         groups: dict[Maker, list[Storage]] = defaultdict(list)
         for storage in list(self._live.values()):
             if storage.maker is not BEFORE:
@@ -255,35 +256,36 @@ class Probe(observe.Probe):
             self._spacing *= 2
 
     def _graphs(self) -> list[tuple[int, int]]:
-        """Nodes of autograd's graph that tensors keep, and where the tensor was made."""
+        """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
         import torch
 
-        seen: set[Any] = set()
+        visited: set[Any] = set()
         graphs = []
-        for thing in gc.get_objects():
-            if type(thing) is not torch.Tensor or (made := graph_node(thing)) is None:
+        for obj in gc.get_objects():
+            if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
                 continue
-            before, waiting = len(seen), [made]
-            while waiting and len(seen) < _NODES:
+            before, waiting = len(visited), [made]
+            while waiting and len(visited) < _NODES:
                 node = waiting.pop()
-                if node not in seen:
-                    seen.add(node)
+                if node not in visited:
+                    visited.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
-            storage = _storage(thing)
+            storage = _storage(obj)
             live = None if storage is None else self._live.get(storage._cdata)
-            graphs.append((len(seen) - before, live.maker.line if live else -1))
+            graphs.append((len(visited) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
 
 
 def _objects() -> list[tuple[str, int, int, int]]:
-    """Bytes and number of what Python allocated, by the user's line: file, line, bytes, number."""
+    """Return bytes and number of Python's allocations by the user's line: file, line, bytes,
+    number."""
     if not tracemalloc.is_tracing():
         return []
     sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
     for trace in tracemalloc.take_snapshot().traces:
         frames = list(trace.traceback)[::-1]  # the innermost first
         if any(frame.filename in _OURS for frame in frames):
-            continue  # our own notes
+            continue  # the probe's own records
         at = next((f for f in frames if not is_library_file(f.filename)), None)
         if at is not None:
             row = sums[at.filename, at.lineno]
@@ -293,7 +295,7 @@ def _objects() -> list[tuple[str, int, int, int]]:
 
 
 def _storage(tensor: Tensor) -> Any:
-    """None for a tensor that has none of its own: sparse, functional or fake."""
+    """Return a tensor's storage; None if it has none of its own: sparse, functional or fake."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -301,7 +303,7 @@ def _storage(tensor: Tensor) -> Any:
 
 
 def resident() -> int:
-    """Bytes of RAM; 0 where the system does not tell."""
+    """Return the bytes of RAM in use; 0 if the system does not report them."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""What modules and parameters are called, for those met in hooks. Imports no torch itself."""
+"""Name modules and parameters that are met in hooks. Must not import torch itself."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _NO_PARENT = (lambda: None, "")
 
 
 class IdentityMap:
-    """Values of objects by their identity, as long as the objects live: one whose constructor still
-    runs may not have what its hash needs. (torch's WeakIdKeyDictionary takes twelve times as long,
-    and a module is looked up at each of its calls.)"""
+    """Map objects to values by identity, while the objects live: an object whose constructor still
+    runs may lack what its hash needs. (torch's WeakIdKeyDictionary takes twelve times as long, and
+    a module is looked up at each of its calls.)"""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[Any, Any]] = {}
 
-    def get(self, thing: Any, default: Any = None) -> Any:
-        entry = self._entries.get(id(thing))
-        return entry[1] if entry is not None and entry[0]() is thing else default
+    def get(self, obj: Any, default: Any = None) -> Any:
+        entry = self._entries.get(id(obj))
+        return entry[1] if entry is not None and entry[0]() is obj else default
 
-    def __setitem__(self, thing: Any, value: Any) -> None:
-        key = id(thing)
-        self._entries[key] = weakref.ref(thing, lambda _: self._entries.pop(key, None)), value
+    def __setitem__(self, obj: Any, value: Any) -> None:
+        key = id(obj)
+        self._entries[key] = weakref.ref(obj, lambda _: self._entries.pop(key, None)), value
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield in the order in which they were put in."""
+        """Yield the items in the order of insertion."""
         for reference, value in list(self._entries.values()):
-            if (thing := reference()) is not None:
-                yield thing, value
+            if (obj := reference()) is not None:
+                yield obj, value
 
 
 class ModuleNames:
@@ -55,7 +55,7 @@ class ModuleNames:
         self._model = False
 
     def adopted(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        """Note a module that became a child. The first parent that is left counts."""
+        """Record that a module became a child. The first parent that still lives counts."""
         if child is not None and child is not parent and self._parent(child) is None:
             self._parents[child] = weakref.ref(parent), name
 
@@ -118,7 +118,7 @@ class ModuleNames:
     def _root(self, module: nn.Module) -> str:
         prefix: str | None = self._roots.get(module)
         if prefix is None:
-            for inner in module.modules():  # copies and unpickled modules were never registered
+            for inner in module.modules():  # copies and unpickled modules were not registered
                 for name, child in inner._modules.items():
                     self.adopted(inner, name, child)
             kind, prefix = type(module).__name__, ""

@@ -1,10 +1,10 @@
-"""The one way in which a probe attaches to a torch training: it sees modules, losses, gradients and
-steps from outside, and a fault of its own never reaches the training.
+"""Attach a probe to a torch training: it observes modules, losses, gradients and steps from
+outside, and an exception of its own never reaches the training.
 
 A diagnostic run (celedger.trial.diagnostic) sets CELEDGER_PROBE, a JSON object whose `kind` names
 the module of this folder that has the `Probe`, and CELEDGER_PROBE_OUT, a folder. Once the training
-has imported torch (2.0 or later), `attach` follows it by torch's own global hooks. The script is
-not changed and need not know of celedger. Standard library only until torch is there.
+has imported torch (2.0 or later), `attach` observes it by torch's own global hooks. The script is
+not changed and need not use celedger. Standard library only until torch is loaded.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-FAILED = "probe-failed.txt"  # in the folder of the run: why a probe had to stop looking
+FAILED = "probe-failed.txt"  # in the folder of the run: why a probe stopped
 EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
 
 
 class Probe:
-    """What looks at one training: a process that trains, from its first forward pass or backward
-    pass on. Override what is needed; module hooks stay off in steps that `wants` refuses.
+    """Observe one training: a process that trains, from its first forward or backward pass on.
 
-    A step ends when an optimiser has stepped, so a training with two optimisers has two steps a
+    Override the methods you need; module hooks stay off in steps for which `wants` returns False. A
+    step ends when an optimiser has stepped, so a training with two optimisers has two steps a
     batch, and one that accumulates gradients several passes a step. Evaluation between two steps
-    belongs to the second of them: ask torch.is_grad_enabled().
+    belongs to the second of them: read torch.is_grad_enabled().
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
         self.names = ModuleNames()
-        self.out = Path()  # a folder of this process's own, from `starts` on
+        self.out = Path()  # the folder of this process, set before `starts`
         self._events: Any = None
 
     def write(self, k: str, **event: Any) -> None:
@@ -63,10 +63,10 @@ class Probe:
             self._events.flush()
 
     def starts(self) -> None:
-        """Just before the first forward or backward pass: step 0, nothing trained yet."""
+        """Called just before the first forward or backward pass: step 0, nothing trained yet."""
 
     def wants(self, step: int) -> bool:
-        """Return True to look at the modules of this step; asked once, as it begins."""
+        """Return True to observe the modules of this step; called once, at its beginning."""
         return True
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None: ...
@@ -80,27 +80,28 @@ class Probe:
     def backward_ends(self) -> None: ...
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        """The gradients are those that the optimiser will see (unscaled, clipped); only a fused
-        one divides by its `grad_scale` itself. Given a closure: after its first evaluation."""
+        """Called with the gradients as the optimiser reads them (unscaled, clipped); only a fused
+        one divides by its `grad_scale` itself. With a closure: after its first evaluation."""
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        """`skipped`: a gradient scaler met infinite gradients and left the weights alone."""
+        """Called after a step. `skipped`: a gradient scaler met infinite gradients and skipped the
+        update."""
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        """The script has called `celedger.child.log`."""
+        """Called when the script has called `celedger.child.log`."""
 
     def ends(self) -> None:
-        """The process exits, well or with an exception, having trained."""
+        """Called when the process exits after a training, also with an exception."""
 
     def gives_up(self) -> None:
-        """It failed: leave every mode of torch's. Nothing is called after this."""
+        """Called when the probe failed: leave every mode of torch's. It is the last call."""
 
 
-# --- patches, hooks and modes: none of them lets a fault of the probe reach the training
+# --- patches, hooks and modes: none of them lets an exception of the probe reach the training
 
 
 def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Run a part of the probe, unless it has failed. A failure is noted, and ends the probe."""
+    """Run a part of the probe, unless it has failed. A failure is recorded, and ends the probe."""
     if _observer is None:
         call(*args, **kwargs)
     elif not _observer.off:
@@ -117,8 +118,8 @@ def patch(
     before: Callable[..., object] | None = None,
     after: Callable[..., object] | None = None,
 ) -> None:
-    """From now on `before(…)` precedes each call of `owner.name(…)`, and `after(result, …)` follows
-    it, with None for the result of one that raised."""
+    """Call `before(…)` ahead of each call of `owner.name(…)`, and `after(result, …)` behind it,
+    with None for the result of one that raised."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -138,7 +139,8 @@ def patch(
 
 def module_hooks(before: Any, after: Any = None) -> list[Any]:
     """Register hooks of all modules: `before(module, args)`, `after(module, args, kwargs, output)`;
-    return their handles. They stay silent while torch records a graph: nothing is computed then."""
+    return their handles. They do nothing while torch records a graph, since it computes nothing
+    then."""
     from torch.nn.modules import module as modules
 
     def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -156,8 +158,8 @@ def module_hooks(before: Any, after: Any = None) -> list[Any]:
 
 
 def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Any:
-    """A TorchFunctionMode or TorchDispatchMode that tells `ran(function, args, kwargs, result)` of
-    each call. Within `ran` it is off: only what the training itself calls is seen."""
+    """Return a TorchFunctionMode or TorchDispatchMode that calls `ran(function, args, kwargs,
+    result)` after each call. It is off within `ran`: only the training's own calls count."""
 
     class NotedCalls(base):  # type: ignore[misc]
         def _note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,25 +173,25 @@ def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], o
 
 
 def recorded() -> bool:
-    """Return True while torch writes down what is called, for a graph: nothing is computed now."""
+    """Return True while torch records calls for a graph and computes nothing."""
     import torch
 
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    if compiling is not None and compiling():  # Dynamo knows this answer, and reads no further
+    if compiling is not None and compiling():  # Dynamo knows this answer and traces no further
         return True
     return bool(torch._C._is_tracing())
 
 
 def scaler_class() -> Any:
-    """The class of every gradient scaler; torch 2.3 has taken it out of torch.cuda."""
+    """Return the base class of every gradient scaler; torch 2.3 moved it out of torch.cuda."""
     import torch
 
     return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
 
 class Observer:
-    """Torch's global hooks, and what they tell a probe. A fault of the probe is none of the
-    training's: it is written down (`FAILED`), and the training goes on unobserved."""
+    """Install torch's global hooks and pass events to a probe. If the probe raises, the exception
+    is written to `FAILED`, and the training continues unobserved."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -220,7 +222,7 @@ class Observer:
             guarded(self.probe.reported, epoch, values)
 
     def failed(self, error: Exception) -> None:
-        """Note why the probe cannot go on."""
+        """Record why the probe cannot continue."""
         if self.off:
             return
         self.silence()
@@ -240,13 +242,13 @@ class Observer:
         self._hooks = []
 
     def hook(self) -> None:
-        """Module hooks for the step that begins, where the probe wants them."""
+        """Register module hooks for the step that begins, if the probe wants them."""
         if self.off:
             return
-        wanted = self.probe.wants(self.step)
-        if wanted and not self._hooks:
+        observed = self.probe.wants(self.step)
+        if observed and not self._hooks:
             self._hooks = module_hooks(self.probe.forward_begins, self.probe.forward_ends)
-        elif not wanted:
+        elif not observed:
             self.unhook()
 
     def _start(self) -> None:
@@ -341,7 +343,7 @@ class Observer:
 
 
 def note_failure(error: Exception) -> None:
-    """Write down, for the parent process, what failed in a probe."""
+    """Write, for the parent process, what failed in a probe."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         Path(os.environ["CELEDGER_PROBE_OUT"], FAILED).write_text(text)
@@ -406,7 +408,7 @@ _observer: Observer | None = None
 
 
 def attach(probe: Probe) -> Observer:
-    """Follow this process's trainings from now on. Called once, with torch imported."""
+    """Observe this process's trainings from now on. Called once, with torch imported."""
     global _observer
     _observer = Observer(probe)
     _observer.install()
@@ -414,7 +416,7 @@ def attach(probe: Probe) -> Observer:
 
 
 def install() -> None:
-    """Attach the probe that CELEDGER_PROBE names once torch is imported, and hear what the script
+    """Attach the probe that CELEDGER_PROBE names once torch is imported, and observe the script's
     reports."""
     options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
     if not options:

@@ -1,6 +1,6 @@
 """A window of steps under torch.profiler: the self time and memory of every operator, in the phase
-and module that asked for it. What is asked for in a backward pass is the module's whose forward
-pass had made the node, told by autograd's sequence numbers.
+and module that called it. An operator of a backward pass belongs to the module whose forward pass
+made its node; autograd's sequence numbers link the two.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
-OPTIMISER = "(optimiser)"  # stands for a module, in what an optimiser's step does
-PYTHON = "(Python)"  # time of a phase that no operator accounts for
+OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
+PYTHON = "(Python)"  # time of a phase outside all operators
 
 
 class ProfilerWindow:
-    """Starts and stops the profiler, and marks steps, phases and modules within it."""
+    """Start and stop the profiler, and mark steps, phases and modules within it."""
 
     def __init__(self, names: ModuleNames) -> None:
-        self.asked = self.running = False
+        self.requested = self.running = False
         self.problem = ""
         self._names = names
         self._profile: Any = None
@@ -44,22 +44,22 @@ class ProfilerWindow:
         from torch import cuda
         from torch.profiler import ProfilerActivity, profile
 
-        self.asked = True
+        self.requested = True
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda.is_available()
         try:
             self._profile = profile(activities=kinds, profile_memory=True)
             self._profile.start()
-        except RuntimeError as error:  # the script has a profiler of its own
+        except RuntimeError as error:  # the script uses a profiler itself
             self.problem = str(error).partition("\n")[0]
             return
         self.running = True
         self.phase(0)
 
     def phase(self, state: int) -> None:
-        """The training enters a phase; entering the first one, the gap, ends a step."""
+        """Mark the start of a phase; entering the first one, the gap, ends a step."""
         if self.running:
             if state == 0:
-                self._leave_modules()  # an exception that the script caught may have left some
+                self._leave_modules()  # left over from an exception that the script caught
             _range(_EDGE + STATES[state]).__exit__(None, None, None)
 
     def module_begins(self, module: nn.Module) -> None:
@@ -85,16 +85,15 @@ class ProfilerWindow:
             self._modules.pop()[1].__exit__(None, None, None)
 
     def export(self, path: Path) -> None:
-        """A Chrome trace, which Perfetto opens."""
+        """Write a Chrome trace, which Perfetto opens."""
         if self._profile is not None:
             self._profile.export_chrome_trace(str(path))
 
     def read(self) -> dict[str, Any]:
-        """`steps` (s, each step's wall time in the window, without the first, which warms the
-        profiler up) and `rows`: name, phase, module (None outside of all), calls a step, seconds
-        of each step's self time, seconds a step on the device, bytes a step kept of what it
-        allocated less what it freed. Times of one step's rows add up to its wall time on the CPU.
-        """
+        """Return `steps` (s, each step's wall time in the window, without the first, the
+        profiler's warm-up) and `rows`: name, phase, module (None outside of all), calls a step,
+        seconds of each step's self time, seconds a step on the device, bytes a step allocated
+        less those freed. Times of one step's rows add up to its wall time on the CPU."""
         if self._profile is None or self.running:
             return {"steps": [], "rows": [], "problem": self.problem}
         events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
@@ -150,7 +149,7 @@ def _range(name: str) -> Any:
 
 
 def _figures(event: Any) -> dict[str, float]:
-    """Return what an operator's row sums up beside its self time: see `read`."""
+    """Return the figures of an operator's row besides its self time: see `read`."""
     memory = event.self_cpu_memory_usage + _on_device(event, "memory_usage")
     device = _on_device(event, "time_total") / 1e6
     values = (1, device, memory, len(event.kernels))
@@ -158,12 +157,12 @@ def _figures(event: Any) -> dict[str, float]:
 
 
 def _on_device(event: Any, what: str) -> float:
-    """Return a figure of an operator itself, on a GPU; torch before 2.4 calls it CUDA's."""
+    """Return an operator's own figure on a GPU; torch before 2.4 names it CUDA."""
     return float(getattr(event, f"self_device_{what}", getattr(event, f"self_cuda_{what}", 0.0)))
 
 
 class _Edges:
-    """The moments at which phases began: which step and phase an event began in."""
+    """The moments at which phases began: finds the step and phase in which an event began."""
 
     def __init__(self, events: list[Any]) -> None:
         ordered = sorted(events, key=lambda e: e.time_range.start)
@@ -179,7 +178,7 @@ class _Edges:
         return (self._step[at], self._phases[at]) if at in self._step else None
 
     def phases(self) -> Iterator[tuple[int, str, float]]:
-        """Step, phase and how long it lasted (s)."""
+        """Return step, phase and duration (s) of each."""
         for at, step in self._step.items():
             yield step, self._phases[at], (self._starts[at + 1] - self._starts[at]) / 1e6
 
@@ -192,21 +191,21 @@ def _ancestors(event: Any) -> Iterator[Any]:
 
 
 def _within(event: Any, prefix: str) -> str | None:
-    """Return the rest of the name of the nearest range around an event with this prefix."""
+    """Return the name, without the prefix, of the nearest range around an event that has it."""
     names = (one.name for one in _ancestors(event) if one.name.startswith(prefix))
     name: str | None = next(names, None)
     return name[len(prefix) :] if name is not None else None
 
 
 def _sequence(event: Any) -> int:
-    """Return the number of the node that an event of the backward pass belongs to; -1 for none."""
+    """Return the number of the node to which an event of the backward pass belongs; -1 for none."""
     nodes = (one for one in _ancestors(event) if one.name.startswith(_NODE))
     return next((int(node.sequence_nr) for node in nodes), -1)
 
 
 class TensorReads:
-    """Where a script asks a tensor for a plain value (on a GPU each time waits for all that was
-    launched, and copies): counts by the user's line, while it watches."""
+    """Count, by the user's line, the reads of a value out of a tensor. On a GPU each waits for all
+    launched work, and copies."""
 
     METHODS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__repr__")
 
@@ -236,7 +235,7 @@ class TensorReads:
     def _counted(self, name: str, original: Any) -> Any:
         @functools.wraps(original)
         def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # `float` and printing ask for the item in turn
+            if self._inside:  # `float` and printing call `item` in turn
                 return original(tensor, *args, **kwargs)
             self._inside = True
             try:
@@ -246,7 +245,7 @@ class TensorReads:
                 self._inside = False
 
         def count(frame: FrameType) -> None:
-            # What an optimiser asks for is not the script's.
+            # Reads by an optimiser do not count as the script's.
             if not is_library_file(frame.f_code.co_filename):
                 self.counts[name.strip("_"), self._lines.of(frame)] += 1
 

@@ -1,4 +1,4 @@
-"""Where what a training begins with comes from. Needs torch (2.0 on)."""
+"""Trace the origin of a training's first weights and random numbers. Needs torch (2.0 on)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from celedger.child.probes.tensors import address
 if TYPE_CHECKING:
     from torch import Tensor
 
-_DRAWS = 5000  # calls that are kept: the weights of a thousand layers
+_DRAWS = 5000  # calls that are kept: enough for the weights of a thousand layers
 _DRAWING = ("rand", "normal", "uniform", "multinomial", "bernoulli")
 
 
 class Origins:
-    """Where what a training begins with comes from, until it starts: which line constructed a
-    module or optimiser, gave a module its parameter, and wrote a parameter's values; what drew
-    random numbers meanwhile."""
+    """The origins of what exists when a training starts: the lines that constructed a module or
+    optimiser, assigned a parameter to its module, and wrote a parameter's values; and the calls
+    that drew random numbers before."""
 
     def __init__(self, probe: Any) -> None:
         from torch import nn
@@ -29,7 +29,7 @@ class Origins:
         self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
         self._writers: dict[int, dict[str, Any]] = {}  # by address: the last call that wrote there
-        self._adopters: dict[int, int] = {}  # by address: where a parameter got its module
+        self._adopters: dict[int, int] = {}  # by address: the site that assigned the parameter
         self._random = ""
         self._draws = 0
         for kind in (nn.Module, Optimizer):
@@ -40,12 +40,12 @@ class Origins:
         )
 
     def of(self, tensor: Tensor) -> dict[str, Any]:
-        """Return `v`, where a parameter was made; `o`, `l` and `w`, what wrote it last."""
+        """Return `v`, where a parameter was made; `o`, `l` and `w`, the last call that wrote it."""
         at = address(tensor)
         return {"v": self._adopters.get(at, -1), **self._writers.get(at, {})}
 
-    def _construct(self, thing: Any, *_: Any, **__: Any) -> None:
-        self.constructed[thing] = self._probe.sites.here(without=thing)
+    def _construct(self, obj: Any, *_: Any, **__: Any) -> None:
+        self.constructed[obj] = self._probe.sites.here(without=obj)
 
     def _mode_set(self, module: Any, *_: Any, **__: Any) -> None:
         self.modes[module] = self._probe.sites.here()
@@ -55,7 +55,7 @@ class Origins:
             self._adopters[address(parameter)] = self._probe.sites.here()
 
     def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note a call of a torch function that draws, or writes a tensor in place."""
+        """Record a call of a torch function that draws, or writes a tensor in place."""
         import torch
 
         in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))

@@ -1,6 +1,6 @@
-"""The clock of a training's steps: the edges between their phases, and what every clock says there.
-It knows the order of a step's phases and not who tells it of them; celedger.diagnose.profile sums
-up what lies between the edges. Times are integers, in ns.
+"""The clock of a training's steps: the edges between their phases, with the time of every clock. It
+knows the order of a step's phases and not the hooks that report them; celedger.diagnose.profile
+sums up the times between the edges. Times are integers, in ns.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _COLUMNS = ("edge", "step", "phase", "own", "wall", "cpu", "gc", "loader", "host
 
 
 class OwnClock:
-    """Time, less that in which this thread could have run and the machine gave it no core: the
-    second number of Linux's schedstat (Documentation/scheduler/sched-stats). Where that is not to
-    be had, it is a plain clock. One read takes 3 to 5 µs."""
+    """A clock that stops while this thread could have run but the machine gave it no core: the
+    second number of Linux's schedstat (Documentation/scheduler/sched-stats). Without schedstat it
+    is a plain clock. One read takes 3 to 5 µs."""
 
     def __init__(self) -> None:
         self.exact = False
         try:
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-            self.exact = os.pread(self._file, 64, 0).split()[0] != b"0"  # does the kernel count?
+            self.exact = os.pread(self._file, 64, 0).split()[0] != b"0"  # 0: not counted
         except (OSError, IndexError):
             pass
 
@@ -41,14 +41,14 @@ class OwnClock:
 
 
 class PhaseClock:
-    """One row an edge: the step and the phase that begin there. On CUDA each edge is an event of
-    the device's stream, too: what the host does while the device computes costs nothing."""
+    """Rows of edges: the step and the phase that begin at each. On CUDA each edge is an event of
+    the device's stream as well, so host work hidden behind the device's costs nothing."""
 
     def __init__(self, *, cuda: bool) -> None:
-        self.edge = self.step = 0  # numbers: an edge that is dropped leaves a gap in them
+        self.edge = self.step = 0  # numbers: a dropped edge leaves a gap in them
         self.state = GAP
-        self.collected = 0  # in the garbage collector; others add to it
-        self.workers: int | None = None  # of the last DataLoader; None: none was met
+        self.collected = 0  # in the garbage collector; set by others
+        self.workers: int | None = None  # of the last DataLoader; None: there was none
         self.own = OwnClock()
         self._thread = threading.get_ident()
         self._waited = 0  # by the training's thread inside a DataLoader
@@ -74,8 +74,8 @@ class PhaseClock:
             self._events[-1].record()
 
     def begin_backward(self) -> None:
-        # A gap without a module's call may be all forward pass; and where gradients of several
-        # passes add up, so was what looked like the tail.
+        # A gap without a module's call may be all forward pass. If gradients of several passes
+        # accumulate, the supposed tail was forward pass too.
         if self.state == TAIL or (
             self.state == GAP and self._columns["loader"][-1] == self._waited
         ):
@@ -83,10 +83,10 @@ class PhaseClock:
         self.enter(BACKWARD)
 
     def evaluated(self) -> None:
-        """All of this gap so far was evaluation and reporting, and none of the step."""
+        """Mark the gap until now as evaluation and reporting, outside of the step."""
         if self.state != GAP:
             return
-        if self._columns["phase"][-2:-1] == array("q", [EVALUATION]):  # goes on until now
+        if self._columns["phase"][-2:-1] == array("q", [EVALUATION]):  # it continues until now
             for column in self._columns.values():
                 column.pop()
             if self._events is not None:
@@ -95,7 +95,7 @@ class PhaseClock:
         self.enter(GAP)
 
     def end_step(self) -> None:
-        if self.state == GAP and self.step:  # another optimiser's turn
+        if self.state == GAP and self.step:  # a step of another optimiser
             self._columns["phase"][-1] = TAIL
             self._columns["step"][-1] -= 1
         else:
@@ -110,7 +110,7 @@ class PhaseClock:
             torch.cuda.synchronize()
             device = columns["device"] = [0]
             for start, end in zip(self._events, self._events[1:]):  # noqa: B905 (Python 3.8)
-                device.append(device[-1] + int(start.elapsed_time(end) * 1e6))  # CUDA says ms
+                device.append(device[-1] + int(start.elapsed_time(end) * 1e6))  # CUDA returns ms
         return columns
 
     def watch_loaders(self) -> None:

@@ -1,9 +1,9 @@
-"""The operators inside a step, forward and backward: which of them loses values in half precision,
-and which makes the first that is not finite.
+"""Check the operators inside a step, forward and backward: which of them underflows in half
+precision, and which gives the first value that is not finite.
 
-A torch dispatch mode sees every operator as it runs, under autocast in the precision it truly has.
-The autograd node that runs in the backward pass has the number of the operator it belongs to, and
-so the module: numbers are given in order, and each module notes the first and last of its own.
+A torch dispatch mode sees every operator as it runs, under autocast in its actual precision. An
+autograd node of the backward pass has the sequence number of its operator in the forward pass, and
+each module records its first and last number: so every node belongs to a module.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from celedger.child.probes.observe import mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Operators that give zero only for zero: what they make zero in half precision is lost. The second
-# kind is zero where any of two tensors is. (exp, softmax and sigmoid are not among them: that they
-# end in zero is what they are used for.)
+# Operators that give zero only for zero inputs: any other zero is an underflow in half precision.
+# The second kind is zero if any of two inputs is. (exp, softmax and sigmoid are excluded: their
+# zeros are intended.)
 ONE = frozenset({
     "_to_copy", "square", "pow", "sqrt", "log1p", "expm1", "tanh", "sin", "asinh", "atan",
 })  # fmt: skip
 TWO = frozenset({"mul", "div"})
-EMPTY = ("empty", "new_empty")  # operators that leave what was in the memory before
+EMPTY = ("empty", "new_empty")  # operators that return uninitialised memory
 MASKS = frozenset({"masked_fill", "masked_fill_", "where", "full", "full_like", "fill_", "scatter"})
 CAST = "cast to half precision"
 
 
 class OperatorPrecision:
-    """The mode, entered with a step's first forward pass and left after its backward pass."""
+    """The mode, entered at a step's first forward pass and left after its backward pass."""
 
     def __init__(self, probe: Any) -> None:
         self.probe = probe
-        self.quiet = False  # what runs now is the probe's own
+        self.quiet = False  # True while the probe computes
         self._mode: Any = None
         self._absorbed: dict[int, tuple[Any, Tensor]] = {}
         self.clear()
@@ -47,7 +47,7 @@ class OperatorPrecision:
 
     @property
     def lost(self) -> list[list[Any]]:
-        """Phase, module, operator, values made zero, values that were not zero."""
+        """Return phase, module, operator, values that became zero, values that were not zero."""
         return [[*where, *counts] for where, counts in self._lost.items() if counts[0]]
 
     def enter(self) -> None:
@@ -82,7 +82,7 @@ class OperatorPrecision:
             self._weigh(name.rstrip("_") if name.endswith("_") else name, inputs, args, out)
 
     def _weigh(self, name: str, inputs: list[Tensor], args: Any, out: Tensor) -> None:
-        """Count the values that an operator makes zero, of those that are not zero before it."""
+        """Count the values that an operator makes zero, of those that were not zero before it."""
         first = inputs[0]
         whole = first != 0
         number = len(inputs) == 1 and len(args) > 1 and isinstance(args[1], (int, float))
@@ -122,6 +122,6 @@ class OperatorPrecision:
 
 
 def _finite(value: Tensor, operator: str) -> bool:
-    """Return True where all of it is finite, or minus infinity by an operator that masks."""
+    """Return True if all values are finite, or minus infinity by an operator that masks."""
     finite = value.isfinite()
     return bool((finite | (value == -float("inf")) if operator in MASKS else finite).all())

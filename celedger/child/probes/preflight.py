@@ -1,6 +1,6 @@
 """The probe of `celedger preflight`: the checks a person makes before trusting a training, judged
-on what was seen of it. Each returns a status (pass, warn, fail, or n/a where it cannot be told), a
-figure and a sentence; CHECKS names them. An error in one is its result.
+on its observed first steps. Each returns a status (pass, warn, fail, or n/a if it cannot be
+judged), a figure and a sentence; CHECKS names them. An exception in one becomes its result.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ if TYPE_CHECKING:
 
 PASS, WARN, FAIL, NONE = "pass", "warn", "fail", "n/a"
 
-# The first loss beside that of a guess without knowledge. Twice is a first layer too large, three
-# times a confident mistake; half of it is knowledge that an untrained model cannot have.
+# The first loss divided by that of an uninformed guess. Twice means a first layer too large, three
+# times a confident mistake; half means knowledge that an untrained model cannot have.
 START_WARN, START_FAIL, START_LOW = 1.5, 3.0, 0.5
 OVERFIT_STEPS, OVERFIT_SECONDS = 301, 30.0  # of processor time
-ROWS = 8  # of the batch that is overfitted: few enough to learn by heart
-# What is left of the loss above its floor after learning one batch by heart.
+ROWS = 8  # of the batch that is overfitted: few enough to be learnt exactly
+# The share of the loss above its floor that remains after overfitting one batch.
 LEFT_PASS, LEFT_WARN = 0.1, 0.5
-ZEROED = 1e-6  # relative: an output that changes less without an input does not look at it
-OVERLAP_FAIL = 0.05  # share of validation rows met in training
+ZEROED = 1e-6  # relative: an output that changes less without an input does not depend on it
+OVERLAP_FAIL = 0.05  # share of validation rows that are also in training
 MAJORITY = 0.9  # share of the commonest class
 INPUT_WARN = 100.0  # largest absolute input: unscaled pixels (255) or raw measures
-APART = 0.5  # of the deviation: how far the means of training and validation may be apart
+APART = 0.5  # of the deviation: the largest distance between the means of training and validation
 GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
 USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
 
 
 class Probe(FirstSteps):
-    """Writes one event, `preflight`. Where only as many steps run as are repeated, nothing is
-    checked."""
+    """Write one event, `preflight`. If only as many steps run as are repeated, no check runs."""
 
     def ends(self) -> None:
         self.gives_up()
         rows = []
         if self.options["steps"] > REPEATED:
             if observe._observer is not None:
-                observe._observer.silence()  # what the checks run is no training
+                observe._observer.silence()  # the runs of the checks are no training
             rows = [self._result(name, check) for name, check in CHECKS.items()]
         about = {"fingerprint": self.fingerprint, "steps": self.steps, "ended": self.ended}
         self.write("preflight", checks=rows, **about)
@@ -70,7 +69,7 @@ class Probe(FirstSteps):
 
 
 def start(probe: FirstSteps) -> Result:
-    """Loss of the untrained model beside that of a guess without knowledge."""
+    """Compare the loss of the untrained model with that of an uninformed guess."""
     if probe.start is None:
         return NONE, None, "no backward pass was seen"
     total, call = probe.start
@@ -87,11 +86,11 @@ def start(probe: FirstSteps) -> Result:
 
 
 def fits(probe: FirstSteps) -> Result:
-    """What the loss is given beside what it takes."""
+    """Compare the input of the loss with what the loss expects."""
     if not probe.losses_seen:
         return NONE, None, "no one loss of torch's own leads to what is minimised"
     for misfit, count in probe.misfits.items():
-        if count == probe.losses_seen:  # each time, so not by chance
+        if count == probe.losses_seen:  # in every call, so not by chance
             return WARN if "twice" in misfit else FAIL, count, f"the loss {misfit}"
     if probe.targets:
         (low, high), (least, most) = _span(probe.targets), _span(probe.outputs)
@@ -103,7 +102,7 @@ def fits(probe: FirstSteps) -> Result:
 
 
 def overfits(probe: FirstSteps) -> Result:
-    """A few rows learnt by heart, with the same random numbers in every step."""
+    """Overfit a few rows, with the same random numbers in every step."""
     replay = probe.replay
     if isinstance(replay, str) or replay.optimiser is None:
         return NONE, None, replay if isinstance(replay, str) else "no step was seen"
@@ -113,30 +112,30 @@ def overfits(probe: FirstSteps) -> Result:
         first = float(_loss(replay, rows).detach())
     except Exception:
         rows, first = None, float(_loss(replay, None).detach())
-    least, left, number = floor or 0.0, 1.0, 0
+    least, remaining, number = floor or 0.0, 1.0, 0
     ends = time.process_time() + OVERFIT_SECONDS
-    while number < OVERFIT_STEPS and left >= LEFT_PASS / 2 and time.process_time() < ends:
+    while number < OVERFIT_STEPS and remaining >= LEFT_PASS / 2 and time.process_time() < ends:
         torch.manual_seed(0)
         loss = _loss(replay, rows)
         replay.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         replay.optimiser.step()
         last, number = float(loss.detach()), number + 1
-        left = (last - least) / (first - least) if first > least else 0.0
+        remaining = (last - least) / (first - least) if first > least else 0.0
     what = f"{ROWS} rows" if rows else "the whole batch (it cannot be cut)"
     sentence = f"loss of {what} {first:.4g} -> {last:.4g} in {number} steps, floor {least:.4g}"
-    if left <= LEFT_PASS:
-        return PASS, left, sentence
-    if left <= LEFT_WARN or not rows:
-        return WARN, left, f"{sentence}: it learns, but does not learn it by heart"
+    if remaining <= LEFT_PASS:
+        return PASS, remaining, sentence
+    if remaining <= LEFT_WARN or not rows:
+        return WARN, remaining, f"{sentence}: it learns, but does not learn it by heart"
     if floor is None:
-        return WARN, left, f"{sentence}: the floor of this loss is not known"
-    return FAIL, left, sentence
+        return WARN, remaining, f"{sentence}: the floor of this loss is not known"
+    return FAIL, remaining, sentence
 
 
 def _loss(replay: Replay, rows: int | None) -> Tensor:
-    """Return the loss of the first rows of the batch, or of all of it. The loss may be taken of a
-    view of the output, which is the same view of a shorter one."""
+    """Return the loss of the first rows of the batch, or of all of it. A loss of a view of the
+    output is that of the same view of a shorter one."""
     batch = next(len(t) for _, t in tensors([replay.args, replay.kwargs]) if t.dim())
 
     def few(tensor: Tensor) -> Tensor:
@@ -148,15 +147,15 @@ def _loss(replay: Replay, rows: int | None) -> Tensor:
     output = dict(tensors(replay.module(*args, **kwargs)))[replay.path]
     if replay.inside or replay.loss is None:
         return output
-    given = replay.loss.output
-    view = output.as_strided(few(given).shape, given.stride(), given.storage_offset())
+    usual = replay.loss.output
+    view = output.as_strided(few(usual).shape, usual.stride(), usual.storage_offset())
     target = few(replay.loss.arguments["target"])
     call = LossCall(replay.loss.function, {**replay.loss.arguments, "target": target}, None)
     return call.mean(view)
 
 
 def zeroed(probe: FirstSteps) -> Result:
-    """The trained modules' output with zeros in place of each input."""
+    """Compare the trained modules' output with that for zeros in place of each input."""
     without, tried = [], False
     for module, call in probe.last.items():
         name, usual = probe.names.of(module) or "the model", _outputs(call, None)
@@ -178,7 +177,7 @@ def zeroed(probe: FirstSteps) -> Result:
 
 @torch.no_grad()
 def _outputs(call: OuterCall, blank: Tensor | None) -> list[Tensor]:
-    """Return what a module gives with zeros in place of one of its inputs."""
+    """Return a module's outputs with zeros in place of one of its inputs."""
 
     def one(tensor: Tensor) -> Tensor:
         return torch.zeros_like(tensor) if tensor is blank else tensor
@@ -234,7 +233,7 @@ def inputs(probe: FirstSteps) -> Result:
 
 
 def shuffled(probe: FirstSteps) -> Result:
-    """Whether whole batches come back, as they do when each epoch has the same order."""
+    """Judge whether whole batches repeat, as they do if each epoch has the same order."""
     batches = probe.batches
     again = len(batches) - len(set(batches))
     sentence = f"{again} of {len(batches)} batches had come before"
@@ -261,7 +260,7 @@ def overlap(probe: FirstSteps) -> Result:
 
 
 def alike(probe: FirstSteps) -> Result:
-    """Mean and spread of the inputs in training and validation."""
+    """Compare mean and spread of the inputs in training and validation."""
     sides = [[row for row in probe.ranges[at] if row.floats] for at in (False, True)]
     if (why := _not_evaluated(probe)) or not all(sides):
         return NONE, None, why or "the inputs are no floating-point numbers"
@@ -313,7 +312,7 @@ def gradients(probe: FirstSteps) -> Result:
         if id(parameter) in probe.with_gradient:
             if before is None:
                 wrong.append(f"{path} is held by no optimiser")
-            # A bias before a norm has no effect, so its gradient is rounding alone.
+            # A bias before a norm has no effect, so its gradient is only rounding.
             elif parameter.dim() > 1 and torch.equal(parameter.detach(), before):
                 wrong.append(f"{path} did not move")
         elif before is not None:
@@ -336,21 +335,21 @@ def cleared(probe: FirstSteps) -> Result:
 
 
 def flat(probe: FirstSteps) -> Result:
-    """Tensors, and nodes of autograd's graph, that are left at the end of steps."""
+    """Judge the growth of tensors and autograd nodes that are alive at the end of steps."""
     rises = [
         [(count - before) / probe.spacing for count, before in zip(now, last)]  # noqa: B905
-        for last, now in zip(probe.left, probe.left[1:])  # noqa: B905 (Python 3.8)
+        for last, now in zip(probe.alive, probe.alive[1:])  # noqa: B905 (Python 3.8)
     ]
     if len(rises) < 2:
         return NONE, None, "too few steps"
-    # What grows once, or until an epoch ends, is no leak: the smallest rise counts.
+    # Growth that happens once, or ends with an epoch, is no leak: the smallest rise counts.
     more, nodes = (min(column) for column in zip(*rises))  # noqa: B905
     sentence = f"{more:+.2g} tensors and {nodes:+.2g} nodes of graphs a step"
     return WARN if max(more, nodes) > GROWTH else PASS, max(more, nodes), sentence
 
 
 def _not_evaluated(probe: FirstSteps) -> str:
-    """Return why nothing can be told of evaluation; empty where it can."""
+    """Return why evaluation cannot be judged; empty if it can."""
     if not probe.evaluated:
         return "no evaluation of what training calls was seen"
     if len(probe.evaluated) > USUAL * probe.steps:

@@ -1,8 +1,7 @@
-"""The probe of `celedger profile`: where the time of every step goes.
-
-Every step is timed at its phases' edges, and the main thread's Python stack is sampled.
-torch.profiler runs only in one short window, whose steps (and the few after it) are not timed:
-neither measurement is in the other's way.
+"""The probe of `celedger profile`: where the time of every step goes. Every step is timed at its
+phases' edges, and the main thread's Python stack is sampled. torch.profiler runs only in one short
+window, whose steps (and the few after it) are not timed, so that neither measurement disturbs the
+other.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
 SETTLE = 2  # steps after it, in which caches fill again
-_LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not told by itself
+_LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not listed separately
 
 
 class Probe(observe.Probe):
-    """Writes one event, `profile`, and, where `timeline` is set, `trace.json.gz`. With `steps`, the
+    """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`. With `steps`, the
     training ends after so many."""
 
     def starts(self) -> None:
@@ -63,7 +62,7 @@ class Probe(observe.Probe):
 
         self._forward_in_gap(module, args)  # whichever of the two hooks comes first
         if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
-            self._accumulates = True  # the clock knows at the next backward pass
+            self._accumulates = True  # the clock uses it at the next backward pass
             self._window.phase(FORWARD)
         self._window.module_begins(module)
 
@@ -85,7 +84,7 @@ class Probe(observe.Probe):
         self._clock.end_step()
         self._window.phase(GAP)
         done = self._clock.step
-        if done == WARM_UP and not self._window.asked:
+        if done == WARM_UP and not self._window.requested:
             self._window.start()
             self._reads.watch()
         elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
@@ -126,7 +125,7 @@ class Probe(observe.Probe):
         self._window.phase(state)
 
     def _stop_window(self) -> None:
-        if self._window.asked:
+        if self._window.requested:
             self._window.stop()
             self._reads.leave()
 
@@ -146,7 +145,7 @@ class Probe(observe.Probe):
         self._clock.evaluated()
 
     def _watch_collector(self) -> None:
-        """Count the time of Python's garbage collector, in this thread, and where it struck."""
+        """Record the time of Python's garbage collector in this thread, and where it ran."""
         ident, began = threading.get_ident(), 0
 
         def called(phase: str, info: Mapping[str, int]) -> None:

@@ -1,5 +1,4 @@
-"""Which lines of the user's are running: the sites of calls, and samples of a thread's stack.
-
+"""Find the user's lines that are running: the sites of calls, and samples of a thread's stack.
 Standard library only; must not know of steps or torch."""
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-# Seconds between two looks. A look takes about 20 µs, and makes a thread that runs pure Python
-# give up the interpreter lock once: 0.5 % of its time. A stall of 20 ms is seen four times.
+# Seconds between two samples. A sample takes about 20 µs, and makes a thread that runs pure Python
+# release the interpreter lock once: 0.5 % of its time. A stall of 20 ms gets four samples.
 PERIOD = 0.005
 
 _LIBRARIES = tuple(
@@ -33,15 +32,15 @@ def is_library_file(name: str) -> bool:
 
 
 class Lines:
-    """File, function and line of frames, each kept once and named by its number."""
+    """File, function and line of frames, each stored once and named by its number."""
 
     def __init__(self) -> None:
         self.table: list[tuple[str, str, int]] = []
         self._numbers: dict[tuple[CodeType, int], int] = {}
 
     def of(self, frame: FrameType | None) -> int:
-        """The innermost frame of the user's; the innermost of all where there is none. -1 for no
-        frame."""
+        """Return the innermost frame of the user's; the innermost of all if there is none. -1 for
+        no frame."""
         if frame is None:
             return -1
         at: FrameType | None = frame
@@ -66,12 +65,12 @@ class CallSites:
     def __init__(self, write: Callable[[int, list[Any]], None]) -> None:
         self._write = write
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._files: dict[str, str] = {}  # as they are shown; empty: torch's, or ours
+        self._files: dict[str, str] = {}  # as they are printed; empty: torch's, or celedger's
         self._homes = [str(Path(__file__).parents[1])]
 
     def here(self, without: object | None = None) -> int:
-        """The site of what is called now. `without`: leave out the frames of the methods of this
-        object that call it first (the constructor of what is being constructed)."""
+        """Return the site of the current call. `without`: leave out the frames of this object's
+        methods that call it first (the constructor, for an object under construction)."""
         frames: list[tuple[str, int, str]] = []
         frame: Any = sys._getframe(1)
         leading = without is not None
@@ -102,9 +101,9 @@ class CallSites:
 
 
 class StackSampler(threading.Thread):
-    """Samples of one thread, in `columns`: the edge that was last (`edge` gives it), a line's
-    number, and the seconds since the sample before. Code that keeps the interpreter lock delays the
-    next sample, which then finds it still there, or just left, and counts for all that time."""
+    """Sample one thread, into `columns`: the last edge (`edge` returns it), a line's number, and
+    the seconds since the previous sample. Code that holds the interpreter lock delays the next
+    sample, which then finds it still there, or just left, and counts for all that time."""
 
     def __init__(self, ident: int, lines: Lines, edge: Callable[[], int]) -> None:
         super().__init__(name="celedger sampler", daemon=True)
@@ -121,7 +120,7 @@ class StackSampler(threading.Thread):
             for column, value in zip(self.columns.values(), row):  # noqa: B905 (Python 3.8)
                 column.append(value)
             last = now
-            del frame  # else its locals live until the next look
+            del frame  # else its locals live until the next sample
 
     def finish(self) -> None:
         self._done.set()

@@ -1,8 +1,7 @@
-"""Tensors as probes read them: within nested values, by their bytes, and as they are kept.
-
-Of a tensor with at most KEPT elements a `TensorStore` keeps all, of a larger one a `sample` of
-KEPT: two tensors of one size are compared at the same places. Little-endian float64, complex
-numbers as pairs. Imports torch (2.0 on) where it is needed, since `observe` is there before it.
+"""Read tensors for probes: within nested values, by their bytes, and in a store. Of a tensor with
+at most KEPT elements a `TensorStore` keeps all, of a larger one a `sample` of KEPT: two tensors of
+one size are compared at the same indices. Little-endian float64, complex numbers as pairs. Imports
+torch (2.0 on) only inside functions, since `observe` is loaded before it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
 _GOLDEN = 0.6180339887498949
-_places: dict[tuple[int, int, Any], Tensor] = {}
+_indices: dict[tuple[int, int, Any], Tensor] = {}
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -55,21 +54,21 @@ def graph_node(tensor: Tensor) -> Any:
 
 
 def sample(tensor: Tensor, size: int) -> Tensor:
-    """Return `size` elements: one from each of so many equal stretches, at a place in it that the
-    golden ratio gives, so that no width of the tensor is in step with it."""
+    """Return `size` elements: one from each of so many equal stretches, at an offset given by the
+    golden ratio, so that no width of the tensor is in step with it."""
     import torch
 
     flat = tensor.detach().reshape(-1)
     key = (flat.numel(), size, flat.device)
-    if key not in _places:
+    if key not in _indices:
         number = torch.arange(size, dtype=torch.float64, device="cpu")
-        places = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / size)
-        _places[key] = places.long().clamp_(max=flat.numel() - 1).to(flat.device)
-    return flat.index_select(0, _places[key])
+        indices = (number + (number * _GOLDEN) % 1.0) * (flat.numel() / size)
+        _indices[key] = indices.long().clamp_(max=flat.numel() - 1).to(flat.device)
+    return flat.index_select(0, _indices[key])
 
 
 def address(tensor: Tensor) -> int:
-    """Return where its elements are; -1 of a tensor without any of its own (sparse, of vmap)."""
+    """Return the address of its elements; -1 for a tensor without its own (sparse, of vmap)."""
     try:
         return tensor.data_ptr()
     except (RuntimeError, ValueError, NotImplementedError):
@@ -77,7 +76,7 @@ def address(tensor: Tensor) -> int:
 
 
 def version(tensor: Tensor) -> int:
-    """Return how often it was written in place; -1 where it was made in inference mode."""
+    """Return how often it was written in place; -1 if it was made in inference mode."""
     try:
         return int(tensor._version)
     except RuntimeError:
@@ -85,7 +84,7 @@ def version(tensor: Tensor) -> int:
 
 
 def whole(tensor: Tensor) -> bool:
-    """Return True unless it stands for what vmap or a gradient's gradient makes of it."""
+    """Return False for a wrapper of vmap or of a gradient's gradient."""
     import torch
 
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -119,13 +118,13 @@ def perturb(weights: Iterable[Tensor], seed: int) -> None:
 
 
 class TensorStore:
-    """Writes tensors to a folder and says of each how to find it again. What is described before
-    the folder is known is kept in memory."""
+    """Write tensors to a folder and describe each with its position there. Descriptions before the
+    folder is known stay in memory."""
 
     def __init__(self) -> None:
         self._values: Any = io.BytesIO()
         self._rows: Any = io.BytesIO()
-        self._value = self._row = 0  # how many are written
+        self._value = self._row = 0  # numbers of those written
         self._described: dict[int, tuple[Any, int, int, dict[str, Any]]] = {}
 
     def open(self, folder: Path) -> None:
@@ -137,8 +136,8 @@ class TensorStore:
 
     def describe(self, tensor: Tensor) -> dict[str, Any]:
         """Return `d` dtype, `s` shape, `g` whether it requires a gradient, `h` hash, `o` and `k`
-        where its elements are and how many, `f` whether all of it is finite. Of tensors without
-        elements of their own (meta, sparse, nested) only what they have."""
+        offset and number of its elements, `f` whether all are finite. For tensors without elements
+        of their own (meta, sparse, nested) only the fields that they have."""
         written, at = version(tensor), address(tensor)
         reference, *state, about = self._described.get(id(tensor), (None, 0, 0, {}))
         if reference is None or reference() is not tensor or state != [written, at]:
@@ -161,7 +160,7 @@ class TensorStore:
 
         about: dict[str, Any] = {"h": data_hash(content(tensor), str(tensor.dtype))}
         if tensor.is_floating_point() and tensor.numel():
-            # A sum is cheap, and finite where all of it is, unless it overflows.
+            # A sum is cheap, and is finite if all elements are, unless it overflows.
             about["f"] = bool(tensor.float().sum().isfinite()) or bool(tensor.isfinite().all())
         flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
         data = content((sample(flat, KEPT) if flat.numel() > KEPT else flat).double())
@@ -171,8 +170,8 @@ class TensorStore:
         return about
 
     def mark(self, tensor: Tensor) -> str:
-        """Return a hash alone, of a large tensor that of a sample: for what is looked at every
-        step. Of a sparse one that of its values."""
+        """Return only a hash, for what is read at every step: of a large tensor that of a sample,
+        of a sparse one that of its values."""
         from celedger.child.torch_steps import dense
 
         flat = dense(tensor.detach()).reshape(-1)
@@ -188,8 +187,8 @@ class TensorStore:
         return {"o": start, "m": count}
 
     def forget(self) -> None:
-        """Describe again what is met again: a kernel, or who writes by `data`, does not count as
-        writing in place."""
+        """Describe a tensor again when it is met again: writes by a kernel, or through `data`, do
+        not count as in place."""
         self._described.clear()
 
     def flush(self) -> None:

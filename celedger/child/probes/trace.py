@@ -1,14 +1,15 @@
-"""A probe that writes what a training computes, for `celedger explain` to compare with another.
+"""Write what a training computes, for `celedger explain` to compare with another. Needs torch (2.0
+on).
 
-Options: `full`, the steps of which everything is written (modules, calls of torch's functions,
+Options: `full`, the steps that are recorded in full (modules, calls of torch's functions,
 gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
-never); `evaluations`, how many evaluations between steps are looked at; `autocast`, a dtype in
-which the roots' forward passes are to run; `operators`, true for every operator that torch
-dispatches in the full steps, those of the backward pass too; `perturb`, a seed: every weight is
-moved by one unit in its last place before step 0, to see how the training amplifies rounding.
+never); `evaluations`, how many evaluations between steps are recorded; `autocast`, a dtype for the
+roots' forward passes; `operators`, true to record every operator that torch dispatches in the full
+steps, those of the backward pass too; `perturb`, a seed: every weight is moved by one unit in its
+last place before step 0, to measure how the training amplifies rounding.
 
-Beside its events it leaves `values.bin` and `rows.bin` (celedger.child.probes.tensors), all read by
-celedger.diagnose.trace. Needs torch (2.0 on).
+Besides its events it writes `values.bin` and `rows.bin` (celedger.child.probes.tensors), all read
+by celedger.diagnose.trace.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-_CALLS_OF_EVALUATION = 2  # of a root: the first batches tell
+_CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
-_ROWS = 20_000  # inputs whose rows are told apart: about an epoch of a small training
+_ROWS = 20_000  # inputs whose rows are hashed: about an epoch of a small training
 _TIMELESS = ("site", "start", "rank", "module", "init", "draw")  # events that belong to no step
 _PROPERTIES = ("__get__", "__set__", "is_", "requires_grad")  # names of calls that compute nothing
 _LOSSES = {
@@ -59,7 +60,7 @@ class Probe(observe.Probe):
         self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
         self.origins = Origins(self)
         self._early: list[dict[str, Any]] = []  # before the folder is known
-        self._busy = False  # what we compute ourselves is no call of the training's
+        self._busy = False  # True while the probe itself computes
         self._roots = IdentityMap()
         self._bare = IdentityMap()  # parameters without a module that are written
         self._random = describe.torch_generators()
@@ -84,7 +85,7 @@ class Probe(observe.Probe):
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """What is computed meanwhile is ours, no call of the training's."""
+        """Mark what is computed meanwhile as the probe's own, not a call of the training."""
         before, self._busy = self._busy, True
         try:
             yield
@@ -102,7 +103,7 @@ class Probe(observe.Probe):
         super().write(k, **event)
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
-        before, self._busy = self._busy, True  # at every call: a context costs as much as the rest
+        before, self._busy = self._busy, True  # at every call: a context doubles the cost
         try:
             return [self.store.describe(tensor) for _, tensor in tensors(value)]
         finally:
@@ -268,7 +269,7 @@ class Probe(observe.Probe):
         if casting is not None:
             casting.__exit__(None, None, None)
         while self._stack and self._stack[-1][0] is not module:
-            self._stack.pop()  # a forward pass that raised, and was caught
+            self._stack.pop()  # left over from a forward pass whose exception was caught
         if not self._stack:
             return
         _, path, number = self._stack.pop()
@@ -287,13 +288,13 @@ class Probe(observe.Probe):
         step = self.step
 
         def write(gradient: Tensor) -> None:
-            if self.step == step:  # else of a parameter that a module returned
+            if self.step == step:  # else it is of a parameter that a module returned
                 self.write("grad", p=path, n=number, q=within, x=self._tensors(gradient))
 
         return lambda gradient: observe.guarded(write, gradient)
 
     def _turn(self, training: bool) -> None:
-        """A root begins: tell whether a training step, or an evaluation goes on."""
+        """Decide, when a root begins, whether a training step or an evaluation continues."""
         if training:
             self._evaluating = self._looking = False
             return
@@ -336,7 +337,7 @@ class Probe(observe.Probe):
         self._dispatch(False)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        self._busy = True  # what the optimiser calls is seen in what it leaves
+        self._busy = True  # the optimiser's own calls show in its results
         named = self.names.parameters(optimiser)
         self._meet_bare(named)
         self._write_settings(optimiser, named)
@@ -362,7 +363,7 @@ class Probe(observe.Probe):
         self._busy = False
         if self.last and self.step >= self.last:
             self._end(cut=True)
-            os._exit(0)  # the script would train on; what it leaves is nobody's
+            os._exit(0)  # end here: the rest of the training is not needed
 
     def _write_result(self, optimiser: Optimizer, named: Sequence[tuple[str, Tensor]]) -> None:
         """Write the optimiser's state, the parameters and the buffers after a step."""
@@ -430,7 +431,7 @@ class Probe(observe.Probe):
         super().flush()
 
     def _dispatch(self, on: bool) -> None:
-        """With `operators`: follow what torch dispatches in a root's forward pass and backward."""
+        """With `operators`: record what torch dispatches in a root's forward pass and backward."""
         if self._operators is None or on == self._dispatching:
             return
         self._dispatching = on
@@ -440,15 +441,15 @@ class Probe(observe.Probe):
             self._operators.__exit__(None, None, None)
 
     def _drawn(self) -> dict[str, str]:
-        """Return `y`, the state of torch's generators, where it has changed since it was last
-        asked, and `z`, that before."""
+        """Return `y`, the state of torch's generators, if it changed since the previous call, and
+        `z`, the state before."""
         now, before = describe.torch_generators(), self._random
         self._random = now
         return {} if now == before else {"y": now, "z": before}
 
 
 def _shaped(tensor: Tensor) -> bool:
-    """Return False of a lazy module's parameter before its first forward pass."""
+    """Return False for a lazy module's parameter before its first forward pass."""
     from torch.nn.parameter import is_lazy
 
     return not is_lazy(tensor)

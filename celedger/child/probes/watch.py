@@ -1,10 +1,10 @@
-"""Watchpoints inside a training: figures of its activations, gradients and weights at some steps,
-its loss at every one. What they mean is judged outside, by `celedger.diagnose.watch`.
+"""Watchpoints inside a training: figures of its activations, gradients and weights at sampled
+steps, its loss at every step. `celedger.diagnose.watch` judges them.
 
-Looked at are the first steps, thinning out, and then every 53rd or, late in a long training, each
-that makes it a 64th longer (`looks`). Every look is an event; a step that is not looked at pays for
-keeping its loss, which stays on the device until the script reports an epoch, or ends. Nothing here
-draws a random number or changes a tensor, so the training goes on as without it.
+Sampled are the first steps, thinning out, and then every 53rd or, late in a long training, each
+that makes it a 64th longer (`looks`). Every sampled step is an event. Any other step only stores
+its loss, which stays on the device until the script reports an epoch, or ends. Nothing here draws a
+random number or changes a tensor, so the training computes the same as without it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-# Steps looked at: Fibonacci's numbers, of both parities (two optimisers may take turns), then every
-# 53rd, a prime, so that no rhythm of the training hides its other beats.
+# Sampled steps: Fibonacci's numbers, odd and even (two optimisers may take turns), then every 53rd,
+# a prime, so that no period of the training hides its other steps.
 EARLY, EVERY, SHARE = (0, 1, 2, 3, 5, 8, 13, 21, 34), 53, 64
-CALLS = 4  # of one module in a step that are looked at: a cell unrolled in time is called often
-WINDOW = 6  # steps looked at before a unit that was never positive counts as dead
+CALLS = 4  # of one module in a step that are sampled: a cell unrolled in time is called often
+WINDOW = 6  # sampled steps before a unit that was never positive counts as dead
 HALVES = ("float16", "bfloat16")
-# What autograd calls the operators whose output is to be zero for many inputs.
+# Autograd's names of the operators whose output is meant to be zero for many inputs.
 RECTIFIERS = ("ReluBackward", "ThresholdBackward", "HardtanhBackward", "ClampMinBackward")
 
 
 def looks() -> Iterator[int]:
-    """Yield the steps to look at, without end."""
+    """Yield the steps to sample, without end."""
     yield from EARLY
     step = EVERY
     while True:
@@ -54,8 +54,8 @@ def looks() -> Iterator[int]:
 
 
 class Probe(observe.Probe):
-    """`options`: `closely`, steps to look at operator by operator, after the last of which the
-    training is ended."""
+    """Observe a training for watchpoints. `options`: `closely`, steps to trace operator by
+    operator, after the last of which the training ends."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         import torch
@@ -66,8 +66,8 @@ class Probe(observe.Probe):
         self.looking = False
         self._looks, self._next = looks(), -1
         self._passing_back = False
-        self._half = ""  # the precision that autocast, or the modules, were seen to use
-        self._units: dict[str, list[Any]] = {}  # most seen of each unit, since and in which steps
+        self._half = ""  # the precision that autocast, or the modules, use
+        self._units: dict[str, list[Any]] = {}  # greatest value of each unit, and the steps
         bins = HIGHEST - LOWEST + 1
         self._counts = {kind: torch.zeros(bins, dtype=torch.long) for kind in COUNTED}
         self._losses: list[tuple[int, Tensor]] = []
@@ -76,7 +76,7 @@ class Probe(observe.Probe):
         self._scale = 1.0
         self._weights = WatchedWeights(self.names)
         self._last_batch: Any = None
-        self._loader_rows = 0  # of the data loaders that the script draws from
+        self._loader_rows = 0  # of the data loaders that the script uses
         self._operators = OperatorPrecision(self)
         self._clear()
         observe.patch(torch.utils.data.DataLoader, "__iter__", before=self._loader_iterated)
@@ -85,15 +85,15 @@ class Probe(observe.Probe):
 
     def _clear(self) -> None:
         self.batch = TensorBatch()
-        self.stack: list[tuple[str, int]] = []  # modules being called, and autograd's number then
-        self._seen: dict[int, tuple[Any, int]] = {}
+        self.stack: list[tuple[str, int]] = []  # running modules, autograd's number at their start
+        self._recorded: dict[int, tuple[Any, int]] = {}
         self._calls: Counter[str] = Counter()
-        self._fields: dict[str, Any] = {}  # of the look
+        self._fields: dict[str, Any] = {}  # of the sampled step
         self._operators.clear()
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """For sums of our own: no gradient, no autocast, not among the operators followed."""
+        """Compute without gradient, without autocast, and outside of the traced operators."""
         import torch
 
         where = "cuda" if torch.cuda.is_available() else "cpu"
@@ -104,11 +104,11 @@ class Probe(observe.Probe):
         finally:
             self._operators.quiet = False
 
-    # --- what the observer calls
+    # --- calls of the observer
 
     def starts(self) -> None:
         observe.patch(observe.scaler_class(), "scale", after=self._scaled)
-        if self.names.roots():  # what came before the first module's call is no part of a step
+        if self.names.roots():  # before the first module's call no step began
             self._operators.leave()
             self._operators.clear()
 
@@ -117,7 +117,7 @@ class Probe(observe.Probe):
             self._next = next(self._looks)
         self.step, self.looking = step, step in self.closely or step == self._next
         if step in self.closely and not self.names.roots():
-            self._operators.enter()  # functional code: no module's call will begin the forward pass
+            self._operators.enter()  # functional code: no module's call begins the forward pass
         return self.looking
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -200,28 +200,28 @@ class Probe(observe.Probe):
             return
         kind = type(module).__name__
         parent = self.stack[-2][0] if len(self.stack) > 1 else None
-        for place, tensor in tensors(value):
+        for position, tensor in tensors(value):
             if not tensor.is_floating_point() or not readable(tensor):
                 continue
-            reference, written = self._seen.get(id(tensor), (None, 0))
+            reference, written = self._recorded.get(id(tensor), (None, 0))
             if reference is not None and reference() is tensor and written == version(tensor):
                 continue
-            self._seen[id(tensor)] = (weakref.ref(tensor), version(tensor))
-            about = ["activation", what, name, kind, place, tensor.requires_grad, parent]
+            self._recorded[id(tensor)] = (weakref.ref(tensor), version(tensor))
+            about = ["activation", what, name, kind, position, tensor.requires_grad, parent]
             with self._aside():
                 self.batch.add(tensor, [*about, _operator(tensor)])
                 self._follow_units(what, name, kind, tensor)
             if what == "out" and tensor.requires_grad:
                 hook: Any = tensor.register_hook
-                hook(self._gradient_hook(name, kind, place))
+                hook(self._gradient_hook(name, kind, position))
 
-    def _gradient_hook(self, name: str, kind: str, place: str) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, name: str, kind: str, position: str) -> Callable[[Tensor], None]:
         step = self.step
 
         def hook(gradient: Tensor) -> None:
             if self.looking and self.step == step and readable(gradient):
                 with self._aside():
-                    about = ["gradient", "grad", name, kind, place, False, None, ""]
+                    about = ["gradient", "grad", name, kind, position, False, None, ""]
                     self.batch.add(gradient, about)
 
         return lambda gradient: observe.guarded(hook, gradient)
@@ -243,8 +243,8 @@ class Probe(observe.Probe):
             window[2].add(self.step)
 
     def _dead_units(self) -> list[list[Any]]:
-        """Return of each window that is full the rectifier, the step its window began, its units
-        and how many of them are dead."""
+        """Return for each complete window the rectifier, the step its window began, its units and
+        how many of them are dead."""
         full = {key: window for key, window in self._units.items() if len(window[2]) >= WINDOW}
         for key in full:
             del self._units[key]
@@ -270,7 +270,7 @@ class Probe(observe.Probe):
                 mark += float(row.sum() + (row * row.roll(1)).sum())
         first = batch[0]
         before = self._last_batch() if self._last_batch is not None else None
-        # The same tensor again is a training on all its data, unless more of them are at hand.
+        # The same tensor again is a training on all its data, unless there are other tensors.
         part = first._base is not None and first._base.numel() > first.numel()
         self._last_batch = weakref.ref(first)
         self._fields["batch"] = {
@@ -281,7 +281,7 @@ class Probe(observe.Probe):
     def _loader_iterated(self, loader: Any) -> None:
         try:
             self._loader_rows = max(self._loader_rows, len(loader.dataset))
-        except TypeError:  # a stream
+        except TypeError:  # an iterable without length
             pass
 
     def _scaled(self, _: Any, scaler: Any, outputs: Any) -> None:
@@ -292,7 +292,7 @@ class Probe(observe.Probe):
             if self.looking:
                 self._scale = float(scaler.get_scale())  # 1 of a scaler that is switched off
 
-    # --- weights, and the end of a look
+    # --- weights, and the end of a sampled step
 
     def _look_at_gradients(self, optimiser: Optimizer) -> None:
         rates = [group["lr"] for group in optimiser.param_groups if "lr" in group]
@@ -312,7 +312,7 @@ class Probe(observe.Probe):
                 self.batch.add(values if scale is None else values / scale, about)
 
     def _end_look(self, step: int, *, skipped: bool) -> None:
-        """End a step; where it is looked at, write all that was seen of it."""
+        """End a step; if it is sampled, write its figures."""
         if self._loss is not None:
             self._losses.append((step, self._loss))
         self._loss = self._unscaled = None
@@ -328,7 +328,7 @@ class Probe(observe.Probe):
         self._clear()
 
     def _flush(self) -> None:
-        """Write what is known of the whole training so far."""
+        """Write the figures of the whole training until now."""
         self.write(
             "watch", parameters=self._weights.about, optimisers=self._weights.optimisers,
             losses=[[step, float(loss)] for step, loss in self._losses],
@@ -362,7 +362,8 @@ def _operator(tensor: Tensor) -> str:
 
 
 def _sequence() -> int:
-    """Return autograd's number for the next operator: what lies between two was made between."""
+    """Return autograd's number for the next operator: nodes between two numbers were made in
+    between."""
     import torch
 
     number = getattr(torch._C._autograd, "_get_sequence_nr", None)

@@ -1,5 +1,5 @@
-"""The parameters of a watched training: what they were at first, how far a step moves them, and
-which of them no optimiser holds."""
+"""The parameters of a watched training: their first values, how far a step moves them, and which of
+them no optimiser holds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class WatchedWeights:
         self._before: list[tuple[str, Tensor, Tensor]] = []
 
     def meet(self, optimiser: Optimizer) -> None:
-        """Describe parameters before they are trained, or where they are met first: modules have
-        no names before a step with hooks."""
+        """Describe parameters before they are trained, or at their first use: modules have no names
+        before a step with hooks."""
         import torch
 
         self.optimisers += optimiser not in self.met
@@ -50,7 +50,7 @@ class WatchedWeights:
                 self._constant.add(name)
 
     def _name_all(self) -> None:
-        """Describe every parameter of every root, by its first name where modules share it."""
+        """Describe every parameter of every root, by its first name if modules share it."""
         for prefix, root in self._names.roots():
             shared: set[int] = set()
             for path, module in root.named_modules():
@@ -62,7 +62,7 @@ class WatchedWeights:
                     shared.add(id(parameter))
 
     def orphans(self) -> list[str]:
-        """Return the parameters with a gradient that no optimiser holds."""
+        """Return the parameters that have a gradient but no optimiser."""
         trained = {id(p) for one in self.met for group in one.param_groups for p in group["params"]}
         return [
             prefix + name
@@ -72,15 +72,15 @@ class WatchedWeights:
         ]
 
     def before(self, optimiser: Optimizer) -> list[tuple[str, Tensor]]:
-        """Keep what a step is going to change; return the parameters that it may change."""
+        """Copy the parameters that a step may change, and return them."""
         named = self._names.parameters(optimiser)
         trained = [(n, p) for n, p in named if p.requires_grad and readable(p)]
         self._before = [(name, p, p.detach().clone()) for name, p in trained]
         return trained
 
     def changes(self) -> list[list[Any]]:
-        """Return of each parameter kept its L2 norm before, and the L2 norm and the largest element
-        of its change."""
+        """Return for each copied parameter its L2 norm before, and the L2 norm and the largest
+        element of its change."""
         rows = []
         for name, parameter, old in self._before:
             change = parameter.detach() - old
@@ -88,7 +88,7 @@ class WatchedWeights:
         return rows
 
     def alike(self) -> dict[str, float]:
-        """Return of each matrix constant at first the greatest difference of a unit from the first
+        """Return for each matrix constant at first the greatest difference of a unit from the first
         one."""
         return {
             name: float((parameter.detach() - parameter.detach()[:1]).abs().max())
@@ -102,8 +102,9 @@ def _untrained(parameter: Tensor, fan_in: int = 0) -> dict[str, Any]:
 
 
 def _fan_in(module: nn.Module, parameter: Tensor) -> int:
-    """Return the inputs of one output (0: no such thing). A transposed convolution keeps them
-    first, and adds them up where its strokes overlap: kernel / stride times in each direction."""
+    """Return the inputs of one output (0: not a matrix). A transposed convolution has them in its
+    first dimension, and adds them up where its strokes overlap: kernel / stride times in each
+    direction."""
     kind = type(module).__name__
     if parameter.dim() < 2 or not any(word in kind for word in MATRICES):
         return 0

@@ -1,11 +1,9 @@
-"""When a trial need not run. One rule: a commit that differs in nothing that a stored trial named
-re-uses its result; in doubt, no re-use.
-
-`named.py` gathers what a trial named, `outside.py` judges what of it is the user's own and no
-commit's, `agreement.py` holds a footprint against trees, `results.py` asks and writes the ledger,
-`prior.py` tells changes of Python sources that only look like changes. The recorder is
-`system/reads.py`; the import finder by which it sees names in place of listings is
-`child/finder.py`.
+"""Decide when a trial need not run. One rule: a commit that differs in nothing that a stored trial
+named re-uses its result; in doubt, no re-use. `named.py` gathers the paths that a trial named,
+`outside.py` judges those in the user's own folders that belong to no commit, `agreement.py`
+compares trees at a footprint, `results.py` reads and writes the ledger, `prior.py` detects changes
+of Python sources without effect. The recorder is `system/reads.py`; the import finder that gives it
+names instead of listings is `child/finder.py`.
 """
 
 from celedger.trial.reuse.named import NamedPaths

@@ -1,4 +1,4 @@
-"""Whether trees agree at a footprint: the differences that git tells, and what of these counts."""
+"""Compare trees at a footprint: the differences that git reports, and those of them that count."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from celedger.repo.filters import ATTRIBUTES, attributes_above
 
 
 class Agreement:
-    """One footprint, held against trees.
+    """One footprint, compared with trees.
 
-    Of what was opened counts all: a file's mode and content, a folder's entries with their modes.
-    Of what was only looked at a file counts as well, a folder by being there; so do the folders
-    on the way, and git's attributes in these, by which it writes files otherwise. Inputs of a
-    build count wherever a pattern matches.
+    For opened paths everything counts: a file's mode and content, a folder's entries with their
+    modes. For a path that was only looked for a file counts in the same way, a folder only by its
+    existence. The folders on the way count too, and git's attributes in them, because they decide
+    how files are written. Inputs of a build count wherever a pattern matches.
     """
 
     def __init__(self, differences: Differences, footprint: Footprint) -> None:
@@ -29,11 +29,10 @@ class Agreement:
         self._sums: dict[str, int] = {}
 
     def sums(self, trees: Sequence[str]) -> dict[str, int]:
-        """Return a number for each tree, equal where two trees agree. Raises RepositoryError.
+        """Return a number for each tree, equal if two trees agree. Raises RepositoryError.
 
-        It is the sum of the hashes of all entries that count, less that of the first tree that
-        was ever asked for: a difference between two trees adds what is new and takes away what
-        was there.
+        It is the sum of the hashes of all entries that count, less that of the first tree ever
+        requested: a difference between two trees adds the new entries and subtracts the old ones.
         """
         chain = [*itertools.islice(self._sums, 1), *trees]
         self._sums |= dict.fromkeys(chain[:1], 0)
@@ -50,7 +49,7 @@ class Agreement:
         return {tree: self._sums[tree] for tree in trees}
 
     def touching(self, one: str, other: str) -> list[TreeChange]:
-        """Return the differences between two trees that count, the inputs of a build left out."""
+        """Return the differences between two trees that count, without the inputs of a build."""
         return [
             change
             for change in self._differences.between([(one, other)])[one, other]
@@ -58,14 +57,14 @@ class Agreement:
         ]
 
     def _weight(self, path: bytes, entry: TreeEntry, matched: Collection[bytes] = ()) -> int:
-        """Return what of an entry counts as a hash of 256 bits, 0 for nothing."""
+        """Return the counting part of an entry as a hash of 256 bits, 0 for nothing."""
         folder, _, name = path.rpartition(b"/")
         if entry.mode == NOTHING:
             return 0
         if (
             path in matched
             or (path in self._named and entry.mode != FOLDER)
-            # A pattern may match below a submodule, and attributes be above what it matches.
+            # A pattern may match below a submodule, and attributes may be above a match.
             or (self._inputs and (entry.mode == SUBMODULE or name == ATTRIBUTES))
         ):
             counts = b"%s %s" % entry

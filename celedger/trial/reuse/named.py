@@ -1,4 +1,4 @@
-"""What the commands of one trial named, as the recorder wrote it."""
+"""Read the paths that the commands of one trial named, as the recorder wrote them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 @dataclass
 class NamedPaths:
-    """Absolute paths. `unknown` says why they are not known; `since` is when the trial began, in
-    Unix seconds. `packages` are the distributions that it imported."""
+    """Absolute paths that a trial named. `unknown` is the reason if they are not known; `since` is
+    when the trial began, in Unix seconds. `packages` are the distributions that it imported."""
 
     opened: set[bytes] = field(default_factory=set)
     looked: set[bytes] = field(default_factory=set)
@@ -22,8 +22,8 @@ class NamedPaths:
     since: float = field(default_factory=time.time)
 
     def take_in(self, record: Path) -> None:
-        """Add what the supervisor wrote of one command, and remove its file."""
-        from celedger.system import reads  # imports what a parent that starts nothing lacks
+        """Add the supervisor's record of one command, and remove its file."""
+        from celedger.system import reads  # only trials need its imports
 
         self.began = True
         try:
@@ -37,14 +37,14 @@ class NamedPaths:
         self.looked |= looked
 
     def modules(self, folders: Iterable[str]) -> set[str]:
-        """Return the top-level modules that were opened of folders of packages."""
+        """Return the top-level modules that were opened in folders of packages."""
         tops = tuple(os.fsencode(os.path.realpath(folder)) + b"/" for folder in folders)
         inside = (path[len(top) :] for path in self.opened for top in tops if path.startswith(top))
         names = (os.fsdecode(name).split("/")[0] for name in inside)
         return {n.partition(".")[0] for n in names if not n.endswith((".dist-info", ".egg-info"))}
 
     def split(self, tree: Path) -> tuple[NamedPaths, NamedPaths]:
-        """Return what lies in the tree, relative to it, and all that does not."""
+        """Return the paths in the tree, relative to it, and all others."""
         top = os.fsencode(os.path.realpath(tree))
         inside, beside = NamedPaths(unknown=self.unknown), NamedPaths(since=self.since)
         for name in ("opened", "looked"):

@@ -1,11 +1,10 @@
-"""What a trial named of the user's own repository, beside its checkout: the work trees, found by an
-editable install, an absolute path or a walk up the folders, and .git. No commit answers for that,
-so the footprint is unknown.
+"""Judge the paths that a trial named in the user's own repository, outside its checkout: the work
+trees, found by an editable install, an absolute path or a walk up the folders, and .git.
 
-Files that git does not track are no commit's: they are taken to be as they are now, and so is what
-is not there. A commit that has something at such a path counts as one that differs. Where one of
-them was changed while the trial ran, or was left by another trial, trainings hand something on to
-the next by it: the footprint is unknown, too.
+No commit determines tracked files there, so the footprint is unknown. Untracked and missing files
+belong to no commit: they count as they are now, and a commit that has something at such a path
+counts as different. If an untracked file changed while the trial ran, or another trial left it,
+trainings pass state to each other through it: the footprint is unknown, too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from celedger.repo import Repository
 from celedger.repo.plumbing import ask
 from celedger.trial.reuse.named import NamedPaths
 
-# Of .git, what tells by its size or by being there.
+# Paths of .git whose size or existence is evidence.
 _TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
 _READS = "it reads the user's own work tree: "
 _COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
@@ -29,9 +28,9 @@ TICK = 0.02  # seconds by which a file's time may lag behind the clock: two tick
 
 @dataclass
 class Outside:
-    """`unknown`: why the footprint is; `file`: that the user's work tree has and git tracks, which
-    the trial opened; `opened` and `looked`: paths of the tree that count as if the trial had named
-    them there."""
+    """The judgement. `unknown`: why the footprint is unknown; `file`: a tracked file of the user's
+    work tree that the trial opened; `opened` and `looked`: paths that count as if the trial had
+    named them in its own tree."""
 
     unknown: str = ""
     file: str = ""
@@ -43,7 +42,7 @@ class Outside:
 
 
 def folders(repository: Repository) -> tuple[Path, ...]:
-    """Return those that hold what is the user's own: work trees and the common .git."""
+    """Return the folders that hold the user's own files: work trees and the common .git."""
     lines = ask(repository.worktree, "worktree", "list", "--porcelain").text.splitlines()
     linked = [
         Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")
@@ -60,15 +59,15 @@ def judge(
     trials: Path,
     own: Iterable[Path],
 ) -> Outside:
-    """Judge what a trial named of the folders `beside`. `commit` is the tree that it ran at;
-    `trials` is where celedger keeps what trials wrote, `own` what it gave this one. Raises
+    """Judge the paths that a trial named in the folders `beside`. `commit` is the tree at which it
+    ran; `trials` is the folder of trials' files, `own` the one of this trial. Raises
     RepositoryError."""
     git, state = _inside(repository.common_dir), _inside(repository.state_dir)
     others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
     own_folders = tuple(map(_inside, own))
     work_trees = {_inside(p): p for p in beside if p not in (repository.common_dir, trials)}
     tracked: dict[bytes, tuple[set[bytes], set[bytes]]] = {}
-    # Where byte-code was there, Python opens no source.
+    # If there is byte-code, Python opens no source.
     sources = (_COMPILED.fullmatch(path) for path in named.opened)
     opened = named.opened | {match[1] + match[2] + b".py" for match in sources if match}
     outside = Outside()
@@ -84,7 +83,7 @@ def judge(
             if path in opened or name.partition(b"/")[0] in _TELLING:
                 outside.doubt("it reads the user's own .git: ", name)
         elif tops := [top for top in work_trees if at.startswith(top)]:
-            top = max(tops, key=len)  # a linked work tree may lie in the main one
+            top = max(tops, key=len)  # a linked work tree may be inside the main one
             if top not in tracked:
                 names = ask(work_trees[top], "ls-files", "-z").out.split(b"\0")[:-1]
                 files = {*repository.files(commit), *names}
@@ -99,15 +98,15 @@ def _judge_one(
     path: bytes, name: bytes, tracked: tuple[set[bytes], set[bytes]], opened: bool, since: float,
     outside: Outside,
 ) -> None:  # fmt: skip
-    """Judge one path of a work tree, of that name in it. `tracked` are files, and the folders that
-    hold one."""
+    """Judge one path of a work tree, relative to it. `tracked` are files, and the folders that hold
+    one."""
     files, folders = tracked
     if name in files:
         outside.file = outside.file or (os.fsdecode(name) if opened else "")
         outside.doubt(_READS, name)
     elif opened and name in folders:
         outside.doubt(_READS, name)
-    elif opened and _changed(path, since):  # by the trial itself, as by one that resumes
+    elif opened and _changed(path, since):  # by the trial itself, such as one that resumes
         outside.doubt(f"{_READS}changed meanwhile: ", name)
     if name:
         (outside.opened if opened else outside.looked).add(name)

@@ -1,5 +1,6 @@
-"""Changes of Python sources that only look like changes: comments, docstrings, format. A commit of
-such is an unlikely first bad one. That is a hint and no proof: a wrong one costs a trial.
+"""Detect changes of Python sources without effect: comments, docstrings, format. A commit with only
+such changes is an unlikely first bad one. This is evidence and no proof: a wrong hint costs a
+trial.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ class SyntaxTrees:
     def alike(
         self, pairs: Iterable[tuple[Commit, Commit]], agreements: Sequence[Agreement]
     ) -> set[tuple[str, str]]:
-        """Return those of these pairs (by hashes) that differ, where any of the agreements says
-        that it counts, in Python sources alone, and there in nothing that a syntax tree shows.
-        Raises RepositoryError."""
+        """Return those of these pairs (by hashes) whose differences that count, by any of the
+        agreements, are only in Python sources with equal syntax trees. Raises RepositoryError."""
         sources: dict[tuple[str, str], set[tuple[bytes, bytes]]] = {}
         pairs = list(pairs)
-        self._differences.between((one.tree, other.tree) for one, other in pairs)  # all at once
+        self._differences.between((one.tree, other.tree) for one, other in pairs)  # all in one call
         for one, other in pairs:
             changes = {c for each in agreements for c in each.touching(one.tree, other.tree)}
             if changes and all(
@@ -54,7 +54,8 @@ class SyntaxTrees:
 
 
 def _digest(source: bytes) -> bytes:
-    """Return a hash of the syntax tree without docstrings, of the source where it has none."""
+    """Return a hash of the syntax tree without docstrings, or of the source if it has no syntax
+    tree."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

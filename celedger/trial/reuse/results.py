@@ -1,4 +1,4 @@
-"""The stored results that a commit may re-use, and the footprints of trials that end."""
+"""Find the stored results that a commit may re-use, and store the footprints of new trials."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from celedger.trial.reuse.agreement import Agreement
 from celedger.trial.reuse.named import NamedPaths
 from celedger.trial.reuse.prior import SyntaxTrees
 
-# Raise it whenever a footprint may lack what it should name: those of other rules are not used.
+# Raise it whenever a footprint may lack a path that it should name: those of other rules are not
+# used.
 RULES = "10"
 
-PACKAGE = b"//"  # before a distribution's name among the paths of a footprint: no tree has such
+PACKAGE = b"//"  # before a distribution's name among a footprint's paths: no tree has such a path
 
-Key = tuple[str, int]  # what lies beside a commit's tree, and the sum of its tree
+Key = tuple[str, int]  # what surrounds a commit's tree, and the sum of its tree
 
 
 class Reuse:
-    """The results of one ledger, for the commits of one repository. `child` is the folder of
-    celedger's own that trainings import. `variables` tells the user's variables that a task gets
-    from others, `installed` the virtual environment in which a task runs at a commit (by hash), ""
+    """The results of one ledger, for the commits of one repository. `child` is celedger's own
+    folder that trainings import. `variables` returns a fingerprint of the user's variables that a
+    task gets, `installed` the virtual environment in which a task runs at a commit (by hash), ""
     for none."""
 
     def __init__(
@@ -51,8 +52,8 @@ class Reuse:
     def keep(
         self, commit: Commit, task: Task, ulid: str, named: NamedPaths, checkout: Checkout
     ) -> str:
-        """Store the footprint of a trial that just ended in a checkout. Returns the file that it
-        took from the user's work tree instead, "" for none."""
+        """Store the footprint of a trial that just ended in a checkout. Returns the tracked file of
+        the user's work tree that it opened instead of the commit's, "" for none."""
         inside, beside = named.split(checkout.path)
         unknown, file = inside.unknown, ""
         inputs = task.inputs if task.build else ()
@@ -60,8 +61,8 @@ class Reuse:
             matching = self._repository.matching(commit.sha, inputs)
             if task.build and not matching:
                 unknown = unknown or "its build declares no inputs"
-            places = (journal.out_path, journal.log_path, journal.path)
-            own = (*(path_of(self._ledger, ulid) for path_of in places), self._child)
+            path_functions = (journal.out_path, journal.log_path, journal.path)
+            own = (*(path_of(self._ledger, ulid) for path_of in path_functions), self._child)
             trials = journal.own_folder(self._ledger)
             verdict = outside.judge(self._repository, self.beside, beside, commit.tree, trials, own)
             file, unknown = verdict.file, unknown or verdict.unknown
@@ -81,7 +82,7 @@ class Reuse:
                 tuple(sorted(inside.looked - inside.opened)),
                 inputs,
             )
-        except (RepositoryError, OSError, RuntimeError) as error:  # no room, no home
+        except (RepositoryError, OSError, RuntimeError) as error:  # no disk space, no home folder
             unknown = unknown or str(error) or type(error).__name__
         if unknown:
             self._ledger.record_unknown_footprint(ulid, unknown)
@@ -95,24 +96,24 @@ class Reuse:
         return filters.manner(self._repository)
 
     def _surroundings(self, commits: Sequence[Commit], task: Task) -> dict[str, str]:
-        """Return for each commit (by hash) what beside its tree decides what a training reads: one
-        blob is different files where git is told to write it otherwise, and an environment's
-        fingerprint has neither the user's variables nor what is in packages but their versions."""
+        """Return for each commit (by hash) what decides, besides its tree, which content a training
+        reads: git may write one blob as different files, and an environment's fingerprint has
+        neither the user's variables nor the content of packages, only their versions."""
         shared = f"{RULES}:{self._manner}:{self._variables(task)}:"
         return {commit.sha: shared + self._installed(commit.sha, task) for commit in commits}
 
     def agreeing(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
     ) -> dict[str, list[ReusableTrial]]:
-        """Return for each commit (by hash) the trials of this task and environment, at whatever
-        commit they ran, from whose commits it differs in nothing that they named."""
+        """Return for each commit (by hash) the trials of this task and environment, at any commit,
+        that named nothing in which the commit differs."""
         return self.compared(commits, task, environment, seed)[0]
 
     def compared(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None
     ) -> tuple[dict[str, list[ReusableTrial]], dict[int, Mapping[str, Key]]]:
         """Return `agreeing`, and for each footprint of these trials (by number) a key for each
-        commit, equal where they agree."""
+        commit; commits with equal keys agree."""
         agreeing: dict[str, list[ReusableTrial]] = {commit.sha: [] for commit in commits}
         by_footprint: dict[int, list[ReusableTrial]] = {}
         trials = self._ledger.reusable_trials(
@@ -122,7 +123,7 @@ class Reuse:
         keys: dict[int, Mapping[str, Key]] = {}
         try:
             here = dict.fromkeys(commit.tree for commit in commits)
-            # The newest first: trees that lie near each other differ in little.
+            # Newest first: trees that are close in history differ in little.
             elsewhere = dict.fromkeys(t.tree for t in reversed(trials) if t.tree not in here)
             present = self._differences.present(elsewhere)
             trees = [*here, *(tree for tree in elsewhere if tree in present)]
@@ -138,15 +139,15 @@ class Reuse:
                     by_key.setdefault((trial.surroundings, sums[trial.tree]), []).append(trial)
                 for sha, key in keys[number].items():
                     agreeing[sha] += by_key.get(key, ())
-        except RepositoryError:  # a clone that lacks objects: nothing is proven
+        except RepositoryError:  # a clone that lacks objects: nothing is proved
             return {commit.sha: [] for commit in commits}, {}
         return agreeing, keys
 
     def alike(
         self, pairs: Iterable[tuple[Commit, Commit]], keys: Mapping[int, Mapping[str, Key]]
     ) -> set[tuple[str, str]]:
-        """Return those of these pairs (by hashes) that differ in Python sources alone, and there in
-        nothing that a syntax tree shows. `keys` are those of `compared`."""
+        """Return those of these pairs (by hashes) that differ only in Python sources with equal
+        syntax trees. `keys` are those of `compared`."""
         around = next(iter(keys.values()))
         same = ((one, other) for one, other in pairs if around[one.sha][0] == around[other.sha][0])
         try:
@@ -164,8 +165,9 @@ class Reuse:
     def evidence(
         self, commit: Commit, task: Task, environment: str, seed: int, stored: Sequence[TrialRecord]
     ) -> ReusableTrial | None:
-        """Return a trial whose result this commit may re-use, and for which none of those `stored`
-        stands already. What failed may end well today: data that was not there, a package."""
+        """Return a trial whose result this commit may re-use, and for which none of the `stored`
+        trials is derived yet. A failed trial is not re-used: it may succeed today (missing data, a
+        package)."""
         used = {record.derived or record.trial.ulid for record in stored}
         for trial in self.agreeing([commit], task, environment, seed)[commit.sha]:
             fit = trial.whole and not trial.failed and trial.ulid not in used
@@ -174,7 +176,7 @@ class Reuse:
         return None
 
     def _answers(self, task: Task, ulid: str) -> bool:
-        """Return True if a trial's summaries are what the task asks for by now."""
+        """Return True if a trial's summaries are those that the task requires now."""
         record = self._ledger.trial(ulid)
         summaries = protocol.summaries(task.metrics, self._ledger.series(ulid))
         return (
@@ -185,8 +187,8 @@ class Reuse:
 
 
 def measured(task: Task) -> list[str]:
-    """Return the metrics of which a re-used result has no value: a trial would take as long and
-    need as much only on average."""
+    """Return the metrics without a value in a re-used result: speed, memory and telemetry of a
+    trial vary."""
     telemetry = {m.name for m in protocol.TELEMETRY}
     clocked = (Kind.SPEED, Kind.MEMORY)
     return [m.name for m in task.metrics if m.kind in clocked or m.name in telemetry]
