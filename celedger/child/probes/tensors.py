@@ -53,6 +53,13 @@ def graph_node(tensor: Tensor) -> Any:
         return None
 
 
+def has_shape(tensor: Tensor) -> bool:
+    """Return False for a lazy module's parameter before its first forward pass."""
+    from torch.nn.parameter import is_lazy
+
+    return not is_lazy(tensor)
+
+
 def sample(tensor: Tensor, size: int) -> Tensor:
     """Return `size` elements: one from each of so many equal stretches, at an offset given by the
     golden ratio, so that no width of the tensor is in step with it."""

@@ -27,7 +27,7 @@ from celedger.child.probes import describe, observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
-from celedger.child.probes.tensors import TensorStore, data_hash, perturb, tensors, whole
+from celedger.child.probes.tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -141,11 +141,11 @@ class Probe(observe.Probe):
                 "module", p=self.names.of(module), c=f"{kind.__module__}.{kind.__qualname__}",
                 a=describe.settings(module), f=describe.code(kind, "forward"),
                 w=self.origins.constructed.get(module, -1),
-                s={name: list(weight.shape) for name, weight in own if _shaped(weight)},
+                s={name: list(weight.shape) for name, weight in own if has_shape(weight)},
             )  # fmt: skip
         prefix = self.names.of(root)
         if "perturb" in self.options and self.step == 0:
-            perturb(filter(_shaped, root.parameters()), int(self.options["perturb"]))
+            perturb(filter(has_shape, root.parameters()), int(self.options["perturb"]))
         first: dict[int, str] = {}  # names of what has several: tied weights, shared modules
         for role in ("parameter", "buffer"):
             for path, module in root.named_modules(remove_duplicate=False):
@@ -153,7 +153,7 @@ class Probe(observe.Probe):
                 for own, tensor in owned(recurse=False):
                     name = prefix + (f"{path}.{own}" if path else own)
                     first.setdefault(id(tensor), name)
-                    if _shaped(tensor):
+                    if has_shape(tensor):
                         tied = {"tied": first[id(tensor)]} if first[id(tensor)] != name else {}
                         self._write_initial(name, role, tensor, **tied, **late)
         self.store.forget()
@@ -446,10 +446,3 @@ class Probe(observe.Probe):
         now, before = describe.torch_generators(), self._random
         self._random = now
         return {} if now == before else {"y": now, "z": before}
-
-
-def _shaped(tensor: Tensor) -> bool:
-    """Return False for a lazy module's parameter before its first forward pass."""
-    from torch.nn.parameter import is_lazy
-
-    return not is_lazy(tensor)
