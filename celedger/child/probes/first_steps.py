@@ -251,7 +251,7 @@ class FirstSteps(observe.Probe):
         left = self._dirty.get(optimiser, frozenset())
         names = (  # not of those that were replaced
             name for name, p in self.names.parameters(optimiser)
-            if _has_gradient(p) and address(p.grad) in left
+            if p.grad is not None and _has_gradient(p) and address(p.grad) in left
         )  # fmt: skip
         if (first := next(names, None)) is not None:
             self.uncleared.update([first])
