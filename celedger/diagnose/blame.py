@@ -92,8 +92,7 @@ def _sources(
     for side, path, frame, start in frames:
         if path not in (hunk.old, hunk.new):
             continue
-        at = hunk.new_start if side == "b" else hunk.old_start
-        lines = change.changed_lines(hunk, side) or {at, at + 1}
+        lines = change.changed_lines(hunk, side)
         sources = change.slice_at(path, frame.line, side=side)
         if distances := [sources[line] for line in lines if line in sources]:
             yield start + _BINDING * min(distances), "near"

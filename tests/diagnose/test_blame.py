@@ -117,3 +117,27 @@ def test_the_innermost_frame_comes_before_its_callers_and_a_moved_function_last(
     _, blamed = blame(finding, change, tree, [file])
     assert "(0, 1, 2)" in "".join(blamed[0].hunk.lines)
     assert {one.closeness for one in blamed[1:]} == {4}
+
+
+def test_what_makes_the_data_comes_before_the_line_that_is_given_it(tmp_path: Path) -> None:
+    before = (
+        "def fit(net, loader, epochs):\n    for epoch in range(epochs):\n"
+        "        loader.set_epoch(epoch)\n        net.train()\n        net.zero_grad()\n"
+        "        net.count += 1\n        for x in loader:\n            loss = net(x).sum()\n"
+        "            loss.backward()\n"
+    )
+    after = before.replace("        loader.set_epoch(epoch)\n", "")
+    after = after.replace("loss = net(x).sum()", "y = net(x)\n            loss = y.sum()")
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [project.commit(str(n), {"fit.py": text}) for n, text in enumerate((before, after))]
+    file = str(tree / "fit.py")
+    finding = ExplainFinding(
+        FindingPhase.DATA, 1, None, "", "input", "data", "the input differs",
+        places=tuple(
+            CodePlace(side, "training loop", (Frame(file, line, "fit"),))
+            for side, line in (("b", 7), ("a", 8))
+        ),
+    )  # fmt: skip
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [file])
+    assert "set_epoch" in "".join(blamed[0].hunk.lines)
