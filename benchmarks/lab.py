@@ -426,7 +426,7 @@ def judge(name: str, only: Sequence[str], each: int | None) -> list[Row]:
             mark = "ok " if row.ok and not row.broken else "BAD"
             broken = f" [broken: {row.broken}]" if row.broken else ""
             print(
-                f"{mark} {name:11}{row.kind:9}{row.name:26}{row.seconds:4.0f} s  {row.answer}"
+                f"{mark} {name:13}{row.kind:9}{row.name:26}{row.seconds:4.0f} s  {row.answer}"
                 f"{broken}",
                 flush=True,
             )

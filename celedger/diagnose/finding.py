@@ -56,8 +56,8 @@ class ExplainFinding:
 
     @property
     def given(self) -> bool:
-        """True where the places were given something else: what made it is the cause."""
-        return self.phase is FindingPhase.DATA or self.cause == "labels"
+        """True where the place was given something else: what made it is the cause."""
+        return self.phase is FindingPhase.DATA
 
 
 # --- phrases
