@@ -1,8 +1,9 @@
-"""Name modules and parameters that are met in hooks. Must not import torch itself."""
+"""Name modules and parameters that are met in hooks. Must not import torch before a training does."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -129,3 +130,21 @@ class ModuleNames:
             self._model = self._model or not prefix
             self._roots[module] = prefix
         return prefix
+
+
+def constructing() -> bool:
+    """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
+    shape or a norm, and the module has no parent yet."""
+    from torch import nn
+
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "register_parametrization" or (
+            code.co_name == "__init__"
+            and code.co_argcount
+            and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
+        ):
+            return True
+        frame = frame.f_back
+    return False

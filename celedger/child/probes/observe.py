@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.probes.names import ModuleNames
+from celedger.child.probes.names import ModuleNames, constructing
 from celedger.child.probes.tensors import tensors
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Observer:
     def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         import torch
 
-        if _constructing():
+        if constructing():
             return
         self.probe.names.of(module)
         if torch.is_grad_enabled():
@@ -360,24 +360,6 @@ def _is_backward(
     values = [tensor for _, tensor in tensors(outputs)]
     leaves = all(tensor.is_leaf for _, tensor in tensors(inputs))
     return not create_graph and leaves and [value.numel() for value in values] == [1]
-
-
-def _constructing() -> bool:
-    """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
-    shape or a norm, and the module has no parent yet."""
-    from torch import nn
-
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "register_parametrization" or (
-            code.co_name == "__init__"
-            and code.co_argcount
-            and isinstance(frame.f_locals.get(code.co_varnames[0]), nn.Module)
-        ):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _rank() -> tuple[int, int]:
