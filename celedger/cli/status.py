@@ -40,7 +40,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
-        document = StatusDocument(time.time(), (), queue, (), standing.Changes(), {}, hint)
+        document = StatusDocument(time.time(), (), queue, (), standing.News(), {}, hint)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
     with reading(typed) as session:

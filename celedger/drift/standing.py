@@ -115,7 +115,7 @@ def _last_good(ledger: Reader, verdict: Verdict, history: History) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class News:
     """The difference to what was known before. `known` is what is known now."""
 
     regressed: tuple[Regression, ...] = ()
@@ -124,13 +124,13 @@ class Changes:
     known: Known = field(default_factory=dict)
 
 
-def changes(before: Known, now: Iterable[Regression], history: History) -> Changes:
+def changes(before: Known, now: Iterable[Regression], history: History) -> News:
     """Compare the open regressions of a history with those known before. What is known of another
     branch stays known."""
     now = list(now)
     today = {r.key: (r.verdict.commit, r.first_bad.commit if r.first_bad else "") for r in now}
     elsewhere = {key: each for key, each in before.items() if each[0] not in history}
-    return Changes(
+    return News(
         tuple(r for r in now if r.key not in before),
         tuple(r for r in now if r.first_bad and before.get(r.key, ("", ""))[1] != today[r.key][1]
               and r.key in before),

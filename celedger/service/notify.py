@@ -16,7 +16,7 @@ from pathlib import Path
 
 from celedger.config import Config
 from celedger.drift import standing
-from celedger.drift.standing import Changes, Regression
+from celedger.drift.standing import News, Regression
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, VerdictKind
@@ -57,7 +57,7 @@ def announce(
             news.write_known(repository, name, changes.known)
 
 
-def message(changes: Changes, commits: Mapping[str, Commit]) -> tuple[str, str]:
+def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
     """Return the title and the text of an alert; "" where there is nothing to say."""
     titles = [f"{_what(r)} {r.verdict.kind.value}" for r in changes.regressed]
     titles += [f"first bad commit of {_what(r)}" for r in changes.named]
@@ -98,7 +98,7 @@ def _described(sha: str, commits: Mapping[str, Commit]) -> str:
     return f"{sha[:10]} {plain(commit.subject)} ({plain(commit.author)})" if commit else sha[:10]
 
 
-def _pictures(repository: Repository, ledger: Ledger, changes: Changes, draw: Draw) -> list[str]:
+def _pictures(repository: Repository, ledger: Ledger, changes: News, draw: Draw) -> list[str]:
     """Draw the bisects that are news. An alert goes without a picture that cannot be drawn."""
     paths = []
     for regression in (*changes.regressed, *changes.named):

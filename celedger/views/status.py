@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.drift.standing import Changes, Regression
+from celedger.drift.standing import News, Regression
 from celedger.model import Commit, JobState, TrialRecord, VerdictKind
 from celedger.views.document import Document, pick
 from celedger.views.format import count, duration, iso_time, percent, plain, short
@@ -24,7 +24,7 @@ class StatusDocument(Document):
     running: Sequence[TrialRecord]
     queue: Queue
     regressions: Sequence[Regression]
-    changes: Changes  # since a person looked last
+    changes: News  # since a person looked last
     commits: Mapping[str, Commit]  # those that the regressions name
     next: str  # a command in backquotes, and why; "" where nothing is to be done
 

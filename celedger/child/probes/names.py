@@ -1,4 +1,4 @@
-"""Name modules and parameters that are met in hooks. Must not import torch before a training does."""
+"""Name modules and parameters met in hooks. Must not import torch before a training does."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _FAINTEST = 0.004  # probability that is drawn
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Bar:
     """A rectangle of a picture: position and size in columns and rows, opacity from 0 to 1."""
 
     x: float
@@ -36,10 +36,10 @@ class Bisect:
     facts: str
     culprit: CommitLine | None
     columns: int
-    bars: Sequence[Cell]  # the posterior at its end, of height 1
+    bars: Sequence[Bar]  # the posterior at its end, of height 1
     rows: int
     trials: str
-    narrowing: Sequence[Cell]  # one row a trial
+    narrowing: Sequence[Bar]  # one row a trial
     label: str
 
 
@@ -113,10 +113,10 @@ def _columns(posterior: Mapping[int, float], share: float) -> dict[int, float]:
     return {column: p for column, p in columns.items() if p >= _FAINTEST}
 
 
-def _bars(posterior: Sequence[float], share: float) -> list[Cell]:
+def _bars(posterior: Sequence[float], share: float) -> list[Bar]:
     columns = _columns(dict(enumerate(posterior)), share)
-    return [Cell(x, 1 - p, 1, p, 1.0) for x, p in sorted(columns.items())]
+    return [Bar(x, 1 - p, 1, p, 1.0) for x, p in sorted(columns.items())]
 
 
-def _row(posterior: Mapping[int, float], y: int, share: float) -> list[Cell]:
-    return [Cell(x, y, 1, 1, max(0.08, p)) for x, p in sorted(_columns(posterior, share).items())]
+def _row(posterior: Mapping[int, float], y: int, share: float) -> list[Bar]:
+    return [Bar(x, y, 1, 1, max(0.08, p)) for x, p in sorted(_columns(posterior, share).items())]

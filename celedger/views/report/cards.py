@@ -16,16 +16,16 @@ from celedger.views.bisect import sure
 from celedger.views.drift import bisect_command, range_text
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
 from celedger.views.report import links
-from celedger.views.report.series import History
-from celedger.views.report.states import Crash, Finding, State, TaskState
+from celedger.views.report.series import Measured
+from celedger.views.report.states import Crash, Finding, Health, TaskState
 from celedger.views.show import effect_text
 
 GLYPHS = {
-    State.CRASHED: "✕", State.WORSE: "▲", State.UNDECIDED: "?", State.BETTER: "▼",
-    State.STEADY: "✓", State.UNMEASURED: "–", State.UNJUDGED: "",
+    Health.CRASHED: "✕", Health.WORSE: "▲", Health.UNDECIDED: "?", Health.BETTER: "▼",
+    Health.STEADY: "✓", Health.UNMEASURED: "–", Health.UNJUDGED: "",
 }  # fmt: skip
-WORDS = {State.CRASHED: "Crashes", State.WORSE: "Worse", State.UNDECIDED: "Undecided",
-         State.BETTER: "Better"}  # fmt: skip
+WORDS = {Health.CRASHED: "Crashes", Health.WORSE: "Worse", Health.UNDECIDED: "Undecided",
+         Health.BETTER: "Better"}  # fmt: skip
 _NAMED = 3  # metrics that a card names before it counts them
 _TYPED = 12  # digits of a hash in a command
 
@@ -57,7 +57,7 @@ class Card:
     """`levels` and `change` are its figures, `remarks` sentences below them. Either `culprit` is
     known, or `among` says in which range it is and `command` what to type."""
 
-    state: State
+    state: Health
     key: str  # of the task, in addresses
     task: str
     metric: str
@@ -93,7 +93,10 @@ class Card:
 
 
 def cards(
-    history: History, states: Sequence[TaskState], bisects: Sequence[BisectRecord], host: links.Host
+    history: Measured,
+    states: Sequence[TaskState],
+    bisects: Sequence[BisectRecord],
+    host: links.Host,
 ) -> list[Card]:
     """Return the cards, worst first. Tasks that are not measured any more have none."""
     writer = _Writer(history, bisects, host)
@@ -102,7 +105,9 @@ def cards(
 
 
 class _Writer:
-    def __init__(self, history: History, bisects: Sequence[BisectRecord], host: links.Host) -> None:
+    def __init__(
+        self, history: Measured, bisects: Sequence[BisectRecord], host: links.Host
+    ) -> None:
         self._history, self._host = history, host
         self._named = [b for b in bisects if b.status == "found"]
         suites = {task.suite for task in history.tasks}
@@ -114,7 +119,9 @@ class _Writer:
         groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
         for finding in state.findings:
             telemetry, step = finding.series.is_telemetry, finding.step
-            shown = (State.WORSE,) if telemetry else (State.WORSE, State.UNDECIDED, State.BETTER)
+            shown = (
+                (Health.WORSE,) if telemetry else (Health.WORSE, Health.UNDECIDED, Health.BETTER)
+            )
             if finding.state in shown:
                 why = (step.seen_at.sha, step.among) if step else (finding.lost, finding.few)
                 groups[finding.state, telemetry, why, bool(finding.away)].append(finding)
@@ -123,7 +130,7 @@ class _Writer:
     def _whole(self, state: TaskState, verdict: Verdict) -> Card:
         task = state.task
         return Card(
-            State.WORSE if verdict.kind.bad else State.UNDECIDED, task.title,
+            Health.WORSE if verdict.kind.bad else Health.UNDECIDED, task.title,
             self._name(task.suite, task.name), "",
             links.view(task.title, "", verdict.commit[:_TYPED]),
             levels=verdict.kind.value.capitalize(),
@@ -153,7 +160,7 @@ class _Writer:
             remarks += self._remarks(first)
         if telemetry:
             remarks.append("Telemetry, which the suite does not declare: it never fails a check.")
-        if first.state is State.UNDECIDED and verdict is not None:
+        if first.state is Health.UNDECIDED and verdict is not None:
             at = verdict.commit[:_TYPED]
             base["command"] = (
                 f"celedger check {at} --suite {quote(series.suite)} --task {quote(series.task)}"
@@ -179,7 +186,7 @@ class _Writer:
             remarks.append(f"{times:.1f} times the usual spread of a commit.")
         elif course.exact:
             remarks.append("This metric repeats exactly, so any change is real.")
-        if finding.state is State.UNDECIDED:
+        if finding.state is Health.UNDECIDED:
             remarks.append(f"Only {probability(step.probability)} sure; more trials would tell.")
         verdict = finding.verdict
         if verdict is not None:
@@ -247,7 +254,7 @@ class _Writer:
             levels = "Fails at its newest commit, with some seeds"
         remarks = (plain(outcome.message) or outcome.kind.value,)
         card = Card(
-            State.CRASHED, task.title, self._name(task.suite, task.name), "",
+            Health.CRASHED, task.title, self._name(task.suite, task.name), "",
             links.view(task.title, "", first.sha[:_TYPED]), False, levels, "", remarks,
             order=(-len(crash.since),),
         )  # fmt: skip

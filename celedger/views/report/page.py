@@ -20,21 +20,25 @@ from celedger.views.report import payload, sparkline
 from celedger.views.report.bisects import bisects
 from celedger.views.report.cards import GLYPHS, Card, CommitLine, cards
 from celedger.views.report.links import Host, view
-from celedger.views.report.series import History, Scope, Series, read
-from celedger.views.report.states import RECENT, Finding, State, TaskState, judge
+from celedger.views.report.series import Measured, Scope, Series, read
+from celedger.views.report.states import RECENT, Finding, Health, TaskState, judge
 
 MOST_CARDS, MOST_FOLDED = 8, 32
 """Cards that are open, and below them folded; the table has the rest."""
 _SCRIPTS = ("page", "address", "chart", "pointer", "commit", "table", "start")
 _WAYS = {"lower": "lower is better", "higher": "higher is better", "info": "not judged"}
-_TAGS = {State.WORSE: "worse", State.UNDECIDED: "undecided", State.BETTER: "better"}
+_TAGS = {
+    Health.WORSE: "worse",
+    Health.UNDECIDED: "undecided",
+    Health.BETTER: "better",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Headline:
     """The first thing to read: its state, a sentence, and what else there is to say."""
 
-    state: State
+    state: Health
     sentence: str
     start: Card | None
     rest: str
@@ -45,10 +49,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """A series in the table; `path` is its sparkline, "" where nothing was measured lately."""
 
-    state: State
+    state: Health
     metric: str
     way: str
     href: str
@@ -58,15 +62,15 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """`key` is what the address of the page calls the task; a cell is None where the task has no
     such metric."""
 
     key: str
     name: str
-    state: State
+    state: Health
     note: str
-    cells: Sequence[Cell | None]
+    cells: Sequence[TableCell | None]
 
 
 def build(ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | None = None) -> str:
@@ -95,7 +99,7 @@ def build(ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | No
         newest=CommitLine.of(scope.axis[-1], host) if scope.axis else None,
         cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:][:MOST_FOLDED],
         left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(states),
-        columns=columns, rows=rows, changed=sum(r.state.rank <= State.BETTER.rank for r in rows),
+        columns=columns, rows=rows, changed=sum(r.state.rank <= Health.BETTER.rank for r in rows),
         bisects=bisects(records, known, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
@@ -127,14 +131,14 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Verdict:
+def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Headline:
     """Return the sentence at the top of the page, which is its title too."""
     live = [state for state in states if state.is_live]
-    tasks = {each: [s for s in live if s.state is each] for each in State}
+    tasks = {each: [s for s in live if s.state is each] for each in Health}
     crashed, worse, undecided, better = (
-        len(tasks[s]) for s in (State.CRASHED, State.WORSE, State.UNDECIDED, State.BETTER)
+        len(tasks[s]) for s in (Health.CRASHED, Health.WORSE, Health.UNDECIDED, Health.BETTER)
     )
-    steady = len(tasks[State.STEADY])
+    steady = len(tasks[Health.STEADY])
     rest = []
     if steady:
         rest.append(f"{count(steady, 'task')} {'is' if steady == 1 else 'are'} steady")
@@ -144,31 +148,31 @@ def _verdict(states: Sequence[TaskState], attention: Sequence[Card]) -> Verdict:
         rest.append(f"{better} got better")
     tail = f"{', '.join(rest)}." if rest else ""
     if not states:
-        return Verdict(State.UNMEASURED, "Nothing is measured yet", None, "")
+        return Headline(Health.UNMEASURED, "Nothing is measured yet", None, "")
     if crashed or worse:
         parts = [f"{count(worse, 'task')} got worse"] if worse else []
         noun = "" if worse else " task" if crashed == 1 else " tasks"
         parts += [f"{crashed}{noun} crash{'es' if crashed == 1 else ''}"] if crashed else []
-        state = State.WORSE if worse else State.CRASHED
-        return Verdict(state, ", ".join(parts), attention[0], tail)
+        state = Health.WORSE if worse else Health.CRASHED
+        return Headline(state, ", ".join(parts), attention[0], tail)
     if undecided and not steady and not better:
-        return Verdict(State.UNDECIDED, "Nothing can be judged yet", None, "")
+        return Headline(Health.UNDECIDED, "Nothing can be judged yet", None, "")
     if undecided:
         sentence = f"Nothing got worse, {count(undecided, 'task')} cannot be judged"
-        return Verdict(State.UNDECIDED, sentence, None, tail)
+        return Headline(Health.UNDECIDED, sentence, None, tail)
     if better:
         sentence = f"Nothing got worse, {count(better, 'task')} got better"
-        return Verdict(State.BETTER, sentence, None, f"{tail} {_checked(live)}".strip())
+        return Headline(Health.BETTER, sentence, None, f"{tail} {_checked(live)}".strip())
     if not steady:
-        return Verdict(State.UNMEASURED, "Nothing can be judged yet", None, _checked(live))
-    return Verdict(State.STEADY, "Nothing got worse", None, _checked(live))
+        return Headline(Health.UNMEASURED, "Nothing can be judged yet", None, _checked(live))
+    return Headline(Health.STEADY, "Nothing got worse", None, _checked(live))
 
 
 def _checked(states: Sequence[TaskState]) -> str:
     """Say how many series were looked at, and how many were never measured."""
     judged = [f for s in states for f in s.findings if f.series.metric.direction.sign]
     own = [f for f in judged if not f.series.is_telemetry]
-    unmeasured = sum(f.state is State.UNMEASURED for f in own)
+    unmeasured = sum(f.state is Health.UNMEASURED for f in own)
     text = f"{len(own) - unmeasured} of {len(own)} series were measured"
     if not unmeasured:
         return f"{text}, and none is worse than before."
@@ -193,7 +197,7 @@ def _calm(states: Sequence[TaskState]) -> str:
     )
 
 
-def _facts(history: History) -> list[str]:
+def _facts(history: Measured) -> list[str]:
     scope = history.scope
     facts = [f"{count(len(scope.axis), 'commit')}, {len(scope.measured)} measured"]
     pins = [r for r in history.baselines if r.act is BaselineAct.PIN]
@@ -219,8 +223,8 @@ def _first(states: Sequence[TaskState], card: Card | None) -> list[str]:
 
 
 def _table(
-    history: History, states: Sequence[TaskState]
-) -> tuple[list[tuple[str, str]], list[Row]]:
+    history: Measured, states: Sequence[TaskState]
+) -> tuple[list[tuple[str, str]], list[TableRow]]:
     """Return the columns, each a metric and which way it gets better, and the rows."""
     every = [s for state in states for s in state.task.series]
     ordered = sorted(every, key=lambda s: s.is_telemetry)
@@ -234,15 +238,15 @@ def _table(
         if not state.is_live:
             last = history.commit(state.task.tried[-1]) if state.task.tried else None
             note = f"last measured {iso_date(last.commit_time)}" if last else "never measured"
-        rows.append(Row(
+        rows.append(TableRow(
             state.task.title, state.task.name if one_suite else state.task.title,
-            state.state if state.is_live else State.UNMEASURED, note,
+            state.state if state.is_live else Health.UNMEASURED, note,
             [own.get(name) for name in names],
         ))  # fmt: skip
     return [(name, ways[name]) for name in names], rows
 
 
-def _cell(history: History, state: TaskState, finding: Finding) -> Cell:
+def _cell(history: Measured, state: TaskState, finding: Finding) -> TableCell:
     series = finding.series
     metric, key = series.metric, state.task.title
     value = _value(series)
@@ -251,7 +255,7 @@ def _cell(history: History, state: TaskState, finding: Finding) -> Cell:
         tag = f"{percent(finding.relative)} {tag}"
     line = sparkline.path(series, len(history.scope.axis))
     way = _WAYS[metric.direction.value]
-    return Cell(finding.state, metric.name, way, view(key, metric.name), line, value, tag)
+    return TableCell(finding.state, metric.name, way, view(key, metric.name), line, value, tag)
 
 
 def _value(series: Series) -> str:

@@ -22,7 +22,7 @@ from celedger.text import escaped, without_sequences
 from celedger.views import samples
 from celedger.views.format import Scale, measure, percent, plain, probability, short
 from celedger.views.report import states
-from celedger.views.report.series import Floats, History, Series, Stretch, TaskSeries
+from celedger.views.report.series import Floats, Measured, Series, Stretch, TaskSeries
 from celedger.views.show import effect_text
 
 EPOCHS = 50
@@ -45,7 +45,7 @@ def in_script(content: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def commits(history: History) -> dict[str, Any]:
+def commits(history: Measured) -> dict[str, Any]:
     """Return the axis: hash, time, author and subject of each commit; tags, baselines and
     environments by position."""
     axis, scope = history.scope.axis, history.scope
@@ -73,7 +73,7 @@ def commits(history: History) -> dict[str, Any]:
 
 
 def task(
-    ledger: Reader, history: History, state: states.TaskState, shas: Sequence[str]
+    ledger: Reader, history: Measured, state: states.TaskState, shas: Sequence[str]
 ) -> dict[str, Any]:
     """Return all that the charts and the commit panel show of a task; `shas` are the commits whose
     epochs are wanted."""
@@ -93,7 +93,7 @@ def task(
     }  # fmt: skip
 
 
-def epoch_commits(history: History, state: states.TaskState) -> list[str]:
+def epoch_commits(history: Measured, state: states.TaskState) -> list[str]:
     """Return the commits whose epochs the page shows of a task: the newest, and both sides of what
     changed and is open."""
     axis = history.scope.axis
@@ -109,7 +109,7 @@ def epoch_commits(history: History, state: states.TaskState) -> list[str]:
 
 
 def _metric(
-    history: History, series: Series, finding: states.Finding, environments: Sequence[str]
+    history: Measured, series: Series, finding: states.Finding, environments: Sequence[str]
 ) -> dict[str, Any]:
     metric, latest = series.metric, series.latest
     values = latest.means[np.isfinite(latest.means)] if latest is not None else np.array([])
@@ -125,7 +125,7 @@ def _metric(
 
 
 def _stretch(
-    history: History, stretch: Stretch, unit: str, environments: Sequence[str]
+    history: Measured, stretch: Stretch, unit: str, environments: Sequence[str]
 ) -> dict[str, Any]:
     course, noise = stretch.course, stretch.noise
     steps = course.steps if course is not None else ()
@@ -143,7 +143,7 @@ def _stretch(
     }  # fmt: skip
 
 
-def _step(history: History, step: LevelStep, sd: float, unit: str) -> dict[str, Any]:
+def _step(history: Measured, step: LevelStep, sd: float, unit: str) -> dict[str, Any]:
     among = sorted(history.position[c.sha] for c in step.among if c.sha in history.position)
     change = percent((step.after - step.before) / abs(step.before)) if step.before else ""
     if not change:
@@ -163,7 +163,7 @@ def _step(history: History, step: LevelStep, sd: float, unit: str) -> dict[str, 
     }
 
 
-def _environments(history: History, fingerprints: Sequence[str]) -> list[dict[str, Any]]:
+def _environments(history: Measured, fingerprints: Sequence[str]) -> list[dict[str, Any]]:
     """Return each environment's name, and how it differs from the one before it."""
     known = [history.environments.get(fingerprint) for fingerprint in fingerprints]
     described = []
@@ -209,7 +209,7 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
 
 
-def _verdicts(history: History, own: TaskSeries) -> list[list[Any]]:
+def _verdicts(history: Measured, own: TaskSeries) -> list[list[Any]]:
     """Return [position, metric, verdict, effect, note] of what is not plainly the same, and of all
     that was judged at the newest commits."""
     recent = own.tried[-EPOCHS] if len(own.tried) > EPOCHS else 0
@@ -228,7 +228,7 @@ def _verdicts(history: History, own: TaskSeries) -> list[list[Any]]:
 
 
 def _epochs(
-    ledger: Reader, history: History, own: TaskSeries, shas: Sequence[str]
+    ledger: Reader, history: Measured, own: TaskSeries, shas: Sequence[str]
 ) -> dict[str, Any]:
     """Return by metric, then by position: the first epoch and the mean over the trials at each
     epoch. Of trials that ended well; where there are none, of all."""

@@ -113,7 +113,7 @@ class TaskSeries:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class History:
+class Measured:
     """All that the page shows, before anything is derived from it."""
 
     scope: Scope
@@ -129,7 +129,7 @@ class History:
 
 def read(
     ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | None = None
-) -> History:
+) -> Measured:
     """Read what the ledger holds of the commits in scope. `cache` as in `celedger.drift`."""
     position = {commit.sha: index for index, commit in enumerate(scope.axis)}
     values: dict[str, TaskValues] = {}
@@ -175,7 +175,7 @@ def read(
             record.suite, record.name, record.recipe, _telemetry_last(series), tuple(tried),
             frozenset(ran), failures, own, replaced,
         ))  # fmt: skip
-    return History(
+    return Measured(
         scope, tuple(tasks), position, {e.fingerprint: e for e in ledger.environments()},
         ledger.baselines(), ledger.trials(open_only=True),
     )  # fmt: skip

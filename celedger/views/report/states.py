@@ -22,7 +22,7 @@ from celedger.model import (
     VerdictKind,
 )
 from celedger.stats.changepoints import CONFIRMED
-from celedger.views.report.series import History, Series, Stretch, TaskSeries
+from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""
@@ -33,7 +33,7 @@ _FEWEST = 3
 _UNDECIDED = (VerdictKind.UNDECIDED, VerdictKind.TOO_NOISY, VerdictKind.ENVIRONMENT_CHANGED)
 
 
-class State(StrEnum):
+class Health(StrEnum):
     """Worst first."""
 
     CRASHED = "crashed"
@@ -46,7 +46,7 @@ class State(StrEnum):
 
     @property
     def rank(self) -> int:
-        return list(State).index(self)
+        return list(Health).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Finding:
     commits were measured in the newest environment to tell a change."""
 
     series: Series
-    state: State
+    state: Health
     course: Course | None = None
     step: LevelStep | None = None
     lost: bool = False
@@ -94,19 +94,19 @@ class Crash:
 @dataclass(frozen=True, slots=True)
 class TaskState:
     task: TaskSeries
-    state: State
+    state: Health
     findings: tuple[Finding, ...]
     crash: Crash | None
     whole: Verdict | None  # on the task as a whole, where it is bad or undecided and no crash
     is_live: bool  # measured among the newest commits; else it may not exist any more
 
 
-def judge(history: History) -> tuple[TaskState, ...]:
+def judge(history: Measured) -> tuple[TaskState, ...]:
     """Return the state of every task."""
     return tuple(_task_state(history, task) for task in history.tasks)
 
 
-def _task_state(history: History, task: TaskSeries) -> TaskState:
+def _task_state(history: Measured, task: TaskSeries) -> TaskState:
     findings = tuple(_finding(history, series) for series in task.series)
     crash = _crash(task)
     newest = task.tried[-1] if task.tried else 0
@@ -115,10 +115,10 @@ def _task_state(history: History, task: TaskSeries) -> TaskState:
         whole = None
     states = [f.state for f in findings if not f.series.is_telemetry]
     if crash:
-        states = [State.CRASHED]
+        states = [Health.CRASHED]
     elif whole is not None:
-        states.append(State.WORSE if whole.kind.bad else State.UNDECIDED)
-    state = min(states, key=lambda each: each.rank, default=State.UNMEASURED)
+        states.append(Health.WORSE if whole.kind.bad else Health.UNDECIDED)
+    state = min(states, key=lambda each: each.rank, default=Health.UNMEASURED)
     is_live = len(history.scope.axis) - newest <= RECENT or not _measured_since(history, newest)
     return TaskState(task, state, findings, crash, whole, is_live)
 
@@ -127,43 +127,43 @@ def _alarming(verdict: Verdict) -> bool:
     return verdict.kind.bad or verdict.kind in _UNDECIDED
 
 
-def _measured_since(history: History, position: int) -> bool:
+def _measured_since(history: Measured, position: int) -> bool:
     """Return True if another task was measured at a good many later commits."""
     later = sum(history.position[c.sha] > position for c in history.scope.measured)
     return later > RECENT // 10
 
 
-def _finding(history: History, series: Series) -> Finding:
+def _finding(history: Measured, series: Series) -> Finding:
     stretch = series.latest
     if not series.metric.direction.sign:
-        return Finding(series, State.UNJUDGED)
+        return Finding(series, Health.UNJUDGED)
     if stretch is None:
-        return Finding(series, State.UNMEASURED)
+        return Finding(series, Health.UNMEASURED)
     course, verdict = stretch.course, _current(history, series, stretch)
     if not math.isfinite(stretch.means[-1]):
-        return Finding(series, State.WORSE, course, lost=True)
+        return Finding(series, Health.WORSE, course, lost=True)
     accepted = _accepted(history, series)
     step = _open_step(course, accepted, history) if course is not None else None
     if verdict is not None and verdict.kind.bad:
-        return Finding(series, State.WORSE, course, step, verdict=verdict)
+        return Finding(series, Health.WORSE, course, step, verdict=verdict)
     if step is not None:
-        state = State.WORSE if step.probability >= CONFIRMED else State.UNDECIDED
+        state = Health.WORSE if step.probability >= CONFIRMED else Health.UNDECIDED
         return Finding(series, state, course, step)
     if course is not None and course.away is not None and not course.away.better:
-        return Finding(series, State.WORSE, course, away=course.away)
+        return Finding(series, Health.WORSE, course, away=course.away)
     if verdict is not None and verdict.kind in _UNDECIDED:
-        return Finding(series, State.UNDECIDED, course, verdict=verdict)
+        return Finding(series, Health.UNDECIDED, course, verdict=verdict)
     last = course.steps[-1] if course is not None and course.steps else None
     if last is not None and last.better and _is_recent(history, last):
-        return Finding(series, State.BETTER, course, last)
+        return Finding(series, Health.BETTER, course, last)
     if verdict is not None and verdict.kind is VerdictKind.IMPROVED:
-        return Finding(series, State.BETTER, course, verdict=verdict)
+        return Finding(series, Health.BETTER, course, verdict=verdict)
     if verdict is None and np.isfinite(stretch.means).sum() < _FEWEST:
-        return Finding(series, State.UNDECIDED, course, few=True)
-    return Finding(series, State.STEADY, course)
+        return Finding(series, Health.UNDECIDED, course, few=True)
+    return Finding(series, Health.STEADY, course)
 
 
-def _current(history: History, series: Series, stretch: Stretch) -> Verdict | None:
+def _current(history: Measured, series: Series, stretch: Stretch) -> Verdict | None:
     """Return the newest verdict, unless it is of an environment in which nothing was measured
     since, or of a level that a change for the better has left."""
     verdict = series.verdict
@@ -175,11 +175,11 @@ def _current(history: History, series: Series, stretch: Stretch) -> Verdict | No
     return None if mended else verdict
 
 
-def _is_recent(history: History, step: LevelStep) -> bool:
+def _is_recent(history: Measured, step: LevelStep) -> bool:
     return len(history.scope.axis) - history.position[step.seen_at.sha] <= RECENT
 
 
-def _open_step(course: Course, accepted: Sequence[int], history: History) -> LevelStep | None:
+def _open_step(course: Course, accepted: Sequence[int], history: Measured) -> LevelStep | None:
     """Return the newest change for the worse that nobody accepted and later changes did not mend;
     None where there is none."""
     level = course.steps[-1].after if course.steps else math.nan
@@ -192,7 +192,7 @@ def _open_step(course: Course, accepted: Sequence[int], history: History) -> Lev
     return None
 
 
-def _accepted(history: History, series: Series) -> list[int]:
+def _accepted(history: Measured, series: Series) -> list[int]:
     """Return the positions of the commits whose level a person accepted for this series."""
     return [
         history.position[record.commit]
