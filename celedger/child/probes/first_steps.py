@@ -208,13 +208,15 @@ class FirstSteps(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
         for optimiser, state in list(self._dirty.items()):
-            if state is STEPPED:  # gradients of several passes may add up before a step
-                self._dirty[optimiser] = frozenset(
-                    address(parameter.grad)
-                    for group in optimiser.param_groups
-                    for parameter in group["params"]
-                    if _has_gradient(parameter)
-                )
+            there = frozenset(
+                address(parameter.grad)
+                for group in optimiser.param_groups
+                for parameter in group["params"]
+                if _has_gradient(parameter)
+            )
+            # Gradients of several passes may add up before a step, and another optimiser's pass may
+            # come before these are cleared.
+            self._dirty[optimiser] = there if state is STEPPED else state & there
         if self.steps < LOOKS and losses:
             call = leading(self._calls, losses)
             if self.start is None:
