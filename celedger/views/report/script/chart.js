@@ -356,6 +356,8 @@ function headline(task, metric, points) {
     parts.push(
       `Level ${step.now} since ${date(step.at)}, was ${step.was}, ${step.change} (${step.sure} sure).`,
     );
+  else if (metric.direction !== "info" && stretch.at.length < 3)
+    parts.push("Too few measured commits to show a change.");
   else if (metric.direction !== "info")
     parts.push(`Steady over ${stretch.at.length} measured commits.`);
   const ways = { lower: "Lower is better.", higher: "Higher is better.", info: "Not judged." };

@@ -170,15 +170,16 @@ function figure(task, name, at, base) {
     if (!curve) return;
     let d = "",
       pen = "M";
-    curve.slice(1).forEach((value, k) => {
+    const values = curve.slice(1);
+    values.forEach((value, k) => {
       if (value === null) pen = "M";
       else {
         d += `${pen}${x(curve[0] + k).toFixed(1)} ${y(value).toFixed(1)}`;
+        if (pen === "M" && (values[k + 1] ?? null) === null) d += "h0"; // a dot
         pen = "L";
       }
     });
-    const alone = curve.length === 2; // one epoch: a dot
-    if (alone) d += "h0";
+    const alone = values.filter((value) => value !== null).length === 1;
     picture.append(svg("path", { class: `curve${i ? way : " base"}${alone ? " alone" : ""}`, d }));
   });
   const caption = element(
