@@ -168,19 +168,19 @@ function figure(task, name, at, base) {
   });
   curves.forEach((curve, i) => {
     if (!curve) return;
-    let d = "",
-      pen = "M";
     const values = curve.slice(1);
+    const style = i ? way : " base";
+    const isThere = (k) => (values[k] ?? null) !== null;
+    let line = "",
+      dots = ""; // epochs without a neighbour
     values.forEach((value, k) => {
-      if (value === null) pen = "M";
-      else {
-        d += `${pen}${x(curve[0] + k).toFixed(1)} ${y(value).toFixed(1)}`;
-        if (pen === "M" && (values[k + 1] ?? null) === null) d += "h0"; // a dot
-        pen = "L";
-      }
+      if (value === null) return;
+      const to = `${x(curve[0] + k).toFixed(1)} ${y(value).toFixed(1)}`;
+      if (isThere(k - 1) || isThere(k + 1)) line += (isThere(k - 1) ? "L" : "M") + to;
+      else dots += `M${to}h0`;
     });
-    const alone = values.filter((value) => value !== null).length === 1;
-    picture.append(svg("path", { class: `curve${i ? way : " base"}${alone ? " alone" : ""}`, d }));
+    if (line) picture.append(svg("path", { class: `curve${style}`, d: line }));
+    if (dots) picture.append(svg("path", { class: `curve${style} alone`, d: dots }));
   });
   const caption = element(
     "figcaption",
