@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from celedger.cli.session import Session, reading
+from celedger.cli.session import Session, reading, replacing
 from celedger.errors import MachineError, Status, UsageError
 
 
@@ -98,14 +98,8 @@ def _lines(
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    """Write a file, whole or not at all. Raises MachineError."""
-    from celedger.system import umask
-
-    draft = path.with_name(f".{path.name}.celedger")
     try:
-        with umask.users(), draft.open("w", encoding="utf-8") as stream:
-            stream.writelines(lines)
-        draft.replace(path)
+        with replacing(path) as file:
+            file.writelines(lines)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from celedger.cli import options
 from celedger.cli.reading import measured
-from celedger.cli.session import Session, note, reading
+from celedger.cli.session import Session, note, reading, replacing
 from celedger.errors import MachineError, Status
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ def _scope(session: Session, revision: str) -> Scope:
     repository, aside = session.repository, 0
     commits: list[Commit] = []
     whole, axis = commits, commits
-    if session.ledger.commits_with_trials():  # else the page says what to type first
+    trained = set(session.ledger.commits_with_trials())
+    if trained:  # else the page says what to type first
         commits, whole = measured(session, revision)
         line = main_line(whole)
-        trained = set(session.ledger.commits_with_trials())
         aside = sum(c.sha in trained for c in whole) - len(commits)
         axis = line if {c.sha for c in commits} <= {c.sha for c in line} else whole
         first = next(i for i, c in enumerate(axis) if c.sha == commits[0].sha)
@@ -96,17 +95,13 @@ def _scope(session: Session, revision: str) -> Scope:
 
 
 def _replace(path: Path, html: str) -> None:
-    """Write the file as a whole: who opens it never sees half of a page."""
     from celedger.system import umask
 
-    draft = path.with_name(f".{path.name}.new")
     try:
         with umask.users():
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(html, "utf-8")
-            draft.replace(path)
+        with replacing(path) as file:
+            file.write(html)
     except OSError as error:
-        with suppress(OSError):
-            draft.unlink()
         problem = f"cannot write {path}: {error.strerror or error}"
         raise MachineError(problem, "name another place with --output") from error

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from celedger.config import Config
@@ -65,6 +65,23 @@ class Looking(Session):
 def note(text: str) -> None:
     """A line for the person, on stderr: stdout is the answer's."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Write a text file that a person asked for, whole or not at all: who opens it never sees half
+    of it. Raises OSError."""
+    from celedger.system import umask
+
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        with umask.users(), draft.open("w", encoding="utf-8") as stream:
+            yield stream
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def warn(text: str) -> None:
