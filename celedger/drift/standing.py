@@ -4,6 +4,7 @@ them. Read from the ledger alone; judges nothing, asks no git and computes no st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,11 @@ Key = tuple[str, str, str]  # suite, task, metric ("": the task as a whole, a cr
 Known = Mapping[Key, tuple[str, str]]  # the commit with the bad verdict, the first bad one or ""
 History = Mapping[str, int]  # the position of each commit: ancestors come first
 HISTORY = 2000  # commits of a history whose verdicts count
+
+
+def title(key: Key) -> str:
+    """`mlp val_loss`, or the task alone where it crashed."""
+    return " ".join(filter(None, key[1:]))
 
 
 def positions(log: Sequence[Commit]) -> History:
@@ -61,6 +67,13 @@ class Regression:
 
     verdict: Verdict
     first_bad: FirstBad | None
+
+    @property
+    def relative(self) -> float | None:
+        """The effect, relative to the level; None where that is not known, or it crashed."""
+        verdict = self.verdict
+        moved = verdict.kind is VerdictKind.REGRESSED and math.isfinite(verdict.effect)
+        return verdict.effect / abs(verdict.level) if moved and verdict.level else None
 
     @property
     def key(self) -> Key:

@@ -9,7 +9,6 @@ an error, and is tried again with the next verdict.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from celedger.drift import standing
 from celedger.drift.standing import News, Regression
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import BisectRecord, Commit, VerdictKind
+from celedger.model import BisectRecord, Commit
 from celedger.repo import Repository, bisecting
 from celedger.service import news
 from celedger.text import plain
@@ -59,9 +58,9 @@ def announce(
 
 def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
     """Return the title and the text of an alert; "" where there is nothing to say."""
-    titles = [f"{_what(r)} {r.verdict.kind.value}" for r in changes.regressed]
-    titles += [f"first bad commit of {_what(r)}" for r in changes.named]
-    titles += [f"{' '.join(filter(None, key[1:]))} is good again" for key in changes.recovered]
+    titles = [f"{standing.title(r.key)} {r.verdict.kind.value}" for r in changes.regressed]
+    titles += [f"first bad commit of {standing.title(r.key)}" for r in changes.named]
+    titles += [f"{standing.title(key)} is good again" for key in changes.recovered]
     lines = [
         line for r in changes.regressed for line in (_regressed(r, commits), *_named(r, commits))
     ]
@@ -73,16 +72,11 @@ def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
     return titles[0] + more, "\n".join([*lines, "", "celedger status"])
 
 
-def _what(regression: Regression) -> str:
-    return " ".join(filter(None, regression.key[1:]))
-
-
 def _regressed(regression: Regression, commits: Mapping[str, Commit]) -> str:
-    verdict = regression.verdict
-    text = f"{_what(regression)} {verdict.kind.value}"
-    is_measured = verdict.kind is VerdictKind.REGRESSED and math.isfinite(verdict.effect)
-    if is_measured and verdict.level:
-        text += f" {100 * verdict.effect / abs(verdict.level):+.1f} %"
+    verdict, relative = regression.verdict, regression.relative
+    text = f"{standing.title(regression.key)} {verdict.kind.value}"
+    if relative is not None:
+        text += f" {100 * relative:+.1f} %"
     return f"{text} at {_described(verdict.commit, commits)}"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from celedger.drift import standing
 from celedger.drift.standing import News, Regression
-from celedger.model import Commit, JobState, TrialRecord, VerdictKind
+from celedger.model import Commit, JobState, TrialRecord
 from celedger.views.document import Document, pick
 from celedger.views.format import count, duration, iso_time, percent, plain, short
 from celedger.views.queue import Queue
@@ -34,7 +34,7 @@ class StatusDocument(Document):
             "waits": self._waiting(),
             "last job": self._last_job(),
             "worse": [self._regression(r) for r in self.regressions],
-            "recovered": [" ".join(filter(None, key[1:])) for key in self.changes.recovered],
+            "recovered": [standing.title(key) for key in self.changes.recovered],
         }
         rows = []
         for title, lines in sections.items():
@@ -101,11 +101,9 @@ class StatusDocument(Document):
 
     def _regression(self, regression: Regression) -> str:
         verdict, first_bad = regression.verdict, regression.first_bad
-        words = [verdict.task, verdict.metric, verdict.kind.value]
-        moved = verdict.kind is VerdictKind.REGRESSED and math.isfinite(verdict.effect)
-        if moved and verdict.level:
-            words.append(percent(verdict.effect / abs(verdict.level)))
-        text = f"{' '.join(filter(None, words))} at {short(verdict.commit)}"
+        moved = "" if regression.relative is None else f" {percent(regression.relative)}"
+        name = standing.title(regression.key)
+        text = f"{name} {verdict.kind.value}{moved} at {short(verdict.commit)}"
         if first_bad is not None:
             commit = self.commits.get(first_bad.commit)
             subject = f" {plain(commit.subject)}" if commit else ""
