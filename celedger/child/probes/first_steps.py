@@ -208,6 +208,8 @@ class FirstSteps(observe.Probe):
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._backward = True
         for optimiser, state in list(self._dirty.items()):
+            if not state:
+                continue
             there = frozenset(
                 address(parameter.grad)
                 for group in optimiser.param_groups

@@ -230,8 +230,6 @@ class Probe(observe.Probe):
         import torch
 
         path = self.names.of(module)
-        given = describe.arguments(module, args)
-        values = list(given.values())
         outer = not self._stack
         if outer:
             self._turn(torch.is_grad_enabled())
@@ -241,8 +239,11 @@ class Probe(observe.Probe):
         with self._quietly():
             if outer:
                 self._meet(module)
-                if not self._evaluating:
-                    self._write_batch(path, values)
+            trains = outer and not self._evaluating
+            given = describe.arguments(module, args) if trains or self._recording() else {}
+            values = list(given.values())
+            if trains:
+                self._write_batch(path, values)
             if self._recording():
                 self.write(
                     "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
