@@ -157,6 +157,8 @@ class Attempt:
         bench, python = self.bench, self.installation.python
 
         def tick(running: process.Running) -> None:
+            bench.signals.check()
+            self.enough = self.enough or bench.signals.reason
             self.sampler.sample(running.usage)
             self._follow(end=False)
 
@@ -198,6 +200,8 @@ class Attempt:
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
     ) -> Outcome:
         ledger = self.bench.ledger
+        if self.bench.device_lock.company():
+            marks = (*marks, Mark.ACCOMPANIED)
         return Outcome(
             kind=kind,
             ended=self.trial.started + time.monotonic() - self.began,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from concurrent.futures import Future
 
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, ReusableTrial, Task, Trial, TrialRecord
@@ -12,6 +13,7 @@ from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import answers
+from celedger.trial.pool import Need
 from celedger.trial.reuse import measured
 
 
@@ -62,6 +64,20 @@ class Bench(Workbench):
             if enough is not None and len(stored) >= enough:
                 return stored[-1]
             return self._run(commit, task, seed, until)
+
+    def submit(self, need: Need, until: events.Until | None = None) -> Future[TrialRecord]:
+        """Start a trial on the next free worker; without workers, run it to its end now."""
+        if self.pool is not None:
+            return self.pool.submit(need, until)
+        done: Future[TrialRecord] = Future()
+        done.set_result(self.run_need(need, until))
+        return done
+
+    def run_need(self, need: Need, until: events.Until | None = None) -> TrialRecord:
+        """Run a trial to its end in this thread, whatever the workers do."""
+        return self.run(
+            need.commit, need.task, need.seed, enough=need.enough, reuse=need.reuse, until=until
+        )
 
     def _reuse(
         self, commit: Commit, task: Task, seed: int, evidence: ReusableTrial, enough: int
