@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
+from celedger.bisection.drive import Aim, Engine, InTurn, Proposal, drive
 from celedger.bisection.report import Report
 from celedger.bisection.rest import NO_STEP_PRIOR, part
 from celedger.bisection.search import Limits, SearchStep, search
@@ -24,6 +26,7 @@ from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
 from celedger.trial.runner import Bench, next_seed
+from celedger.trial.workplace import Need
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -49,18 +52,44 @@ def lacking_ends(
 
 
 def measure_ends(
-    bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
+    bench: Bench,
+    good: Commit,
+    bad: Commit,
+    tasks: Sequence[Task],
+    metric: str | None,
+    engine: Engine,
 ) -> list[TrialRecord]:
     """Run what the ends lack, asking anew after each trial: a crash makes the rest needless.
     Return the trials."""
     ran: list[TrialRecord] = []
     killed = 0
-    while killed < _PATIENCE and (lack := lacking_ends(bench, good, bad, tasks, metric)):
-        commit, task = lack[0]
+
+    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
+        if killed >= _PATIENCE:
+            return None
+        lack = lacking_ends(bench, good, bad, tasks, metric)
+        running = [p.need for p in under_way]
+        for need in running:
+            if (need.commit, need.task) in lack:
+                lack.remove((need.commit, need.task))
+        if not lack:
+            return None
+        seeds = [need.seed for need in running if (need.commit, need.task) == lack[0]]
+        seed = next_seed(bench, *lack[0], under_way=seeds)
         # What could be re-used would be in the ledger already.
-        record = bench.run(commit, task, next_seed(bench, commit, task), reuse=False)
+        return Proposal(Need(*lack[0], seed, reuse=False), Aim.CONFIRM)
+
+    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+        nonlocal killed
+        record = future.result()
         ran.append(record)
         killed += record.outcome is not None and not record.outcome.kind.final
+
+    def spare(under_way: Sequence[Proposal]) -> list[Proposal]:
+        lack = lacking_ends(bench, good, bad, tasks, metric) if under_way else []
+        return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
+
+    drive(engine, propose, hear, spare)
     return ran
 
 
@@ -102,6 +131,7 @@ def bisect_many(
     limits: Limits = Limits(),  # noqa: B008  frozen
     *,
     improved: bool = False,
+    engine: Engine | None = None,
     seconds: Callable[[Task], float | None] = lambda _: None,
     chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
     expected: Callable[[float], None] = lambda _: None,
@@ -111,7 +141,8 @@ def bisect_many(
     trials; the first better one where what `improved` is searched. Without `metrics` what got
     worst is searched; several must be metrics of one task.
 
-    `seconds` is what a task's trial usually takes. Raises CannotJudge where an end is not what
+    Trials run on the `engine`, else in this thread one after the other. `seconds` is what a task's
+    trial usually takes. Raises CannotJudge where an end is not what
     it is said to be in any of the metrics, UsageError for an unknown metric.
     """
     bad = history.commits[-1]
@@ -120,7 +151,8 @@ def bisect_many(
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.hold_environment(bad.sha, tasks)
-    ran = measure_ends(bench, good, bad, tasks, names[0])
+    engine = engine or InTurn(bench)
+    ran = measure_ends(bench, good, bad, tasks, names[0], engine)
     symptoms, refused = _symptoms(
         bench, history, good, tasks, names, limits.confidence, improved=improved
     )
@@ -130,12 +162,12 @@ def bisect_many(
     usual = seconds(symptoms[0].task) or 1.0
     reports = search(
         bench, history, good, symptoms, limits,
-        ran=ran, seconds=usual, expected=expected, on_step=on_step,
+        ran=ran, seconds=usual, engine=engine, expected=expected, on_step=on_step,
     )  # fmt: skip
     if not limits.every_cause:
         return Answer(reports, tuple(refused))
     left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
-    further = _further(bench, history, symptoms, reports, left, on_step)
+    further = _further(bench, history, symptoms, reports, left, engine, on_step)
     return Answer(reports, tuple(refused), tuple(further))
 
 
@@ -145,6 +177,7 @@ def _further(
     symptoms: Sequence[Symptom],
     reports: Sequence[Report],
     limits: Limits,
+    engine: Engine,
     on_step: Callable[[SearchStep], None],
 ) -> list[Report]:
     """Search what the reports leave unexplained, and what those searches leave, within one
@@ -159,7 +192,7 @@ def _further(
         inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
         (answer,) = search(
             bench, inside, other.after, [symptom], limits,
-            none_prior=NO_STEP_PRIOR, on_step=on_step,
+            none_prior=NO_STEP_PRIOR, engine=engine, on_step=on_step,
         )  # fmt: skip
         limits = replace(limits, budget=limits.budget - answer.trials)
         answers.append(answer)

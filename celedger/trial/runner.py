@@ -4,7 +4,7 @@ the trials that are evidence on a commit, and the seed of the next one."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, ReusableTrial, Task, Trial, TrialRecord
@@ -131,13 +131,19 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
 
 
 def next_seed(
-    bench: Bench, commit: Commit, task: Task, like: Iterable[str] = (), *, whole: bool = True
+    bench: Bench,
+    commit: Commit,
+    task: Task,
+    like: Iterable[str] = (),
+    *,
+    whole: bool = True,
+    under_way: Collection[int] = (),
 ) -> int:
     """Return the first seed, of the task's own and then upward, without a trial at this commit.
 
     Equal seeds at different commits pair their noise. A seed with a trial at a commit known to
     compute the same (`like`, hashes) adds no evidence. An early-stopped trial counts, unless
-    `whole` requires a complete one.
+    `whole` requires a complete one. Trials of the seeds `under_way` run there now.
     """
     environment = bench.place(commit.sha, task).environment.fingerprint
     records = trials_of(bench, commit, task, environment) + bench.ledger.trials(
@@ -147,6 +153,6 @@ def next_seed(
         r.trial.seed
         for r in records
         if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
-    }
+    }.union(under_way)
     later = itertools.count(max(task.seeds) + 1)
     return next(s for s in itertools.chain(task.seeds, later) if s not in tried)

@@ -145,12 +145,14 @@ def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, 
 
 
 class Need(NamedTuple):
-    """One trial that the ledger lacks."""
+    """One trial that the ledger lacks, as `Bench.run` takes it."""
 
     commit: Commit
     task: Task
     seed: int
-    enough: int | None  # trials that make this one unnecessary; None: run it in any case
+    enough: int | None = 1  # trials that make this one unnecessary; None: run it in any case
+    reuse: bool = True
+    until: events.Until | None = None
 
 
 def lacking(
