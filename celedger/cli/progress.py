@@ -14,7 +14,7 @@ from celedger.trial import events
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
-    from celedger.trial.pool import Need
+    from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository

@@ -27,7 +27,7 @@ from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
-from celedger.trial.pool import Pool, Signals
+from celedger.trial.engine import Engine, Signals
 from celedger.trial.requests import of_task
 from celedger.trial.reuse import Reuse
 from celedger.trial.surroundings import comparable, fingerprint, variables
@@ -62,7 +62,7 @@ class Workbench:
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     cores: tuple[int, ...] = ()  # of the CPU that its trials may use; () for all
     signals: Signals = field(default_factory=Signals)  # for the trial under way
-    pool: Pool | None = None  # runs trials at once; None: they run one by one
+    pool: Engine | None = None  # runs several trials at once; None: they run one by one
     _checkout: Checkout | None = None
     _common_commit: str = ""  # all commits run with its requirements
     _bases: dict[str, Installation] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -21,18 +21,21 @@ from celedger.system import gpu
 from celedger.system.gpu import Device
 from celedger.system.lock import DeviceLock
 from celedger.trial import events
-from celedger.trial.pool import Need, Signals
+from celedger.trial.engine import Need, Signals
 from celedger.trial.runner import Bench
 
 
-@dataclass(eq=False)
-class _Job:
+class _Job(Future[TrialRecord]):
     """A trial in the hands of a worker."""
 
-    need: Need
-    until: events.Until | None
-    future: Future[TrialRecord] = field(default_factory=Future)
-    signals: Signals = field(default_factory=Signals)
+    def __init__(self, need: Need) -> None:
+        super().__init__()
+        self.need = need
+        self.signals = Signals()
+
+    def cancel(self) -> bool:
+        self.signals.reason = self.signals.reason or "nothing more is expected of it"
+        return super().cancel()
 
 
 class Workers:
@@ -44,7 +47,7 @@ class Workers:
         self._orders: SimpleQueue[_Job | None] = SimpleQueue()
         # An event and its job; the ulid of a trial with new epochs; None where a job has ended.
         self._news: SimpleQueue[tuple[_Job, events.Event | str | None]] = SimpleQueue()
-        self._jobs: dict[Future[TrialRecord], _Job] = {}
+        self._jobs: set[_Job] = set()
         self._threads = [
             Thread(target=self._work, args=(make,), name=f"worker {number}", daemon=True)
             for number, make in enumerate(benches)
@@ -56,32 +59,27 @@ class Workers:
     def workers(self) -> int:
         return len(self._threads)
 
-    def submit(self, need: Need, until: events.Until | None = None) -> Future[TrialRecord]:
-        job = _Job(need, until)
-        self._jobs[job.future] = job
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        job = _Job(need)
+        self._jobs.add(job)
         self._orders.put(job)
-        return job.future
+        return job
 
     def wait(self) -> None:
         while self._jobs:
             job, said = self._news.get()
             if said is None:
-                self._jobs.pop(job.future, None)
+                self._jobs.discard(job)
                 return
             if not isinstance(said, str):
                 self._bench.listen(said)
-            elif job.until is not None:
-                job.signals.reason = job.signals.reason or job.until(said)
-
-    def end(self, future: Future[TrialRecord], reason: str) -> None:
-        job = self._jobs.get(future)
-        if job is not None and not future.cancel():
-            job.signals.reason = reason
+            elif job.need.until is not None:
+                job.signals.reason = job.signals.reason or job.need.until(said)
 
     def close(self) -> None:
-        for job in list(self._jobs.values()):
-            if not job.future.cancel():
-                job.signals.interrupted = True
+        for job in self._jobs:
+            job.signals.interrupted = True
+            job.cancel()
         for _ in self._threads:
             self._orders.put(None)
         for thread in self._threads:
@@ -99,12 +97,12 @@ class Workers:
 
         try:
             while (job := self._orders.get()) is not None:
-                if job.future.set_running_or_notify_cancel():
+                if job.set_running_or_notify_cancel():
                     try:
                         bench = bench or make(listen)
-                        job.future.set_result(self._run(bench, job))
+                        job.set_result(self._run(bench, job))
                     except BaseException as error:  # raised again where the result is asked for
-                        job.future.set_exception(error)
+                        job.set_exception(error)
                 self._news.put((job, None))
         finally:
             if bench is not None:
@@ -117,7 +115,8 @@ class Workers:
             return job.signals.reason
 
         bench.signals = job.signals
-        return bench.run_need(job.need, None if job.until is None else until)
+        need = job.need
+        return bench.run_need(need._replace(until=need.until and until))
 
 
 def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> list[TrialRecord]:
@@ -127,22 +126,22 @@ def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> 
     later may re-use the result of the earlier. Unless `in_company`, tasks with a metric of speed
     that the suite judges run one by one.
     """
-    pool = bench.pool
-    together = [pool is not None and (in_company or not _judges_speed(bench, n)) for n in needs]
+    engine = bench.engine
+    in_company |= engine.workers == 1
+    together = [in_company or not _judges_speed(bench, need) for need in needs]
     records: dict[int, TrialRecord] = {}
-    if pool is not None:
-        waiting = deque(i for i, each in enumerate(together) if each)
-        under_way: dict[Future[TrialRecord], int] = {}
-        while waiting or under_way:
-            while waiting and len(under_way) < pool.workers:
-                busy = {(needs[i].task.name, needs[i].seed) for i in under_way.values()}
-                free = (i for i in waiting if (needs[i].task.name, needs[i].seed) not in busy)
-                number = next(free, waiting[0])
-                waiting.remove(number)
-                under_way[pool.submit(needs[number])] = number
-            pool.wait()
-            for future in [f for f in under_way if f.done()]:
-                records[under_way.pop(future)] = future.result()
+    waiting = deque(i for i, each in enumerate(together) if each)
+    under_way: dict[Future[TrialRecord], int] = {}
+    while waiting or under_way:
+        while waiting and len(under_way) < engine.workers:
+            busy = {(needs[i].task.name, needs[i].seed) for i in under_way.values()}
+            free = (i for i in waiting if (needs[i].task.name, needs[i].seed) not in busy)
+            number = next(free, waiting[0])
+            waiting.remove(number)
+            under_way[engine.submit(needs[number])] = number
+        engine.wait()
+        for future in [f for f in under_way if f.done()]:
+            records[under_way.pop(future)] = future.result()
     for number, need in enumerate(needs):
         if not together[number]:
             records[number] = bench.run_need(need)

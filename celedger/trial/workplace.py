@@ -23,7 +23,7 @@ from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, parts, protocol, requests
 from celedger.trial.builds import Builds
-from celedger.trial.pool import Need
+from celedger.trial.engine import Need
 from celedger.trial.requirements import Requirements
 from celedger.trial.reuse.results import PACKAGE
 from celedger.trial.runner import Bench

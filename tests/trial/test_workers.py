@@ -18,7 +18,7 @@ from conftest import SUITE, Project, make_project
 from celedger.model import Kind, TrialRecord
 from celedger.system.gpu import CPU
 from celedger.system.lock import DeviceLock
-from celedger.trial.pool import Need
+from celedger.trial.engine import Need
 from celedger.trial.workers import Slot, run_all, share_out
 
 # Waits for as many trials as the commit asks for, then reports which cores it may use.
@@ -167,7 +167,7 @@ class _Scripted:
         self.under_way: list[tuple[Need, Future[TrialRecord]]] = []
         self.most: list[list[Need]] = []
 
-    def submit(self, need: Need, until: object = None) -> Future[TrialRecord]:
+    def submit(self, need: Need) -> Future[TrialRecord]:
         self.under_way.append((need, Future()))
         self.most.append([each for each, _ in self.under_way])
         return self.under_way[-1][1]
@@ -188,7 +188,7 @@ def test_a_task_is_not_run_at_two_commits_at_once_while_another_can(tmp_path: Pa
         return need
 
     bench: Any = SimpleNamespace(
-        pool=pool, run_need=run_need, suite=SimpleNamespace(judged={("speed", "rate")})
+        engine=pool, run_need=run_need, suite=SimpleNamespace(judged={("speed", "rate")})
     )
     needs: list[Any] = [
         Need(at, task, 0)  # type: ignore[arg-type]

@@ -12,13 +12,14 @@ from celedger.trial import events
 
 
 class Need(NamedTuple):
-    """One trial to run."""
+    """One trial to run, as `Bench.run` takes it."""
 
     commit: Commit
     task: Task
     seed: int
     enough: int | None = 1  # stored trials that make it unnecessary; None: run it in any case
     reuse: bool = True  # the result of another commit's trial will do
+    until: events.Until | None = None
 
 
 @dataclass
@@ -34,21 +35,20 @@ class Signals:
             raise KeyboardInterrupt
 
 
-class Pool(Protocol):
-    """Runs trials on its workers."""
+class Engine(Protocol):
+    """Runs trials, several at once if it has several workers."""
 
     @property
     def workers(self) -> int:
         """Return how many trials run at once."""
 
-    def submit(self, need: Need, until: events.Until | None = None) -> Future[TrialRecord]:
-        """Run a trial on the next free worker (`until` as in `Bench.run`)."""
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        """Run a trial on the next free worker. The future's `cancel` ends one that runs early: it
+        then has the record of a trial that was stopped early."""
 
     def wait(self) -> None:
-        """Report events to the listener, in this thread, until a trial under way has ended."""
-
-    def end(self, future: Future[TrialRecord], reason: str) -> None:
-        """End a trial early. Its epochs are kept."""
+        """Return once a trial has ended. The thread that opened the ledger calls it, and gets the
+        events of the trials and the questions of `Need.until` meanwhile."""
 
     def close(self) -> None:
         """Interrupt what is under way, and wait until everything is recorded."""
