@@ -37,7 +37,8 @@ class Direction(StrEnum):
 
 class Kind(StrEnum):
     QUALITY = "quality"
-    SPEED = "speed"
+    SPEED = "speed"  # by the clock: company disturbs it
+    WORK = "work"  # processor time: what other processes do hardly changes it
     MEMORY = "memory"
     COUNT = "count"
 
