@@ -64,7 +64,7 @@ def _write(session: Session, revision: str, path: Path) -> Path:
 
     scope = _scope(session, revision)
     with segment_cache(session.repository.state_dir / "drift") as cache:
-        html = build(session.ledger, scope, cache)
+        html = build(session.ledger, scope, cache, session.ledger.findings())
     _replace(path, html)
     return path
 
