@@ -40,6 +40,7 @@ class Config:
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
+    report: Path | None = None  # the page that the worker writes anew after each job
     # What the repository's own file says, word by word, and that file.
     merged: Mapping[str, object] = field(default_factory=dict, compare=False)
     files: tuple[Path, ...] = field(default=(), compare=False)
@@ -268,7 +269,7 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses}
+_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses, "report": _path}
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 
