@@ -41,6 +41,7 @@ class Config:
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
+    report: Path | None = None  # the page that the worker writes anew after each job
     # What the repository's own file says, word by word, and that file.
     merged: Mapping[str, object] = field(default_factory=dict, compare=False)
     files: tuple[Path, ...] = field(default=(), compare=False)
@@ -277,7 +278,13 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses, "workers": _workers}
+_OWN_RULES = {
+    **_RULES,
+    "sandbox": _switch,
+    "notify": _addresses,
+    "workers": _workers,
+    "report": _path,
+}
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 

@@ -10,6 +10,7 @@ from random import Random
 
 from golden.repositories import HERE, OLD, Writer, _writer
 
+from celedger.ledger.findings import FindingRecord
 from celedger.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
 from celedger.repo.fast_import import NewCommit
 from celedger.repo.plumbing import tell
@@ -152,4 +153,8 @@ def _search(writer: Writer) -> None:
     writer.ledger.record_bisect(BisectRecord(
         writer.ulid(), "lab", "char_lm", "val_loss", writer.commits["c31"].sha, shas[-1],
         (shas[at],), 0.985, "found", START + 60 * 12_000.0, report,
+    ))  # fmt: skip
+    writer.ledger.record_finding(FindingRecord(
+        "01F", "explain", "lab", "char_lm", shas[at], shas[at - 1], "explain A..B char_lm",
+        START + 61 * 12_000.0, f"LayerNorm's eps differs {EVIL}", {},
     ))  # fmt: skip

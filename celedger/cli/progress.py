@@ -1,22 +1,26 @@
-"""Progress on stderr: a bar with the time left on a terminal, one line a trial elsewhere."""
+"""Progress on stderr: a bar with the time left on a terminal. Elsewhere one line a trial, and in a
+long one a line a minute."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celedger.cli.session import note
 from celedger.model import Task, TrialRecord
 from celedger.trial import events
+from celedger.views.format import duration
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
+_MINUTE = 60.0
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
 
 
@@ -30,6 +34,58 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     rows.sort(key=lambda row: row.started)
     seconds = [row.value for row in rows if row.value == row.value]
     return statistics.median(seconds[-20:]) if seconds else None
+
+
+class TimeLeft:
+    """How long the needs still take, by the epochs of the trial that runs, where its task has a
+    parameter `epochs`, and by the usual seconds of each task. `now` is in seconds."""
+
+    def __init__(self, needs: Sequence[Need], usual: Callable[[Task], float | None]) -> None:
+        self._tasks = [need.task for need in needs]
+        self._usual = usual
+        self._known: dict[str, float | None] = {}  # usual seconds, by recipe
+        self._ended = 0
+        self._task: Task | None = None
+        self._began = 0.0
+        self._epochs: list[float] = []  # when each ended
+
+    def start(self, task: Task, now: float) -> None:
+        self._task, self._began, self._epochs = task, now, []
+        # Here, and not in `seconds`: a bar asks in a thread, where no ledger can be read.
+        for each in {task.recipe: task, **{t.recipe: t for t in self._tasks}}.values():
+            if each.recipe not in self._known:
+                self._known[each.recipe] = self._usual(each)
+
+    def epoch(self, now: float) -> None:
+        self._epochs.append(now)
+
+    def end(self) -> None:
+        self._ended += 1
+        if self._task is not None:
+            self._known.pop(self._task.recipe, None)
+        self._task = None
+
+    def seconds(self, now: float) -> float | None:
+        """Return the seconds left; None while no trial runs, or where they cannot be told."""
+        if self._task is None or (left := self._of_trial(self._task, now)) is None:
+            return None
+        for task in self._tasks[self._ended + 1 :]:
+            usual = self._known.get(task.recipe)
+            if usual is None and task.recipe == self._task.recipe:
+                usual = now - self._began + left
+            if usual is None:
+                return None
+            left += usual
+        return left
+
+    def _of_trial(self, task: Task, now: float) -> float | None:
+        number, whole = len(self._epochs), task.params.get("epochs")
+        if number > 1 and isinstance(whole, int) and whole >= number:
+            first, last = self._epochs[0], self._epochs[-1]
+            return max(0.0, (whole - number) * (last - first) / (number - 1) - (now - last))
+        usual = self._known.get(task.recipe)
+        left = None if usual is None else usual - (now - self._began)
+        return left if left is not None and left > 0 else None
 
 
 def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
@@ -51,15 +107,24 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
 
 
 class Progress:
-    """A listener for the events of a bench, which runs the `needs`."""
+    """A listener for the events of a bench, which runs the `needs`. `clock` is in seconds."""
 
-    def __init__(self, bench: Bench | None = None, needs: Sequence[Need] = ()) -> None:
+    def __init__(
+        self,
+        bench: Bench | None = None,
+        needs: Sequence[Need] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._total = len(needs)
         self._done = 0
         self._trial = ""
         self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
         self._bar: Any = None
         self._row: Any = None
+        self._clock, self._said = clock, 0.0  # when the trial that runs had its last line
+        self._left = TimeLeft(
+            needs, lambda task: None if bench is None else usual_seconds(bench.ledger, task)
+        )
         if bench is not None:
             bench.listen = self
 
@@ -67,13 +132,17 @@ class Progress:
         if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
             from rich import progress
             from rich.console import Console
+            from rich.text import Text
 
-            columns: list[Any] = [progress.TextColumn("{task.description}")]
+            class Left(progress.ProgressColumn):
+                def render(_, task: progress.Task) -> Text:  # noqa: N805 -- `self` is the listener
+                    return Text(self._time_left())
+
+            columns: list[Any] = [progress.TextColumn("{task.description}", markup=False)]
             if self._total:
                 columns += [progress.BarColumn(bar_width=24), progress.MofNCompleteColumn()]
-                columns += [progress.TimeRemainingColumn(elapsed_when_finished=True)]
             self._bar = progress.Progress(
-                *columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600
+                *columns, Left(), console=Console(stderr=True), transient=True
             )
             self._bar.start()
             self._row = self._bar.add_task("starting", total=self._total or None)
@@ -101,11 +170,13 @@ class Progress:
                 self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
             case events.Started(commit, task, seed):
                 self._trial = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
+                self._left.start(task, self._clock())
+                self._said = self._clock()
                 self._show(self._trial)
             case events.StartedCold(task, reason):
                 self.say(f"celedger: {task.name} starts cold: {reason}")
             case events.EpochReported(number):
-                self._show(f"{self._trial} epoch {number}")
+                self._epoch(f"{self._trial} epoch {number}")
             case events.Strayed(_, task, _, file) if task.name not in self._announced:
                 self._announced.add(task.name)
                 self.say(
@@ -120,8 +191,23 @@ class Progress:
             case events.Reused(commit, record):
                 self._end(commit.sha, record, None)
 
+    def _epoch(self, text: str) -> None:
+        now = self._clock()
+        self._left.epoch(now)
+        self._show(text)
+        if self._bar is None and now - self._said >= _MINUTE:
+            self._said = now
+            self.say(", ".join(filter(None, [text, self._time_left()])))
+
+    def _time_left(self) -> str:
+        seconds = self._left.seconds(self._clock())
+        if seconds is None:
+            return ""
+        return f"{f'{seconds:.0f} s' if seconds < 59.5 else duration(seconds)} left"
+
     def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
         self._done += 1
+        self._left.end()
         count = f"[{self._done}/{self._total}] " if self._total else ""
         if self._bar is None or not record.ok or seconds is None:
             self.say(count + _trial_line(sha, record, seconds))

@@ -60,14 +60,15 @@ def show(
     with reading(context.obj) as session:
         document: Document
         try:
-            document = CommitRows.of(session.ledger, session.repository.resolve(revision).sha)
+            sha = session.repository.resolve(revision).sha
+            document = CommitRows.of(session.ledger, sha, session.ledger.findings(sha))
         except UnknownRevision:
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
             document = NoiseList([TaskNoise.of(session.ledger, *title)])
-        options.answer(document, json)
+        options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
 

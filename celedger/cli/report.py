@@ -46,25 +46,26 @@ def report(
     with reading(context.obj) as session:
         path = output or session.ledger.folder / ".celedger" / "report.html"
         seen = session.ledger.facts()
-        print(_write(session, revision, path), flush=True)
+        print(write_page(session, revision, path), flush=True)
         try:
             while watch:
                 time.sleep(_POLL)
                 if (facts := session.ledger.facts()) != seen:
                     seen = facts
-                    note(f"written anew: {_write(session, revision, path)}")
+                    note(f"written anew: {write_page(session, revision, path)}")
         except KeyboardInterrupt:
             pass
     return Status.GOOD
 
 
-def _write(session: Session, revision: str, path: Path) -> Path:
+def write_page(session: Session, revision: str, path: Path) -> Path:
+    """Write the page of a history, whole or not at all. Raises CeledgerError."""
     from celedger.drift.segment_cache import segment_cache
     from celedger.views.report.page import build
 
     scope = _scope(session, revision)
     with segment_cache(session.repository.state_dir / "drift") as cache:
-        html = build(session.ledger, scope, cache)
+        html = build(session.ledger, scope, cache, session.ledger.findings())
     _replace(path, html)
     return path
 
@@ -104,4 +105,4 @@ def _replace(path: Path, html: str) -> None:
             file.write(html)
     except OSError as error:
         problem = f"cannot write {path}: {error.strerror or error}"
-        raise MachineError(problem, "name another place with --output") from error
+        raise MachineError(problem, "name a file that can be written") from error

@@ -41,10 +41,23 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     return "\n\n".join(filter(None, parts))
 
 
+def memory_headline(document: Document) -> str:
+    """Return the peaks, and whether something piles up."""
+    peaks = [
+        f"the peak of {_PEAKS[name]} is {size(peak['bytes'])}"
+        for name, peak in document["peaks"].items() if peak["bytes"]
+    ]  # fmt: skip
+    return "; ".join([*peaks, _leaked(document["leaks"])])
+
+
+def _leaked(leaks: Sequence[Document]) -> str:
+    return leak_text(leaks[0]) if leaks else "nothing piles up from epoch to epoch"
+
+
 def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     head = "\n".join([f"memory of {target.task}, seed {target.seed}", *target.titles(width)])
     peaks = [_parts(name, p, width) for name, p in document["peaks"].items() if p["parts"]]
-    parts = [head, _verdict(document), _leaks(document["new_leaks"]), *peaks]
+    parts = [head, difference_headline(document), _leaks(document["new_leaks"]), *peaks]
     return "\n\n".join(filter(None, parts))
 
 
@@ -79,7 +92,8 @@ def _more(rows: Sequence[object]) -> str:
     return f"\n… and {rest} more (--json has all)" if rest > 0 else ""
 
 
-def _verdict(document: Document) -> str:
+def difference_headline(document: Document) -> str:
+    """Return whether the peaks grew, and by how much."""
     changes = []
     for name, peak in document["peaks"].items():
         grown, before = peak["after"] - peak["before"], peak["before"]

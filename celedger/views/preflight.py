@@ -38,8 +38,7 @@ Checks = Sequence[Mapping[str, Any]]
 def preflight_text(
     task: Task, commit: Commit, seed: int, checks: Checks, *, width: int = 100
 ) -> str:
-    counts = Counter(check["status"] for check in checks)
-    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    summary = _summary(checks)
     lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
     room = max(len(check["check"]) for check in checks)
     for check in checks:
@@ -51,6 +50,17 @@ def preflight_text(
             way = f"try: {_ADVICE[name]}"
             lines += wrap(way, width, initial_indent=blank, subsequent_indent=blank)
     return "\n".join(lines)
+
+
+def preflight_headline(checks: Checks) -> str:
+    """Return how many checks ended in which way, and the names of those that failed."""
+    failed = [check["check"] for check in checks if check["status"] == "fail"]
+    return ": ".join(filter(None, [_summary(checks), ", ".join(failed)]))
+
+
+def _summary(checks: Checks) -> str:
+    counts = Counter(check["status"] for check in checks)
+    return ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
 
 
 def preflight_json(task: Task, commit: Commit, seed: int, checks: Checks) -> dict[str, Json]:

@@ -94,6 +94,18 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     return "\n\n".join(filter(None, parts))
 
 
+def profile_headline(document: Document) -> str:
+    """Return how long a step takes, and in which phase most of it is spent."""
+    step, *phases = document["phases"]
+    text = f"a step takes {seconds(step['median'])}"
+    if phases:
+        longest = max(phases, key=lambda row: float(row["share"]))
+        name = longest["name"]
+        text += f", {share(longest['share'])} of it: {MEANING.get(name, name)}"
+    stalls = len(document["stalls"]["found"])
+    return text + (f"; {count(stalls, 'stall')}" if stalls else "")
+
+
 def stall_text(stall: Document) -> str:
     """Return one sentence: how often, how long, in which phase, at which line."""
     often = count(len(stall["steps"]), "step")

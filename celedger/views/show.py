@@ -5,11 +5,12 @@ metrics, with the verdicts and how small a change its trials could detect.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celedger.drift.standing import FirstBad, first_bad_commits
 from celedger.drift.values import PooledNoise
+from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
 from celedger.stats import noise
@@ -103,10 +104,15 @@ class CommitRows(Document):
     commit: Commit
     batches: tuple[BatchRows, ...]
     first_bad: tuple[FirstBad, ...]  # what bisects named it for
+    findings: tuple[FindingRecord, ...]
 
     @classmethod
-    def of(cls, ledger: Reader, sha: str) -> CommitRows:
-        """Read a commit, by its full hash. Raises CeledgerError if it has no trials."""
+    def of(cls, ledger: Reader, sha: str, findings: Sequence[FindingRecord] = ()) -> CommitRows:
+        """Read a commit, by its full hash. Raises CeledgerError if it has neither trials nor
+        findings."""
+        known = ledger.commit(sha) if findings else None
+        if known is not None and not ledger.trials(commit=sha):
+            return cls(known, (), (), tuple(findings))
         commit, batches = samples.measured(ledger, sha)
         verdicts = ledger.verdicts(commit=sha)
         latest = samples.latest(batches)
@@ -125,7 +131,7 @@ class CommitRows(Document):
             environment = ledger.environment(batch.environment)
             rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
         first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
-        return cls(commit, tuple(rows), first_bad)
+        return cls(commit, tuple(rows), first_bad, tuple(findings))
 
     def text(self, width: int = 100) -> str:
         commit = self.commit
@@ -143,6 +149,8 @@ class CommitRows(Document):
                 environment = rows.batch.environment
                 lines += ["", *_environment_lines(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
+        for finding in self.findings:
+            lines += ["", *_finding_lines(finding, width)]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -152,7 +160,23 @@ class CommitRows(Document):
             "first_bad": self.first_bad,
             "environments": {e.fingerprint: e.details for e in environments},
             "tasks": self.batches,
+            "findings": [
+                pick(f, "ulid verb suite task before command started headline document")
+                for f in self.findings
+            ],
         }
+
+
+def _finding_lines(finding: FindingRecord, width: int) -> list[str]:
+    head = f"{finding.verb} of {finding.task}, {iso_time(finding.started)} UTC"
+    if finding.before:
+        head += f", against {short(finding.before)}"
+    # The command is not wrapped: it is there to be pasted.
+    return [
+        head,
+        *wrap(f"  {plain(finding.headline)}", width, 2),
+        f"  `celedger {finding.command}`",
+    ]
 
 
 def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
