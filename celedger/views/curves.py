@@ -161,8 +161,8 @@ def draw(chart: Chart) -> Figure:
             axes.set_xlabel(chart.axis)
         for axes in grid.flat[len(chart.panels) :]:
             axes.set_visible(False)
-        grid.flat[0].set_title(chart.subject, loc="left")
-        picture.finish(figure, grid.flat[0], columns=2)
+        picture.subtitle(grid.flat[0], chart.subject)
+        picture.finish(figure, grid.flat[0])
     return figure
 
 
