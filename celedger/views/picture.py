@@ -31,6 +31,7 @@ from celedger.views.format import Scale, clip, iso_date, short
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PURPLE, SKY, INK = "#cc79a7", "#56b4e9", "#20262e"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, INK)
+SHAPES = ("o", "s", "D", "^", "v", "P", "X")  # beside CYCLE
 MUTED, FAINT = "#66707c", "#e7eaee"
 # Colour and shape of a mark: a reader who sees no colour tells them apart, too.
 STATES = {"unchanged": (BLUE, "o"), "worse": (RED, "s"), "better": (GREEN, "D")}

@@ -282,6 +282,26 @@ def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None
     assert_readable(figure)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_spread_of_few_epochs_is_seen_whole(
+    history: Any, make_commits: Commits, epochs: int
+) -> None:
+    made = history.commits(make_commits(2))
+    for number, commit in enumerate(made):
+        for seed in range(3):
+            values = [0.4 + 0.1 * number + 0.01 * seed + e for e in range(epochs)]
+            history.trial(commit, {"val_loss": values[-1]}, seed=seed, curves={"val_loss": values})
+    chart = curves.read_chart(history.ledger, TASK, [commit.sha for commit in made])
+    (axes,) = curves.draw(chart).axes
+    spreads = [c.get_segments() for c in axes.collections if hasattr(c, "get_segments")]
+    heights = [[high - low for (_, low), (_, high) in own] for own in spreads]
+    assert heights == [[pytest.approx(0.02)] * epochs] * 2
+    ends = [tuple(point) for own in spreads for segment in own for point in segment]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert all(left < x < right and bottom < y < top for x, y in ends)
+    assert len({x for x, _ in ends}) == 2  # commits of one epoch do not hide each other
+
+
 def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> None:
     from dataclasses import replace
 
