@@ -207,18 +207,19 @@ def gaps(axes: Axes, positions: Sequence[int]) -> None:
 
 def banner(axes: Axes, labels: Iterable[tuple[float, str, str]]) -> None:
     """Write labels, as (position, text, colour), above the axes, each over a dotted line at its
-    position. None lies over another, nor over a line; one without room is left out. The title is
-    moved above them."""
-    figure, (low, high) = axes.get_figure(), axes.get_xlim()
+    position. None lies over another, nor over a line; one without room is left out, but not its
+    line. The title is moved above them."""
+    figure = axes.get_figure()
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()  # how wide a label is beside the axes depends on the layout
-    width = axes.get_window_extent().width
+    width, across = axes.get_window_extent().width, axes.transData - axes.transAxes
     written = []
     for position, text, colour in labels:
         label = axes.annotate(
-            text, ((position - low) / (high - low), 1), (0, 0), "axes fraction",
-            textcoords="offset points", color=colour, fontsize=8,
+            text, (across.transform((position, axes.get_ylim()[0]))[0], 1), (0, 0),
+            "axes fraction", textcoords="offset points", color=colour, fontsize=8,
         )  # fmt: skip
+        axes.axvline(position, color=colour, linewidth=0.8, linestyle=":")
         written.append((label.xy[0], label.get_window_extent().width / width + 0.01, label))
     # Right of its line each leaves room for those left of it; at the right edge it is the reverse.
     inner = [entry for entry in written if entry[0] + entry[1] <= _EDGE]
@@ -245,13 +246,11 @@ def banner(axes: Axes, labels: Iterable[tuple[float, str, str]]) -> None:
         boxes.append((row, start, start + size))
         leaders.append((row, at))
         label.set(ha="left" if start == at else "right", position=(0, 4 + _ROW * row))
-        colour = label.get_color()
-        axes.axvline(low + at * (high - low), color=colour, linewidth=0.8, linestyle=":")
         if row:
             axes.annotate(
                 "", (at, 1), (0, 3 + _ROW * row), "axes fraction", textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.8, "ls": ":", "shrinkA": 0,
-                            "shrinkB": 0},
+                arrowprops={"arrowstyle": "-", "color": label.get_color(), "lw": 0.8, "ls": ":",
+                            "shrinkA": 0, "shrinkB": 0},
             )  # fmt: skip
     rows = 1 + max((row for row, *_ in boxes), default=-1)
     axes.set_title(axes.get_title("left"), pad=6 + _ROW * rows)
