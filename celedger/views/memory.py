@@ -13,7 +13,7 @@ from celedger.views.tables import table
 
 ROWS = 8
 _SIZES = ("peak", "held", "rss")
-_PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
+PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
 _ADVICE = {
     "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
     "graphs": "the tensor keeps its graph: add .detach() or .item() to what is summed up",
@@ -44,7 +44,7 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
 def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     head = "\n".join([f"memory of {target.task}, seed {target.seed}", *target.titles(width)])
     peaks = [_parts(name, p, width) for name, p in document["peaks"].items() if p["parts"]]
-    parts = [head, _verdict(document), _leaks(document["new_leaks"]), *peaks]
+    parts = [head, difference_sentence(document), _leaks(document["new_leaks"]), *peaks]
     return "\n\n".join(filter(None, parts))
 
 
@@ -65,7 +65,7 @@ def _peak(name: str, peak: Document, width: int) -> str:
         for row in peak["held"]
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
-    head = f"peak of {_PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
+    head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
 
 
@@ -79,13 +79,14 @@ def _more(rows: Sequence[object]) -> str:
     return f"\n… and {rest} more (--json has all)" if rest > 0 else ""
 
 
-def _verdict(document: Document) -> str:
+def difference_sentence(document: Document) -> str:
+    """Return the verdict: which peaks grew or shrank, by how much."""
     changes = []
     for name, peak in document["peaks"].items():
         grown, before = peak["after"] - peak["before"], peak["before"]
         if before and abs(grown / before) >= PEAK_FLOOR:
             part = f"{percent(grown / before)} of {size(before)}"
-            changes.append(f"the peak of {_PEAKS[name]} is {_grown(grown)} ({part})")
+            changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
     if document["new_leaks"]:
         changes.append("something piles up that did not")
     word = "smaller" if changes else "no difference"
@@ -101,7 +102,7 @@ def _parts(name: str, peak: Document, width: int) -> str:
         for part in peak["parts"]
     ]  # fmt: skip
     sums = (size(peak["before"]), size(peak["after"]), _grown(peak["after"] - peak["before"]))
-    whole = (f"peak of {_PEAKS[name]}", "", "", "", *sums)
+    whole = (f"peak of {PEAKS[name]}", "", "", "", *sums)
     heads = columns("made by", "phase", "module", "line", ">before", ">after", ">difference")
     return table(heads, [*rows[:ROWS], whole], width=width) + _more(rows)
 

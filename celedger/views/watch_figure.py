@@ -28,7 +28,9 @@ from celedger.views.picture import (
     INK,
     MUTED,
     RED,
+    SKY,
     banner,
+    finish,
     save,
     sheet,
     style,
@@ -71,7 +73,7 @@ def draw(report: WatchReport) -> Figure:
 
 
 def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
-    """Draw how a parameter and its gradient are distributed, over the steps looked at. Raises
+    """Draw how a parameter and its gradient are distributed, at the steps looked at. Raises
     UsageError for a name that no parameter of the last training has."""
     training = report.trainings[-1].training
     steps = [step for step in training.steps if name in step.spread]
@@ -81,18 +83,18 @@ def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
     task = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
     with style():
         figure = sheet(f"{clip(name, 60)} of {task}, seed {report.seed}", 5.0)
-        for at, (axes, label) in enumerate(
-            zip(figure.subplots(2, 1, sharex=True), ("weight", "gradient"), strict=True)
-        ):
+        panels = figure.subplots(2, 1, sharex=True)
+        _steps(panels[1], training)
+        for at, (axes, label) in enumerate(zip(panels, ("weight", "gradient"), strict=True)):
             rows = [(step.number, *step.spread[name][at])
                     for step in steps if len(step.spread[name]) > at]  # fmt: skip
+            axes.set_ylabel(label)
             if rows:
                 number, lowest, low, median, high, highest = np.array(rows).T
-                axes.fill_between(number, lowest, highest, color=BLUE, alpha=0.15, linewidth=0)
-                axes.fill_between(number, low, high, color=BLUE, alpha=0.3, linewidth=0)
-                axes.plot(number, median, color=BLUE, linewidth=1.0, marker=".", markersize=3)
-            axes.set_title(f"{label}: median, half and nine tenths of its elements", loc="left")
-        axes.set_xlabel("step (those looked at)")
+                axes.vlines(number, lowest, highest, SKY, linewidth=2, label="nine tenths of it")
+                axes.vlines(number, low, high, BLUE, linewidth=5, label="half of its elements")
+                axes.plot(number, median, "o", color=INK, markersize=3, label="median")
+        finish(figure, panels[0])
         return save(figure, path)
 
 
@@ -207,7 +209,8 @@ def _draw_strip(figure: Figure, axes: Axes, strip: Strip, layers: Sequence[str])
     title = strip.title + (" (×)" if strip.beyond.any() else "") + ("; black is 0" if zero else "")
     subtitle(axes, title)
     axes.grid(visible=False)
-    axes.set_yticks(range(len(layers)), [clip(name, _LONGEST) for name in layers], fontsize=7)
+    axes.set_yticks(range(len(layers)), [clip(n.removesuffix(".weight"), _LONGEST) for n in layers],
+                    fontsize=7)  # fmt: skip
     axes.set_ylim(len(layers) - 0.5, -0.5)
     positive = strip.values[np.isfinite(strip.values) & (strip.values > 0)]
     if not positive.size:
