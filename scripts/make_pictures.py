@@ -34,9 +34,8 @@ HISTORY = {
     "Read digits row by row": {},
     "Refactor the attention mask": {".tril(0)": ".tril(1)"},
     "Restore the mask": {".tril(1)": ".tril(0)"},
-    "Attend in double precision": {
-        "q, k, v = self.qkv(x)": "q, k, v = self.qkv(x).double()",
-        "self.out(y.": "self.out(y.float().",
+    "Divide the scores by the norm of the weights": {
+        "-1) * self.scale": "-1) * self.scale / torch.linalg.matrix_norm(self.qkv.weight, 2)",
     },
     "Keep the loss of every step": {
         "model = Rows()": "kept = []\nmodel = Rows()",
