@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all golden lint types arch check page docs noise bench-lab example clean
+.PHONY: help demo test test-all golden lint types arch check page docs pictures noise bench-lab example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ page:  ## Check the script and style of the report's page with biome (needs npx)
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py
+
+pictures: $(STAMP)  ## Make docs/images anew by the commands that draw them (10 minutes)
+	$(BIN)/python scripts/make_pictures.py
 
 noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (an hour, a quiet machine)
 	$(BIN)/python scripts/make_noise_table.py

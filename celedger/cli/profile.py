@@ -82,8 +82,6 @@ def _check_usage(two: bool, memory: bool, output: Path | None, timeline: Path | 
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    if output is not None and two:
-        raise UsageError("a picture is of one commit", "name one revision instead of a range")
     if timeline is None:
         return
     if memory:

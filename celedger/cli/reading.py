@@ -197,3 +197,13 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
         problem = f"the ledger holds no trial of {revision}"
         raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")
     return series, whole
+
+
+def true_axis(series: list[Commit], whole: list[Commit]) -> list[Commit]:
+    """Return the commits of an axis on which these measured ones stand, measured or not: the main
+    line of the whole history, from the first of them on."""
+    from celedger.repo.history import main_line
+
+    line = main_line(whole)
+    axis = line if {c.sha for c in series} <= {c.sha for c in line} else whole
+    return axis[next(i for i, c in enumerate(axis) if c.sha == series[0].sha) :]

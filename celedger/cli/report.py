@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.reading import measured
+from celedger.cli.reading import measured, true_axis
 from celedger.cli.session import Session, note, reading, replacing
 from celedger.errors import MachineError, Status
 
@@ -75,7 +75,6 @@ def _scope(session: Session, revision: str) -> Scope:
     commit on."""
     import time
 
-    from celedger.repo.history import main_line
     from celedger.views.report.series import Scope
 
     repository, aside = session.repository, 0
@@ -84,11 +83,8 @@ def _scope(session: Session, revision: str) -> Scope:
     trained = set(session.ledger.commits_with_trials())
     if trained:  # else the page says what to type first
         commits, whole = measured(session, revision)
-        line = main_line(whole)
         aside = sum(c.sha in trained for c in whole) - len(commits)
-        axis = line if {c.sha for c in commits} <= {c.sha for c in line} else whole
-        first = next(i for i, c in enumerate(axis) if c.sha == commits[0].sha)
-        axis = axis[first:]
+        axis = true_axis(commits, whole)
     return Scope(
         repository.root.name, revision, axis, commits, whole, repository.tags(),
         repository.remote_url(), aside, time.time(),

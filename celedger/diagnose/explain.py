@@ -198,8 +198,8 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
         return whole
     if exact:
         return _bit_by_bit(desk, whole, runs, c, change)
-    whole = replace(whole, growth=c.growth(), layers=depth(c))
     finding = unexplained(c, _coarsest(a, b))
+    whole = replace(whole, growth=c.growth(), layers=depth(c, finding.step if finding else 0))
     if finding is None:
         error = largest_error(c)
         note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
@@ -271,8 +271,9 @@ def _bit_by_bit(
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
-    whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
     finding = judge(c, front) if front is not None else None
+    layers = depth(c, finding.step if finding else 0)
+    whole = replace(whole, verdict="difference", growth=c.growth(), layers=layers)
     # If every bit agrees up to a place where the code itself differs, the training has repeated
     # itself far enough.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):

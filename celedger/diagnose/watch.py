@@ -54,6 +54,7 @@ class JudgedTraining:
     training: Watched
     findings: tuple[WatchpointFinding, ...]
     scale: LossScale
+    limits: Mapping[str, float]  # by watchpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
             first = min(places, key=lambda place: place.step)
             others = {(place.module, place.tensor) for place in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
-    return JudgedTraining(training, tuple(findings), loss_scale(clean))
+    return JudgedTraining(training, tuple(findings), loss_scale(clean), bounds)
 
 
 def _above(limit: float, figure: float) -> bool:

@@ -200,7 +200,8 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
             for one in answer.blamed
         ],
         "layers": [
-            {"module": x.path, "class": x.kind, "forward": x.forward, "backward": x.backward}
+            {"module": x.path, "class": x.kind, "step": x.step,
+             "forward": x.forward, "backward": x.backward}
             for x in answer.layers
         ],
         "notes": list(answer.notes),

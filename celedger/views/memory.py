@@ -13,7 +13,7 @@ from celedger.views.tables import table
 
 ROWS = 8
 _SIZES = ("peak", "held", "rss")
-_PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
+PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
 _ADVICE = {
     "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
     "graphs": "the tensor keeps its graph: add .detach() or .item() to what is summed up",
@@ -44,7 +44,7 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
 def memory_headline(document: Document) -> str:
     """Return the peaks, and whether something piles up."""
     peaks = [
-        f"the peak of {_PEAKS[name]} is {size(peak['bytes'])}"
+        f"the peak of {PEAKS[name]} is {size(peak['bytes'])}"
         for name, peak in document["peaks"].items() if peak["bytes"]
     ]  # fmt: skip
     return "; ".join([*peaks, _leaked(document["leaks"])])
@@ -78,7 +78,7 @@ def _peak(name: str, peak: Document, width: int) -> str:
         for row in peak["held"]
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
-    head = f"peak of {_PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
+    head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
 
 
@@ -99,7 +99,7 @@ def difference_headline(document: Document) -> str:
         grown, before = peak["after"] - peak["before"], peak["before"]
         if before and abs(grown / before) >= PEAK_FLOOR:
             part = f"{percent(grown / before)} of {size(before)}"
-            changes.append(f"the peak of {_PEAKS[name]} is {_grown(grown)} ({part})")
+            changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
     if document["new_leaks"]:
         changes.append("something piles up that did not")
     word = "smaller" if changes else "no difference"
@@ -115,7 +115,7 @@ def _parts(name: str, peak: Document, width: int) -> str:
         for part in peak["parts"]
     ]  # fmt: skip
     sums = (size(peak["before"]), size(peak["after"]), _grown(peak["after"] - peak["before"]))
-    whole = (f"peak of {_PEAKS[name]}", "", "", "", *sums)
+    whole = (f"peak of {PEAKS[name]}", "", "", "", *sums)
     heads = columns("made by", "phase", "module", "line", ">before", ">after", ">difference")
     return table(heads, [*rows[:ROWS], whole], width=width) + _more(rows)
 

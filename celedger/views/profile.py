@@ -213,14 +213,20 @@ def verdict(document: Document) -> str:
     )
 
 
+def slower_sentence(document: Document) -> str:
+    """Return the verdict with the difference of a whole step and its noise."""
+    whole = document["whole"]
+    noise = f"{PLUS_MINUS} {seconds(whole['noise'])} of {seconds(whole['before'])}"
+    return f"{verdict(document)} ({_difference(whole)} {noise})"
+
+
 def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     whole, runs = document["whole"], count(document["runs"], "run")
-    noise = f"{PLUS_MINUS} {seconds(whole['noise'])} of {seconds(whole['before'])}"
     lines = [
         clip(f"{target.task}, seed {target.seed}, {runs} of each in turns", width),
         *target.titles(width),
         "",
-        f"{verdict(document)} ({_difference(whole)} {noise})",
+        slower_sentence(document),
     ]
     lines += [f"new stall: {stall_text(stall)}" for stall in document["new_stalls"]]
     lines += [

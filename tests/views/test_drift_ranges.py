@@ -152,7 +152,8 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     assert (step.start, step.end) == (made[3], made[5])
     assert "over 8 commits, 12 trials, 1 metric" in CourseList(found).text()
     figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
-    assert figure.axes[0].get_title("left") == "8 commits, 12 trials"
+    title = "8 commits, 12 trials; 1 of 9 commits not measured"
+    assert figure.axes[0].get_title("left") == title
 
 
 def test_the_picture_shows_the_gap_and_counts_as_the_text_does(
