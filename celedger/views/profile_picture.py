@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from celedger.diagnose.advice import largest_operators
+from celedger.diagnose.advice import MEANING, largest_operators
 from celedger.diagnose.stalls import Document
 from celedger.views.format import Scale, clip, plain, short
 from celedger.views.picture import (
@@ -23,7 +23,7 @@ from celedger.views.picture import (
     sheet,
     style,
 )
-from celedger.views.profile import MEANING, ProfileTarget
+from celedger.views.profile import ProfileTarget
 
 _BARS = 10
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
