@@ -45,6 +45,7 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"overfits one batch", "loss at the start"},
     ),
     "graph_kept": ({"memory stays flat": "warn"}, set()),
+    "outputs_kept": ({"inference memory": "warn"}, set()),
     "order_fixed_and_graph_recorded": (
         {"training data shuffled": "warn", "train and eval mode": "warn"}, set(),
     ),
@@ -55,7 +56,7 @@ MACHINE = {"inference latency"}  # of this machine and moment
 SOUND: dict[str, set[str]] = {
     "healthy": set(),
     "on_a_sparse_graph_with_ignored_labels": {"training data shuffled"},
-    "not_copied": {"overfits one batch"},
+    "not_copied": {"overfits one batch", "inference memory"},
     "loss_inside": {"loss at the start", "every parameter learns"},
     "codes_that_collapse": {"labels balanced"},
     "adversarial": {
@@ -135,6 +136,15 @@ def test_latency_is_told_for_each_number_of_processes(out: Path) -> None:
     assert set(words) == {"usual values", "random values"}  # integers alone
 
 
+def test_memory_that_inference_keeps_is_told_with_its_line(out: Path) -> None:
+    check = checks(out, "outputs_kept")["inference memory"]
+    assert check["figure"] == 32 * 4 * 4  # bytes of a batch's outputs, without the full cache
+    lines = (HERE / "checked.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "y.clone()" in line)
+    assert check["said"].endswith(f"made at checked.py:{number} in forward")
+    assert checks(out, "healthy")["inference memory"]["figure"] == 0
+
+
 def test_inputs_that_a_module_refuses_are_said(out: Path) -> None:
     check = checks(out, "loss_inside")["inference latency"]
     assert check["said"].partition("; extreme")[2].startswith(" values raise ValueError")
@@ -142,6 +152,7 @@ def test_inputs_that_a_module_refuses_are_said(out: Path) -> None:
 
 
 def test_a_module_that_cannot_be_copied_has_no_latency(out: Path) -> None:
-    check = checks(out, "not_copied")["inference latency"]
-    assert (check["status"], check["figure"]) == ("n/a", None)
-    assert check["said"].startswith("the module cannot be copied: TypeError")
+    for name in ("inference latency", "inference memory"):
+        check = checks(out, "not_copied")[name]
+        assert (check["status"], check["figure"]) == ("n/a", None)
+        assert check["said"].startswith("the module cannot be copied: TypeError")
