@@ -19,6 +19,7 @@ from celedger.child.probes import memory, profile, watch
 from celedger.child.probes.losses import LossCall, leading, loss_call
 from celedger.child.probes.operators import _figures
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
+from celedger.child.probes.resources import DiskUse
 from celedger.child.torch import shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import profile as profiling
@@ -151,6 +152,23 @@ print(columns["loader"][-1], columns["host"][-1])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["64", "24"], done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="no counters of Linux")
+def test_the_disk_use_of_a_training_has_that_of_its_loaders_workers() -> None:
+    program = "print(len(open('/dev/zero', 'rb').read(3_000_000)), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        disks = DiskUse()
+        assert worker.stdout is not None and worker.stdout.readline() == "3000000\n"
+        before = disks.read()
+        disks.workers_end(SimpleNamespace(_workers=[worker]))
+        worker.communicate("\n")
+    after = disks.read()  # the worker is gone, and what it read is still counted
+    assert before is not None and after is not None
+    assert after["rchar"] - before["rchar"] > 3_000_000
+    assert set(after) == {"rchar", "wchar", "read_bytes", "write_bytes", "wait"}
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,12 @@ def test_operators_are_corrected_for_time_without_a_core_in_their_phase() -> Non
     assert seconds["backward"] == pytest.approx(0.002)
 
 
+def test_time_without_a_core_is_no_idle_processor() -> None:
+    stolen = load(event(delayed=20), {})
+    assert stolen["delayed_share"] > 0.7
+    assert "idle processor" not in [advice["rule"] for advice in stolen["advice"]]
+
+
 def test_a_stall_between_steps_is_no_reason_for_loader_workers() -> None:
     stalling = load(event(stall=dict.fromkeys(range(20, 60, 10), 60)), {})
     assert next(row for row in stalling["phases"] if row["name"] == "data")["share"] > 0.4

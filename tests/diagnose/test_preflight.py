@@ -36,6 +36,8 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
     ),
     "forgotten": ({"every parameter learns": "fail"}, {"overfits one batch"}),
     "inputs_ignored": ({"looks at its inputs": "fail"}, {"overfits one batch"}),
+    "one_input_ignored": ({"looks at its inputs": "warn"}, set()),
+    "never_negative": ({"output fits the loss": "warn"}, {"overfits one batch"}),
     "rate_zero": (
         {"overfits one batch": "fail", "every parameter learns": "fail"}, set(),
     ),
@@ -104,6 +106,13 @@ def test_a_sound_training_passes(out: Path, name: str) -> None:
     assert not [result for result in found.values() if result["status"] == "fail"]
     other = {check for check, result in found.items() if result["status"] != "pass"}
     assert other <= SOUND[name] | MACHINE, found
+
+
+def test_an_input_without_effect_and_an_output_without_range_are_named(out: Path) -> None:
+    said = checks(out, "one_input_ignored")["looks at its inputs"]["said"]
+    assert said == "no effect on the output: input 1 of the model"
+    said = checks(out, "never_negative")["output fits the loss"]["said"]
+    assert said.endswith("never below 0")
 
 
 def test_labels_that_the_loss_ignores_are_no_class(out: Path) -> None:
