@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -155,20 +156,25 @@ print(columns["loader"][-1], columns["host"][-1])
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="no counters of Linux")
-def test_the_disk_use_of_a_training_has_that_of_its_loaders_workers() -> None:
-    program = "print(len(open('/dev/zero', 'rb').read(3_000_000)), flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as worker:
-        disks = DiskUse()
-        assert worker.stdout is not None and worker.stdout.readline() == "3000000\n"
-        before = disks.read()
-        disks.workers_end(SimpleNamespace(_workers=[worker]))
-        worker.communicate("\n")
-    after = disks.read()  # the worker is gone, and what it read is still counted
-    assert before is not None and after is not None
-    assert after["rchar"] - before["rchar"] > 3_000_000
-    assert set(after) == {"rchar", "wchar", "read_bytes", "write_bytes", "wait"}
+def test_the_bytes_of_a_loaders_worker_count_once_before_and_after_its_end() -> None:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def work() -> None:
+        with open("/dev/zero", "rb") as file:  # noqa: PTH123
+            there.send(len(file.read(3_000_000)))
+        there.recv()
+
+    disks, worker = DiskUse(), context.Process(target=work)
+    worker.start()
+    here.recv()
+    running = disks.read()
+    disks.workers_end(SimpleNamespace(_workers=[worker]))
+    here.send(0)
+    worker.join()
+    ended = disks.read()
+    assert running is not None and ended is not None
+    assert 3_000_000 <= running["rchar"] <= ended["rchar"] < 6_000_000
 
 
 @pytest.mark.parametrize(
