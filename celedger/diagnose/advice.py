@@ -9,19 +9,32 @@ from typing import Any
 
 from celedger.diagnose.stalls import Document
 
-PYTHON, OPTIMISER = "(Python)", "(optimiser)"  # as celedger.child.probes.operators writes them
+# As celedger.child.probes.operators writes them.
+PYTHON, WAIT, OPTIMISER = "(Python)", "(communication)", "(optimiser)"
 WAITS = 0.5  # a step: a wait in every other step belongs to the loop
 # Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured alike on the
 # CPU): a shorter operator spends most of its time on being started.
 TINY = 10e-6  # s
 MANY = 200  # operators a step; fewer tiny ones do not matter
 BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
+WAITING = 0.20  # for other ranks: likewise
 CASTS = ("aten::to", "aten::_to_copy", "aten::copy_")
+MEANING = {
+    "data": "waiting for data",
+    "other": "between steps",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "tail": "optimiser tail",
+    "evaluation": "evaluation and reports",
+}
 
 # Rule, smallest share that matters, figure, and what to try.
 _RULES = (
     ("loader", BUSY_LOADER, "{share} of a step is waiting for data{data_line}",
      "{data_try}"),
+    ("communication", WAITING,
+     "rank {waiting_rank} waits {share} of a step for communication{late}",
+     "{communication_try}"),
     ("garbage collector", 0.02, "{share} of the time is Python's garbage collector",
      "gc.freeze() after the set-up, and no gc.collect() in the loop"),
     ("idle processor", 0.30, "{share} of a step no processor was used",
@@ -47,6 +60,11 @@ _SLOW_HOST = "more DataLoader workers (now {workers}), persistent_workers=True, 
 _SLOW_TRANSFER = (
     "fewer and larger tensors in a batch, smaller types, pin_memory=True; "
     "with a small data set no workers (now {workers})"
+)
+_LATE_RANK = "look at what rank {rank} does besides: its data, its share of rows, its processor"
+_SLOW_COLLECTIVES = (
+    "gradients of several batches by no_sync(), smaller ones by a bf16_compress_hook, "
+    "another bucket_cap_mb; a value once an epoch in place of each step"
 )
 
 
@@ -96,14 +114,16 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
     medians = {row["name"]: row["median"] for row in document["phases"]}
     data = medians.get("data", 0.0) / medians["step"]  # of a usual step: stalls do not count
     python = [row for row in rows if row["name"] == PYTHON and row["phase"] != "evaluation"]
-    ranked = [pair for pair in largest_operators(document) if pair[0]["name"] != PYTHON]
+    ranked = [pair for pair in largest_operators(document) if pair[0]["name"] not in (PYTHON, WAIT)]
     top, largest = ranked[0] if ranked else ({"name": "", "phase": "", "module": ""}, 0.0)
     calls, tiny = _tiny(rows, cuda=cuda)
     tail = _seconds([row for row in rows if row["phase"] == "tail"]) or 1.0
     inside = _seconds([row for row in rows if row["module"] == OPTIMISER])
-    idle = document["idle_share"] or 0.0
+    waited, own_wait, waiting_words = _communication(document)
+    idle = (document["idle_share"] or 0.0) - own_wait
     shares = {
         "loader": data,
+        "communication": waited,
         "garbage collector": document["collector_share"],
         "idle processor": idle if data < BUSY_LOADER and not cuda else 0.0,
         "optimiser tail": medians.get("tail", 0.0) / medians["step"],
@@ -118,6 +138,7 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
     slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
     workers = document["environment"]["workers"] or 0
     words = {
+        **waiting_words,
         "data_try": slow.format(workers=workers),
         "data_line": f", most of it at {at}" if at else "",
         "optimiser": f"{inside / tail * 100:.0f} %",
@@ -128,6 +149,21 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
         "phase": max(python, key=lambda row: row["seconds"])["phase"] if python else "",
     }  # fmt: skip
     return shares, words
+
+
+def _communication(document: Document) -> tuple[float, float, dict[str, Any]]:
+    """Return the shares of a step that the rank which waits most and the profiled one wait for
+    others, and the values for the sentences."""
+    communication = document["communication"]
+    if communication is None:
+        return 0.0, 0.0, dict.fromkeys(("waiting_rank", "late", "communication_try"), "")
+    row = max(communication["ranks"], key=lambda row: row["waited"])
+    words = {"waiting_rank": row["rank"], "late": "", "communication_try": _SLOW_COLLECTIVES}
+    if (late := communication["late"]) is not None:
+        words["late"] = f": rank {late['rank']} comes late ({MEANING[late['phase']]})"
+        words["communication_try"] = _LATE_RANK.format(rank=late["rank"])
+    own = communication["ranks"][0]
+    return row["waited"] / row["step_seconds"], own["waited"] / own["step_seconds"], words
 
 
 def _seconds(rows: list[Document]) -> float:

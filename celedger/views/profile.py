@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.diagnose.advice import largest_operators, module
+from celedger.diagnose.advice import MEANING, largest_operators, module
 from celedger.diagnose.slower import total
 from celedger.diagnose.stalls import NEIGHBOURS, Document
 from celedger.model import Commit
@@ -17,14 +17,6 @@ from celedger.views.tables import Column, table
 OPERATORS = 12  # rows of the text; JSON has all
 LINES = 5
 DIFFERENCES = 8  # of a table of two commits; the others go into one row
-MEANING = {
-    "data": "waiting for data",
-    "other": "between steps",
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "tail": "optimiser tail",
-    "evaluation": "evaluation and reports",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,8 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     settings, steps = document["environment"], document["steps"]
     where = f"{settings['torch']}, {settings['device']}, {count(settings['threads'], 'thread')}"
     ran = f"{count(steps['count'], 'step')}, {steps['timed']} timed"
-    head = [*target.titles(width), f"seed {target.seed}, torch {where}; {ran}"]
+    rank = f", {document['rank']}" if document["rank"] else ""
+    head = [*target.titles(width), f"seed {target.seed}{rank}, torch {where}; {ran}"]
     if (delayed := document["delayed_share"] or 0.0) >= 0.005:
         head.append(
             f"other processes had the core for {share(delayed)} of the time; it is left out below"
@@ -86,6 +79,7 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     parts = [
         "\n".join(clip(line, width) for line in head),
         _phases(document, width),
+        _communication(document, width),
         _operators(document, width),
         table(columns(">share", "phase", "line of yours"), lines, width=width),
         _stalls(document),
@@ -159,6 +153,21 @@ def _phases(document: Document, width: int) -> str:
             f"each, {share(evaluation['share'])} of the training"
         )
     return text
+
+
+def _communication(document: Document, width: int) -> str:
+    if document["communication"] is None:
+        return ""
+    rows = [
+        (
+            f"rank {row['rank']}", seconds(row["seconds"]),
+            share(row["overlapped"] / (row["seconds"] or 1.0)), seconds(row["waited"]),
+            share(row["waited"] / row["step_seconds"]),
+        )
+        for row in document["communication"]["ranks"]
+    ]  # fmt: skip
+    heads = columns("communication of a step", ">time", ">overlapped", ">waited for", ">share")
+    return table(heads, rows, width=width)
 
 
 def _operators(document: Document, width: int) -> str:

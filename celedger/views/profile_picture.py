@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from celedger.diagnose.advice import largest_operators
+from celedger.diagnose.advice import MEANING, largest_operators
 from celedger.diagnose.stalls import Document
 from celedger.views.format import Scale, clip, measure, plain, short
 from celedger.views.memory import PEAKS, difference_headline
@@ -31,7 +31,6 @@ from celedger.views.picture import (
     subtitle,
 )
 from celedger.views.profile import (
-    MEANING,
     ProfileTarget,
     largest,
     share,

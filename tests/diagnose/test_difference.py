@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from readable import assert_readable
 from celedger.diagnose.causes import judge
 from celedger.diagnose.difference import Front, Growth, TraceComparison, depth
 from celedger.diagnose.distance import distance, same_distribution
-from celedger.diagnose.explain import Explanation, Side, rounding_ratio
+from celedger.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
 from celedger.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.diagnose.trace import Tensor, Trace, read
 from celedger.model import Commit
@@ -86,6 +87,16 @@ def test_equal_trainings_have_no_difference(make: Any) -> None:
     c = TraceComparison(make(), make())
     assert c.equal
     assert c.front() is None
+
+
+def test_of_several_ranks_the_one_whose_numbers_differ_first_is_compared(make: Any) -> None:
+    left = [replace(make(), rank=f"rank {number} of 3") for number in range(3)]
+    desk: Any = SimpleNamespace(task=SimpleNamespace(metrics=()))
+    right = [make(out=3 * X), make(), make(start=X + 1)]
+    c = _first_process(desk, left, right)
+    assert c is not None and c.a.rank == "rank 2 of 3"
+    c = _first_process(desk, left, right[:2])
+    assert c is not None and c.a.rank == "rank 0 of 3"
 
 
 def test_renamed_modules_are_the_same_modules(make: Any) -> None:

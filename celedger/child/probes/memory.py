@@ -94,7 +94,7 @@ class Probe(observe.Probe):
         """Record new storages among an operator's results."""
         maker = None
         for _, tensor in tensors(result):
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage is not None and storage._cdata not in self._live:
                 maker = maker or self._maker(function._schema.name)
                 self._add(storage, maker)
@@ -230,7 +230,7 @@ class Probe(observe.Probe):
 
         for obj in gc.get_objects():
             if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
-                storage = _storage(obj)
+                storage = storage_of(obj)
                 if storage is not None and storage._cdata not in self._live:
                     self._add(storage, BEFORE)
 
@@ -270,7 +270,7 @@ class Probe(observe.Probe):
                 if node not in visited:
                     visited.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
-            storage = _storage(obj)
+            storage = storage_of(obj)
             live = None if storage is None else self._live.get(storage._cdata)
             graphs.append((len(visited) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
@@ -294,7 +294,7 @@ def _objects() -> list[tuple[str, int, int, int]]:
     return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
 
 
-def _storage(tensor: Tensor) -> Any:
+def storage_of(tensor: Tensor) -> Any:
     """Return a tensor's storage; None if it has none of its own: sparse, functional or fake."""
     try:
         return tensor.untyped_storage()

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from celedger.child.probes.communication import Communication, length
 from celedger.child.probes.observe import guarded
 from celedger.child.probes.phases import STATES
 from celedger.child.probes.stack import Lines, is_library_file
@@ -28,6 +29,7 @@ _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
 PYTHON = "(Python)"  # time of a phase outside all operators
+WAIT = "(communication)"  # time of a phase in which the training waits for other ranks
 
 
 class ProfilerWindow:
@@ -93,10 +95,13 @@ class ProfilerWindow:
         """Return `steps` (s, each step's wall time in the window, without the first, the
         profiler's warm-up) and `rows`: name, phase, module (None outside of all), calls a step,
         seconds of each step's self time, seconds a step on the device, bytes a step allocated
-        less those freed. Times of one step's rows add up to its wall time on the CPU."""
+        less those freed. Times of one step's rows add up to its wall time on the CPU.
+        `communication` (None without any): seconds of each step."""
         if self._profile is None or self.running:
-            return {"steps": [], "rows": [], "problem": self.problem}
-        events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
+            return {"steps": [], "rows": [], "problem": self.problem, "communication": None}
+        events = list(self._profile.events())
+        communication = Communication(events)
+        events = [e for e in events if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
         owners: dict[int, str] = {}
         for event in reversed(events):  # the first of a number is the outermost operator
@@ -107,14 +112,18 @@ class ProfilerWindow:
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
         )
-        for step, phase, seconds in edges.phases():
-            rows[PYTHON, phase, None]["seconds"][step] += seconds
+        waited = _by_range(communication, events)
+        for step, phase, start, end in edges.phases():
+            wait = 0.0 if communication.on_device else length(communication.waited, start, end)
+            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e6 - wait
+            if wait:
+                rows[WAIT, phase, None]["seconds"][step] += wait
         for event in events:
             at = edges.of(event)
             if at is None or event.name == "[memory]":
                 continue
             step, phase = at
-            seconds = event.self_cpu_time_total / 1e6
+            seconds = event.self_cpu_time_total / 1e6 - waited.get(id(event), 0.0)
             module = _within(event, _MODULE)
             if module is None and phase == "backward":
                 module = owners.get(_sequence(event))
@@ -137,7 +146,38 @@ class ProfilerWindow:
             }
             for (name, phase, module), row in rows.items()
         ]  # fmt: skip
-        return {"steps": edges.steps, "rows": table, "problem": self.problem}
+        seconds = _by_step(communication, edges) if communication.running else None
+        return {
+            "steps": edges.steps, "rows": table, "problem": self.problem,
+            "communication": seconds,
+        }  # fmt: skip
+
+
+def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
+    """Return the seconds that the training waited in the self time of each event, by its id."""
+    seconds: dict[int, float] = defaultdict(float)
+    if not communication.on_device:
+        ranges = sorted(
+            (e for e in events if not e.is_async),
+            key=lambda e: (e.time_range.start, -e.time_range.end),
+        )
+        for start, end in communication.waited:
+            around = [e for e in ranges if e.time_range.start <= start and end <= e.time_range.end]
+            if around:
+                seconds[id(around[-1])] += (end - start) / 1e6
+    return seconds
+
+
+def _by_step(communication: Communication, edges: _Edges) -> dict[str, list[float]]:
+    """Return the seconds of each step in which collectives run, in which the training computes
+    meanwhile, and in which it waits for them."""
+    return {
+        name: [length(spans, start, end) for start, end in edges.spans]
+        for name, spans in (
+            ("seconds", communication.running), ("overlapped", communication.overlapped),
+            ("waited", communication.waited),
+        )
+    }  # fmt: skip
 
 
 def _range(name: str) -> Any:
@@ -171,16 +211,17 @@ class _Edges:
         begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
         whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
         self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}
-        self.steps = [(self._starts[b] - self._starts[a]) / 1e6 for a, b in whole]
+        self.spans = [(self._starts[a], self._starts[b]) for a, b in whole]
+        self.steps = [(end - start) / 1e6 for start, end in self.spans]
 
     def of(self, event: Any) -> tuple[int, str] | None:
         at = bisect.bisect_right(self._starts, event.time_range.start) - 1
         return (self._step[at], self._phases[at]) if at in self._step else None
 
-    def phases(self) -> Iterator[tuple[int, str, float]]:
-        """Return step, phase and duration (s) of each."""
+    def phases(self) -> Iterator[tuple[int, str, float, float]]:
+        """Yield step, phase, start and end (µs) of each."""
         for at, step in self._step.items():
-            yield step, self._phases[at], (self._starts[at + 1] - self._starts[at]) / 1e6
+            yield step, self._phases[at], self._starts[at], self._starts[at + 1]
 
 
 def _ancestors(event: Any) -> Iterator[Any]:
