@@ -99,8 +99,18 @@ def _truth(text: str) -> bool:
 
 
 def device() -> torch.device:
-    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU. Raises
+    RuntimeError if celedger chose a GPU, by its UUID, that this torch cannot use: the trial would
+    be recorded as the GPU's."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if chosen.startswith(("GPU-", "MIG-")):
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot use {chosen}: install a build for its CUDA, or "
+            "choose --device cpu"
+        )
+    return torch.device("cpu")
 
 
 def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:

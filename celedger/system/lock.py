@@ -121,6 +121,19 @@ class DeviceLock:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def free(self) -> bool:
+        """Return True if nobody holds it now."""
+        if not self.path.exists():
+            return True
+        lock = try_flock(self.path, mode=0o666)
+        if lock is not None:
+            lock.close()
+        return lock is not None
+
+    def of(self, device: str) -> DeviceLock:
+        """Return the lock of another device."""
+        return DeviceLock(device, folder=self.path.parent, label=self.label)
+
     @contextlib.contextmanager
     def hold(self, on_wait: Callable[[Holder], None], poll: float = 0.05) -> Iterator[None]:
         """Wait for the device, asking every `poll` seconds, and hold it for the body. `on_wait` is
