@@ -25,7 +25,8 @@ from celedger.errors import CannotJudge, RepositoryError, UsageError
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
 from celedger.repo.hunks import hunks
-from celedger.system import environment
+from celedger.system import environment, gpu
+from celedger.system.gpu import Device
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
@@ -48,13 +49,14 @@ class Side:
     name: str  # as printed
     commit: Commit
     params: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    device: Device | None = None  # another than the bench's
     python: str = ""  # another interpreter
     autocast: str = ""
 
 
 def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
-    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key."""
+    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key,
+    MachineError for a device that is not there."""
     for text in settings:
         key, sign, value = text.partition("=")
         if not sign or not key:
@@ -63,8 +65,7 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
             kind, _, number = value.partition(":")
             if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
                 raise UsageError(f"no device {value!r}", "write cpu, cuda or cuda:N")
-            visible = "" if value == "cpu" else number or "0"
-            side = replace(side, environment={**side.environment, "CUDA_VISIBLE_DEVICES": visible})
+            side = replace(side, device=gpu.resolve(value))
         elif key == "autocast":
             if value not in AUTOCASTS:
                 raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")
@@ -136,10 +137,12 @@ class Desk:
         self._runs = 0
 
     def _bench_of(self, side: Side) -> Bench:
-        """Return the bench with the side's interpreter."""
-        if not side.python:
-            return self.bench
+        """Return the bench with the side's device and interpreter."""
         name, bench = self.task.name, self.bench
+        if side.device is not None and side.device != bench.device:
+            bench = bench.on(side.device)
+        if not side.python:
+            return bench
         python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
         described = environment.describe(
             python, device=bench.device, threads=self.task.threads,
@@ -165,8 +168,7 @@ class Desk:
         }  # fmt: skip
         done = diagnose(
             self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
-            self._folder_of_run(), probe, params=side.params,
-            environment={**EAGER, **side.environment},
+            self._folder_of_run(), probe, params=side.params, environment=EAGER,
         )  # fmt: skip
         return done, [read(folder) for folder in processes(done.out)]
 
@@ -174,14 +176,15 @@ class Desk:
         """Train the side with watchpoints. Raises CannotJudge if it does not train."""
         return watch(
             self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
-            params=side.params, environment=side.environment,
+            params=side.params,
         )  # fmt: skip
 
 
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
-    exact = (a.environment, a.python, a.autocast) == (b.environment, b.python, b.autocast)
+    devices = {(side.device or desk.bench.device).key for side in (a, b)}
+    exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:
         change = code_change(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)

@@ -88,6 +88,7 @@ def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
             "rows": sorted(rows, key=lambda row: -row["seconds"]),
         },
         "lines": _hot_lines(samples, steps.number),
+        "gpu": _gpu(event, float(np.median(steps.own))),
         "waits": [
             {"method": method, "times": times, **line_fields(lines[line])}
             for method, line, times in event["waits"]
@@ -104,6 +105,20 @@ def _communication(window: Mapping[str, Any]) -> Document | None:
         return None
     seconds = {"step_seconds": window["steps"], **spent}
     return {name: float(np.mean(values)) for name, values in seconds.items()}
+
+
+def _gpu(event: Mapping[str, Any], step: float) -> Document | None:
+    """Return the device's own work as seconds a step, with the share of a usual `step` (s) in which
+    it idles, and that of its clock which the power limit cost; None without a GPU."""
+    work = event["window"].get("device")
+    if work is None:
+        return None
+    # A kernel takes as long under the profiler as without it; the host does not.
+    idle = max(0.0, 1.0 - work["busy"] / step)
+    return {
+        **work, "idle_share": idle, "tf32": event["tf32"],
+        "power_capped_share": event.get("power_capped", 0.0),
+    }  # fmt: skip
 
 
 def _processors(steps: TimedSteps) -> list[float]:
@@ -261,7 +276,7 @@ def _observed(
             "profiling follows torch 2.0 or later: "
             "a forward or backward pass and an optimiser's steps",
         )
-    return events
+    return [(folder, {**event, "power_capped": ended.power_capped}) for folder, event in events]
 
 
 def roots(bench: Bench) -> dict[str, str]:

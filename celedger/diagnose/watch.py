@@ -79,10 +79,9 @@ def watch(
     thresholds: Mapping[str, float],
     *,
     params: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> WatchReport:
     """Train once with watchpoints, unless `folder` holds the record of such a training: then judge
-    that. `params` and `environment` change the task's.
+    that. `params` change the task's.
 
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step; and
     UsageError where the folder holds something else.
@@ -91,8 +90,7 @@ def watch(
     about = {"task": task.name, "commit": commit.sha, "seed": seed, "recipe": task.recipe}
     failed = _recorded(folder, about)
     if failed is None:
-        variables = {**EAGER, **(environment or {})}
-        run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
+        run = partial(diagnose, bench, commit, task, seed, params=params, environment=EAGER)
         failed = _record(folder, run)
         (folder / _RECORD).write_text(json.dumps({**about, "failed": failed}))
     judged = tuple(judge(training, thresholds) for training in _trainings(folder))

@@ -34,6 +34,11 @@ TELEMETRY: tuple[Metric, ...] = (
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),
     Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
+    # In its place where NVML tells no process's memory, as in a container: the device's, less what
+    # it was at the start.
+    Metric(
+        "gpu_memory_grown", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"
+    ),
     Metric("gpu_utilisation", "%", kind=Kind.SPEED),
     Metric("gpu_power", "W", kind=Kind.SPEED),
     Metric("gpu_energy", "J", kind=Kind.SPEED),

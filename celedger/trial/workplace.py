@@ -80,7 +80,10 @@ def set_bench(
     approval.
     """
     _check_machine(repository, config, tasks)
-    device = gpu.resolve(config.device)
+    device_lock = lock.DeviceLock(
+        "cpu", folder=lock.default_folder(), label=f"{label} in {repository.root}"
+    )
+    device = gpu.resolve(config.device, free=lambda uuid: device_lock.of(uuid).free())
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
     starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
@@ -113,11 +116,8 @@ def set_bench(
                 [requests.of_environment(repository, task, python, files.files)]
             ),
         ),
-        device,
-        lock.DeviceLock(
-            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
-        ),
-        base, socket.gethostname(), why, listen, sandbox=config.sandbox,
+        device, device_lock.of(device.key), base, socket.gethostname(), why, listen,
+        sandbox=config.sandbox,
         launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
     )  # fmt: skip
     if together:

@@ -34,6 +34,7 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     heads = columns(">last epochs", ">peak", ">held at its end", ">process")
     parts = [
         "\n".join(clip(line, width) for line in head),
+        _allocator(document["allocator"]),
         *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
         table(heads, epochs, width=width),
         _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
@@ -80,6 +81,22 @@ def _peak(name: str, peak: Document, width: int) -> str:
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
     head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
+
+
+def _allocator(held: Document | None) -> str:
+    """Return a sentence on torch's CUDA allocator; "" without a GPU."""
+    if held is None:
+        return ""
+    peaks = f"{size(held['peak_reserved'])} for tensors of {size(held['peak_allocated'])} at most"
+    text = (
+        f"the allocator reserved {peaks}; at the end {size(held['reserved'])} in "
+        f"{held['segments']} segments, {size(held['cached'])} of it unused and "
+        f"{size(held['split'])} free between tensors; the largest free block is "
+        f"{size(held['largest_free'])}"
+    )
+    if held["retries"]:
+        text += f"; it gave all unused memory back {held['retries']} × to go on"
+    return text
 
 
 def _leaks(leaks: Sequence[Document]) -> str:

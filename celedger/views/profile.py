@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.diagnose.advice import MEANING, largest_operators, module
+from celedger.diagnose.advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.slower import total
 from celedger.diagnose.stalls import NEIGHBOURS, Document
 from celedger.model import Commit
@@ -146,6 +146,10 @@ def _phases(document: Document, width: int) -> str:
         read, asked, written = (disks[k] for k in ("read_bytes", "rchar", "write_bytes"))
         text += f"\nread {size(asked)}, {size(read)} of it from disk; wrote {size(written)} to disk"
         text += f"; waited {duration(disks['wait'])} for disks" if disks["wait"] else ""
+    if (gpu := document["gpu"]) is not None:
+        text += (
+            f"\nthe GPU works {seconds(gpu['busy'])} of a step and idles {share(gpu['idle_share'])}"
+        )
     evaluation = document["evaluation"]
     if times := evaluation["times"]:
         text += (
@@ -239,8 +243,7 @@ def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     ]
     lines += [f"new stall: {stall_text(stall)}" for stall in document["new_stalls"]]
     lines += [
-        f"new wait for the device: {wait['times']:.3g} × .{wait['method']}() a step at "
-        f"{wait['place']}"
+        f"new wait for the device: {wait['times']:.3g} × {waiter(wait)} a step at {wait['place']}"
         for wait in document["new_waits"]
     ]
     for part, where in (("phases", ""), ("operators", "in"), ("functions", "file")):

@@ -143,6 +143,14 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert "weight @ y" in done.out
 
 
+def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
+    """It compared the CPU with the CPU, and found no difference."""
+    words = ("HEAD", "fit", "--suite", "tiny", "--b", "device=cuda:0", "--device", "cpu")
+    done = celedger(repo, "explain", *words, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (done.status, done.out) == (128, "")
+    assert "there is no device cuda:0: this machine shows no GPU" in done.err
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("words", "said"),

@@ -188,3 +188,46 @@ def test_communication_is_printed_by_rank() -> None:
     assert "seed 0, rank 0 of 2, torch 2" in text
     (row,) = [line for line in text.splitlines() if line.startswith("rank 0")]
     assert row.split()[2:] == ["5.00", "ms", "20.0", "%", "4.00", "ms", "40.0", "%"]
+
+
+GPU = {
+    "busy": 0.0, "kernels": 0.0, "exposed_copies": 0.0, "pageable_copies": 0.0,
+    "float32_products": 0.0, "launches": 0.0,
+}  # fmt: skip
+
+
+def on_gpu(data: int = 1, **work: float) -> dict[str, Any]:
+    """Return the probe's event of a training on a GPU whose step takes 6 ms and the data's."""
+    seen = event(data=data)
+    edges = seen["edges"]
+    seen |= {"device": "cuda", "tf32": True, "edges": edges | {"device": edges["own"]}}
+    seen["window"]["device"] = GPU | {"busy": 0.007} | work
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("work", "rule"),
+    [
+        ({"pageable_copies": 0.001}, "pageable copies"),
+        ({"exposed_copies": 0.001}, "exposed copies"),
+        ({"float32_products": 0.003}, "TF32 off"),
+        ({"busy": 0.003}, "idle GPU"),
+    ],
+)
+def test_advice_for_a_gpu_rests_on_its_own_work(work: dict[str, float], rule: str) -> None:
+    quiet = [advice["rule"] for advice in load(on_gpu(), {})["advice"]]
+    rules = [advice["rule"] for advice in load(on_gpu(**work), {})["advice"]]
+    assert set(rules) - set(quiet) == {rule}
+
+
+def test_a_gpu_idles_for_what_takes_most_of_the_host() -> None:
+    (advice,) = (
+        row for row in load(on_gpu(data=6, busy=0.004), {})["advice"] if row["rule"] == "idle GPU"
+    )
+    assert advice["figure"] == "the GPU idles 67 % of a step, most of it for data"
+    assert "DataLoader workers" in advice["try"]
+
+
+def test_a_power_limit_counts_by_the_clock_that_it_costs() -> None:
+    rules = [row["rule"] for row in load(on_gpu() | {"power_capped": 0.08}, {})["advice"]]
+    assert "power limit" in rules
