@@ -221,6 +221,7 @@ def main() -> None:
     finder = load(os.path.join(FOLDER, "finder.py"))
     supervisor = load(sys.argv[2])
     supervisor.module("reads")
+    supervisor.module("counter")
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.send(json.dumps(_imported(json.loads(sys.argv[3]), descriptors())).encode())
     order = _serve(channel, supervisor)

@@ -85,6 +85,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     from celedger import config
     from celedger import suite as suites
     from celedger.system import gpu, sandbox
+    from celedger.system.counter import Counter
     from celedger.trial.workplace import interpreters_of
 
     print(f"repository  {repository.root}")
@@ -94,6 +95,9 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         version = sandbox.version()
         state = "available" if version >= sandbox.NEEDED else "not available"
         print(f"sandbox     {state} (Landlock, version {version})")
+        problem = Counter(0).problem
+        absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
+        print(f"counters    {absent if problem else 'instructions'}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):

@@ -30,6 +30,8 @@ TELEMETRY: tuple[Metric, ...] = (
     # Seconds of all processors together, with the same difference.
     Metric("cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
     Metric("warm_cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
+    Metric("instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
+    Metric("warm_instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),
