@@ -5,6 +5,8 @@ PYTHON := $(shell for p in $(PYTHON3) python3 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+BIOME  := @biomejs/biome@2.6.8
+NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all golden lint types arch check page docs pictures noise bench-lab example clean
@@ -31,7 +33,7 @@ test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
 golden: $(STAMP)  ## Write the answers in tests/golden anew; read the difference
 	$(BIN)/python -m pytest -q -n 2 tests/golden --update-golden
 
-lint: $(STAMP)  ## Check style and format with ruff
+lint: $(STAMP) page  ## Check style and format with ruff and biome
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -43,8 +45,12 @@ arch: $(STAMP)  ## Check the layers of the house
 
 check: test-all lint types arch  ## Everything CI runs
 
-page:  ## Check the script and style of the report's page with biome (needs npx)
-	npx --yes @biomejs/biome@2.6.8 check
+page:  ## Check the script and style of the report's page with biome (skipped without npx)
+	@if ! command -v npx >/dev/null; then \
+		echo "the page's script and style are not checked: there is no npx (it comes with Node.js)"; \
+	elif ! $(NPX) --version >/dev/null 2>&1; then \
+		echo "the page's script and style are not checked: npm cannot fetch $(BIOME)"; \
+	else $(NPX) check; fi
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py

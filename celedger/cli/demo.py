@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,7 @@ def demo(
     where it was.
     """
     from celedger.cli.progress import Progress
-    from celedger.cli.session import keep_out_of_git, note
+    from celedger.cli.session import Options, keep_out_of_git, note
     from celedger.demo.play import play, set_stage
     from celedger.ledger import Ledger
     from celedger.system import umask
@@ -45,5 +44,5 @@ def demo(
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
-        note(f"look around: cd {shlex.quote(str(folder))} && celedger log")
+        note(f"look around: {Options(folder, None).typed('celedger')} log")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celedger.cli.session import note
 from celedger.model import Task, TrialRecord
 from celedger.trial import events
-from celedger.views.format import duration
+from celedger.views.format import count, duration
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
@@ -95,7 +95,7 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
     text = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
     if seconds is None or outcome is None:
         return f"{text}, {record.reused}"
-    text += f", {record.epochs} epochs, {seconds:.1f} s"
+    text += f", {count(record.epochs, 'epoch')}, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
     if record.early_stopped:
@@ -208,9 +208,10 @@ class Progress:
     def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
         self._done += 1
         self._left.end()
-        count = f"[{self._done}/{self._total}] " if self._total else ""
+        # Further seeds that a check asks for have no number.
+        number = f"[{self._done}/{self._total}] " if self._done <= self._total else ""
         if self._bar is None or not record.ok or seconds is None:
-            self.say(count + _trial_line(sha, record, seconds))
+            self.say(number + _trial_line(sha, record, seconds))
         self._show(self._trial)
 
     def _show(self, text: str) -> None:

@@ -120,7 +120,7 @@ def drift(
                 "the ledger holds no such task or metric",
                 f"{command('show', commits[-1].sha[:12])} names those it has",
             )
-        options.answer(CourseList(segmented), json)
+        options.answer(CourseList(segmented), json, context.obj.retyped)
     return Status.GOOD
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,9 @@ class Options:
 
     def typed(self, program: str) -> str:
         """Return how `celedger` or `git` is to be typed, in the same folder, to mean the same."""
-        words = [program]
+        typed = Path(sys.argv[0])
+        is_absent = typed.name == program and shutil.which(program) is None
+        words = [str(typed) if is_absent else program]
         if self.repository != Path():
             words += ["-C", str(self.repository)]
         if self.ledger is not None and program == "celedger":
@@ -44,8 +47,9 @@ class Options:
         return shlex.join(words)
 
     def retyped(self, text: str) -> str:
-        """Return a text whose commands, in backquotes, mean this repository and ledger."""
-        return text.replace("`celedger ", f"`{self.typed('celedger')} ")
+        """Return a text whose commands mean this repository and ledger: those in backquotes, and
+        those on a line of their own."""
+        return re.sub(r"(?m)(`|^  )celedger (?=\S)", rf"\1{self.typed('celedger')} ", text)
 
 
 @dataclass(frozen=True, slots=True)

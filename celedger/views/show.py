@@ -30,6 +30,7 @@ from celedger.views.format import (
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table, wrap
 
+_PACKAGES = 24  # that are listed where nobody knows which of them are imported
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
     Column("effect"), Column("can tell"), Column(),
@@ -75,9 +76,12 @@ class BatchRows:
         head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
         if self.failed is not None:
-            note = f": {plain(self.failed.note)}" if self.failed.note else ""
-            lines += wrap(f"  verdict: {self.failed.kind.value}{note}", width, 4)
+            kind = f"{self.failed.kind.value}: "
+            note = plain(self.failed.note).removeprefix(kind)
+            lines += wrap(f"  verdict: {kind}{note}".removesuffix(": "), width, 4)
         rows = [row.cells() for row in self.metrics]
+        if not any(row.sample.n or row.sample.left_out or row.verdict for row in self.metrics):
+            rows = []  # nothing was measured
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
 
@@ -139,7 +143,7 @@ class CommitRows(Document):
             f"commit {commit.sha}",
             clip(f"{iso_time(commit.commit_time)} UTC  {plain(commit.author)}", width),
             "",
-            clip(f"    {plain(commit.subject)}", width),
+            *wrap(f"    {plain(commit.subject)}", width, 4),
         ]
         if self.first_bad:
             lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
@@ -189,7 +193,9 @@ def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
 def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:
     rows = []
     for key, value in environment.details.items() if environment else ():
-        if isinstance(value, Mapping):
+        if key == "packages" and isinstance(value, Mapping) and environment:
+            value = _packages(value, environment)
+        elif isinstance(value, Mapping):
             named = samples.flat(value).items()
             value = ", ".join(f"{name} {_detail(name, text)}" for name, text in named)
         if value is not None:
@@ -197,6 +203,19 @@ def _environment_lines(fingerprint: str, environment: Environment | None, width:
     rows.sort(key=lambda row: row[0] == "not compared")
     text = table((Column(), Column(wrap=True)), rows, width=width, indent=2)
     return [f"environment {short(fingerprint)}", *text.splitlines()]
+
+
+def _packages(versions: Mapping[str, object], environment: Environment) -> str:
+    """Return the packages that the trainings imported; all where that is not known and few are
+    installed."""
+    beside = environment.details.get(samples.BESIDE)
+    imported = beside.get("imported", ()) if isinstance(beside, Mapping) else ()
+    names = [name for name in versions if name in imported]
+    if not names and len(versions) > _PACKAGES:
+        return f"{len(versions)} installed (--json lists them)"
+    text = ", ".join(f"{name} {versions[name]}" for name in names or versions)
+    more = len(versions) - len(names) if names else 0
+    return f"{text} and {more} that it does not import" if more else text
 
 
 def _detail(name: str, text: str) -> str:

@@ -47,7 +47,7 @@ def test_every_unmeasured_commit_back_to_the_last_good_one_is_in_the_set(
     assert (step.start, step.end, step.seen_at) == (made[6], made[12], made[12])
     assert (step.unmeasured, step.between) == (5, 6)
     short = [c.sha[:8] for c in made]
-    text = CourseList(found).text(80)
+    text = CourseList(found).text(100)
     assert f"between {short[6]} and {short[12]}, 6 commits, 5 not measured" in text
     command = f"celedger bisect {made[6].sha[:12]}..{made[12].sha[:12]}"
     assert f"  {command} --suite core --task mlp_digits --metric val_loss\n" in text
