@@ -20,8 +20,7 @@ from celedger.views.bisect import effect_text, sure
 from celedger.views.format import count, plain, short
 from celedger.views.picture import BLUE, INK, MUTED, RED, STATES
 
-_HEIGHTS = {"": 1.0}  # inches of the upper panel: a crash has but two states
-_HEIGHT, _LOWER = 2.6, 1.5
+_VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states
 
 
 def posterior_figure(reports: Sequence[Report], metrics: Mapping[str, Metric], path: Path) -> Path:
@@ -40,7 +39,7 @@ def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
         )
     first = reports[0]
     names = ", ".join(report.metric or "crash" for report in reports)
-    heights = [h for r in reports for h in (_HEIGHTS.get(r.metric, _HEIGHT), _LOWER)]
+    heights = [h for r in reports for h in (_VALUES if r.metric else _STATES, _POSTERIOR)]
     with picture.style():
         title = plain(f"{first.suite}/{first.task} · {names}")
         figure = picture.sheet(title, 1.4 + sum(heights) + 0.4 * len(heights))

@@ -3,7 +3,7 @@ steps, and what differs between two commits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +147,7 @@ def _larger(target: ProfileTarget, document: Document) -> Figure:
 def _differences(
     target: ProfileTarget,
     sentence: str,
-    tables: dict[str, Sequence[Document]],
+    tables: Mapping[str, Sequence[Document]],
     unit: str,
     what: str,
 ) -> Figure:
