@@ -193,15 +193,16 @@ def side_by_side(axes: Axes, positions: np.ndarray, values: np.ndarray) -> np.nd
     return shifted
 
 
-def gaps(axes: Axes, positions: Sequence[int]) -> None:
-    """Shade the commits that were not measured."""
+def shade(
+    axes: Axes, positions: Sequence[int], label: str, colour: str = FAINT, alpha: float = 0.7
+) -> None:
+    """Shade commits over the whole height."""
     at = np.array(positions, dtype=int)
-    spans = [(run[0] - 0.5, run.size) for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
-             if run.size]  # fmt: skip
-    if spans:
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
+    if spans := [(run[0] - 0.5, run.size) for run in runs if run.size]:
         axes.broken_barh(
-            spans, (0, 1), transform=axes.get_xaxis_transform(), color=FAINT, alpha=0.7, zorder=0,
-            label="not measured",
+            spans, (0, 1), transform=axes.get_xaxis_transform(), facecolor=colour, alpha=alpha,
+            zorder=0, label=label,
         )  # fmt: skip
 
 
