@@ -106,7 +106,7 @@ def crash() -> None:
 
 
 def drift() -> None:
-    words = ("plot", "drift", "--task", "mlp", "--metric", "val_loss")
+    words = ("plot", "drift", "--task", "mlp", "--metric", "peak_rss")
     celedger(demo(), *words, "-o", str(IMAGES / "drift.png"))
 
 
@@ -150,7 +150,8 @@ def report() -> None:
     if not PROGRAM:
         print("report.png stays: there is no Chromium (apt-get install chromium)")  # noqa: T201
         return
-    page_repository.EVIL, page_repository.EVIL_METRIC = "Rework layer norm eps", "grad_norm"
+    page_repository.EVIL, page_repository.EVIL_METRIC = "", "grad_norm"
+    page_repository.SUBJECT, page_repository.NOTE = "Rework layer norm eps", "one seed only"
     page_repository.make(scratch() / "tinylab")
     celedger(scratch() / "tinylab", "report")
     browser = Browser(1280)

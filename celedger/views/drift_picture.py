@@ -96,11 +96,11 @@ def draw(
     with picture.style():
         figure = picture.sheet(f"{suite}/{task} · {drawn.metric.name}", 4.6)
         axes = figure.subplots()
-        picture.commit_axis(axes, drawn.axis)
+        changes, labels = list(_changes(ledger, drawn)), list(_named(ledger, drawn))
+        picture.commit_axis(axes, drawn.axis, named=[round(at) for at, *_ in labels])
         picture.shade(axes, drawn.unmeasured, "not measured")
         every = [own for values in drawn.values.values() for own in values.values()]
         divisor = picture.value_axis(axes, drawn.metric, np.concatenate([[], *every])).divisor
-        changes, labels = list(_changes(ledger, drawn)), list(_named(ledger, drawn))
         names = ["first environment", *(text for _, text in changes)]
         if not _in_turns(drawn):
             labels += [(at, text, MUTED) for at, text in changes]
@@ -275,12 +275,15 @@ def _named(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str, str]]:
             == (drawn.suite, drawn.task, drawn.metric.name)
         },
     )
-    for sha, bisect in named.items():
-        if sha in position:
-            kind = "better" if bisect.report.get("improved") else "bad"
-            text = f"{short(sha)} first {kind} ({probability(bisect.probability)})"
-            yield position[sha], text, INK
     steps = [step for course in drawn.courses for step in course.steps]
+    for sha, bisect in named.items():
+        kind = "better" if bisect.report.get("improved") else "bad"
+        text = f"{short(sha)} first {kind} ({probability(bisect.probability)})"
+        seen = (step.seen_at.sha for step in steps if sha in {commit.sha for commit in step.among})
+        if sha in position:
+            yield position[sha], text, INK
+        elif at := next(seen, ""):
+            yield position[at], f"{text}, of a merged branch", INK
     for step in sorted(steps, key=lambda step: -step.probability):
         if not named.keys() & {commit.sha for commit in step.among}:
             text = f"one of {len(step.among)}" if len(step.among) > 1 else short(step.end.sha)

@@ -44,7 +44,8 @@ def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
         title = plain(f"{first.suite}/{first.task} · {names}")
         figure = picture.sheet(title, 1.4 + sum(heights) + 0.4 * len(heights))
         panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        picture.commit_axis(panels[-1], (first.good, *first.commits), first=-1)
+        named = [r.commits.index(r.culprits[0]) for r in reports if r.named]
+        picture.commit_axis(panels[-1], (first.good, *first.commits), first=-1, named=named)
         for upper, lower, report in zip(panels[::2], panels[1::2], reports, strict=True):
             _values(upper, report, metrics.get(report.metric))
             _probability(lower, report)
