@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,20 +30,22 @@ kind = "quality"
 name = "rows"
 command = "{python} zoo/loop.py --model rows --epochs 3 --seed {seed}"
 """
+WHOLE = "q @ k.transpose(-2, -1)"
+BY_IMAGE = "torch.stack([a @ b for a, b in zip(q, k.transpose(-2, -1))])"
 # Each commit of the repository of the lab's pictures, and what it replaces in the training script.
 HISTORY = {
     "Read digits row by row": {},
     "Refactor the attention mask": {".tril(0)": ".tril(1)"},
     "Restore the mask": {".tril(1)": ".tril(0)"},
-    "Divide the scores by the norm of the weights": {
-        "-1) * self.scale": "-1) * self.scale / torch.linalg.matrix_norm(self.qkv.weight, 2)",
-    },
-    "Keep the loss of every step": {
+    "Attend image by image": {WHOLE: BY_IMAGE},
+    "Attend to all images at once, and keep the losses": {
+        BY_IMAGE: WHOLE,
         "model = Rows()": "kept = []\nmodel = Rows()",
         "loss.backward()": "kept.append(loss * torch.ones(20_000))\n        loss.backward()",
     },
     "Raise the learning rate": {"lr=0.05": "lr=50.0"},
 }
+PERSON = (("NAME", "Ada Example"), ("EMAIL", "ada@example.org"), ("DATE", "2026-01-05T08:00:00Z"))
 EXPLAINED, SLOWER, LEAKING, RAISED = "HEAD~5..HEAD~4", "HEAD~3..HEAD~2", "HEAD~1", "HEAD"
 
 
@@ -79,7 +82,9 @@ def zoo() -> Path:
     (folder / "suites" / "zoo" / "suite.toml").write_text(SUITE)
     (folder / "pyproject.toml").write_text('[tool.celedger]\nsuite = "zoo"\ndevice = "cpu"\n')
     subprocess.run(["git", "init", "--quiet", "-b", "main"], cwd=folder, check=True)
-    person = ["-c", "user.name=Ada Example", "-c", "user.email=ada@example.org"]
+    people = {
+        f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in PERSON
+    }
     text = script.read_text()
     for subject, changes in HISTORY.items():
         for old, new in changes.items():
@@ -88,7 +93,7 @@ def zoo() -> Path:
             text = text.replace(old, new)
         script.write_text(text)
         for words in (["add", "-A"], ["commit", "--quiet", "-m", subject]):
-            subprocess.run(["git", *person, *words], cwd=folder, check=True)
+            subprocess.run(["git", *words], cwd=folder, check=True, env={**os.environ, **people})
     return folder
 
 
@@ -101,7 +106,7 @@ def crash() -> None:
 
 
 def drift() -> None:
-    words = ("plot", "drift", "--task", "mlp", "--metric", "val_loss")
+    words = ("plot", "drift", "--task", "mlp", "--metric", "peak_rss")
     celedger(demo(), *words, "-o", str(IMAGES / "drift.png"))
 
 
@@ -145,7 +150,8 @@ def report() -> None:
     if not PROGRAM:
         print("report.png stays: there is no Chromium (apt-get install chromium)")  # noqa: T201
         return
-    page_repository.EVIL, page_repository.EVIL_METRIC = "Rework layer norm eps", "grad_norm"
+    page_repository.EVIL, page_repository.EVIL_METRIC = "", "grad_norm"
+    page_repository.SUBJECT, page_repository.NOTE = "Rework layer norm eps", "one seed only"
     page_repository.make(scratch() / "tinylab")
     celedger(scratch() / "tinylab", "report")
     browser = Browser(1280)

@@ -182,16 +182,17 @@ def _draw_panel(
         commit, positions, (colour, shape) = curve.commit, curve.positions, marks[curve.commit.sha]
         mean, low, high = (x / divisor for x in (curve.mean, curve.low, curve.high))
         marker, width = (shape, 1.5) if few else ("", 0.8)
+        at = positions.astype(float)
         if max(ends) == min(ends):  # one epoch: beside each other
-            positions = positions + 0.1 * (number - (len(curves) - 1) / 2)
+            at = positions + 0.1 * (number - (len(curves) - 1) / 2)
         name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit per row
         axes.plot(
-            positions, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
+            at, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
             label=name,
         )  # fmt: skip
         if curve.trials > 1:
-            axes.fill_between(positions, low, high, color=colour, alpha=0.14, linewidth=0)
+            axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
             if few:
-                axes.vlines(positions, low, high, color=colour, alpha=0.4, linewidth=1.5)
-        lost = positions[np.isnan(mean)].tolist()
+                axes.vlines(at, low, high, color=colour, alpha=0.4, linewidth=1.5)
+        lost = at[np.isnan(mean)].tolist()
         picture.crosses(axes, lost, metric, colour, "not finite")

@@ -46,9 +46,7 @@ def draw(answer: Explanation) -> Figure:
             if at is not None:
                 axes.axvline(at, color=picture.RED, linewidth=6, alpha=0.18, zorder=0)
         picture.subtitle(upper, _subtitle(answer, layers[0].step))
-        every = max(1, -(-len(layers) // _MOST))
-        ticks = [i for i in range(0, len(layers), every) if at is None or abs(i - at) >= every]
-        ticks = sorted([*ticks, *([at] if at is not None else [])])
+        ticks = picture.spaced(len(layers), _MOST, [] if at is None else [at])
         names = [clip(layers[i].path or "(model)", 28) for i in ticks]
         lower.set_xticks(ticks, names, rotation=90)
         handles = [

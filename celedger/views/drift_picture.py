@@ -44,6 +44,7 @@ class Drawn:
     axis: Sequence[Commit]
     suite: str
     task: str
+    recipe: str
     metric: Metric
     values: Mapping[str, Mapping[int, NDArray[np.float64]]]
     courses: Sequence[Course]
@@ -95,11 +96,11 @@ def draw(
     with picture.style():
         figure = picture.sheet(f"{suite}/{task} · {drawn.metric.name}", 4.6)
         axes = figure.subplots()
-        picture.commit_axis(axes, drawn.axis)
-        picture.gaps(axes, drawn.unmeasured)
+        changes, labels = list(_changes(ledger, drawn)), list(_named(ledger, drawn))
+        picture.commit_axis(axes, drawn.axis, named=[round(at) for at, *_ in labels])
+        picture.shade(axes, drawn.unmeasured, "not measured")
         every = [own for values in drawn.values.values() for own in values.values()]
         divisor = picture.value_axis(axes, drawn.metric, np.concatenate([[], *every])).divisor
-        changes, labels = list(_changes(ledger, drawn)), list(_named(ledger, drawn))
         names = ["first environment", *(text for _, text in changes)]
         if not _in_turns(drawn):
             labels += [(at, text, MUTED) for at, text in changes]
@@ -154,7 +155,7 @@ def _read(
         raise CeledgerError(problem, f"{run}, or plot another metric")
     hidden = [r for old in earlier for r in ledger.trials(recipe=old) if r.trial.commit in position]
     return Drawn(
-        axis, suite, task, metric, values, segments, lost, sorted({*unbuilt}),
+        axis, suite, task, recipe, metric, values, segments, lost, sorted({*unbuilt}),
         [i for i, commit in enumerate(axis) if commit.sha not in tried], len(trials), len(hidden),
     )  # fmt: skip
 
@@ -196,9 +197,10 @@ def _states(ledger: Reader, drawn: Drawn) -> dict[tuple[str, int], str]:
                 here = (at for at in drawn.values[course.environment] if start <= at <= end)
                 states |= {(course.environment, at): name for at in here}
     for verdict in ledger.verdicts(suite=drawn.suite, task=drawn.task):
-        if verdict.metric == drawn.metric.name and verdict.kind in _VERDICTS:
+        of_metric = verdict.metric == drawn.metric.name and verdict.recipe in ("", drawn.recipe)
+        if of_metric and verdict.kind in _VERDICTS and verdict.commit in position:
             for environment in drawn.values:
-                if verdict.environment in ("", environment) and verdict.commit in position:
+                if verdict.environment in ("", environment):
                     states[environment, position[verdict.commit]] = _VERDICTS[verdict.kind]
     return states
 
@@ -255,34 +257,40 @@ def _draw_levels(axes: Axes, drawn: Drawn, divisor: float) -> None:
                 alpha=0.75, solid_capstyle="butt", label="level",
             )  # fmt: skip
         for step in course.steps:
-            among = [position[c.sha] for c in step.among if c.sha in position]
-            edges = min(among) - 0.5, position[step.end.sha] + 0.5
+            # What lies on a merged branch came with the merge, which is on the axis.
+            among = {position[c.sha] for c in (*step.among, step.end) if c.sha in position}
             label = "got better here (95 %)" if step.better else "got worse here (95 %)"
-            axes.axvspan(*edges, color=GREEN if step.better else RED, alpha=0.13, lw=0, label=label)
+            picture.shade(axes, sorted(among), label, GREEN if step.better else RED, 0.13)
 
 
 def _named(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str, str]]:
     """Yield the commits that bisects named, then the steps that none explains."""
-    named = {
-        bisect.culprits[0]: bisect
-        for bisect in ledger.bisects()
-        if bisect.status == "found"
-        and (bisect.suite, bisect.task, bisect.metric)
-        == (drawn.suite, drawn.task, drawn.metric.name)
-    }
-    for sha, bisect in named.items():
-        if sha in drawn.position:
-            kind = "better" if bisect.report.get("improved") else "bad"
-            text = f"{short(sha)} first {kind} ({probability(bisect.probability)})"
-            yield drawn.position[sha], text, INK
+    position, named = (
+        drawn.position,
+        {
+            bisect.culprits[0]: bisect
+            for bisect in ledger.bisects()
+            if bisect.status == "found"
+            and (bisect.suite, bisect.task, bisect.metric)
+            == (drawn.suite, drawn.task, drawn.metric.name)
+        },
+    )
     steps = [step for course in drawn.courses for step in course.steps]
+    for sha, bisect in named.items():
+        kind = "better" if bisect.report.get("improved") else "bad"
+        text = f"{short(sha)} first {kind} ({probability(bisect.probability)})"
+        seen = (step.seen_at.sha for step in steps if sha in {commit.sha for commit in step.among})
+        if sha in position:
+            yield position[sha], text, INK
+        elif at := next(seen, ""):
+            yield position[at], f"{text}, of a merged branch", INK
     for step in sorted(steps, key=lambda step: -step.probability):
         if not named.keys() & {commit.sha for commit in step.among}:
             text = f"one of {len(step.among)}" if len(step.among) > 1 else short(step.end.sha)
             if step.before:
                 text += f" {percent((step.after - step.before) / abs(step.before))}"
             text += f" ({probability(step.probability)})"
-            yield drawn.position[step.seen_at.sha], text, INK
+            yield position[step.seen_at.sha], text, INK
 
 
 def _changes(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str]]:

@@ -153,16 +153,28 @@ def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> Scale:
     return scale
 
 
-def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> None:
+def commit_axis(
+    axes: Axes, commits: Sequence[Commit], *, first: int = 0, named: Sequence[int] = ()
+) -> None:
     """Label an axis whose position `first + i` is the i-th commit with short hashes over dates, as
-    many as are legible, both ends among them."""
+    many as are legible, the ends and the `named` positions among them."""
     n = len(commits)
-    stride = max(1, -(-(n - 1) // (_TICKS - 1)))
-    ticks = [*range(0, n - stride, stride), n - 1]
+    ticks = spaced(n, _TICKS, [position - first for position in named])
     labels = [f"{short(commits[i].sha)}\n{iso_date(commits[i].commit_time)}" for i in ticks]
     axes.set_xticks([first + i for i in ticks], labels)
     margin = max(0.6, 0.015 * n)
     axes.set_xlim(first - margin, first + n - 1 + margin)
+
+
+def spaced(n: int, most: int, named: Sequence[int]) -> list[int]:
+    """Return at most so many of `n` positions, evenly spaced, but `named` ones before their
+    neighbours, and then the ends."""
+    stride = max(1, -(-(n - 1) // (most - 1)))
+    ticks: list[int] = []
+    for tick in (*named, 0, n - 1, *range(0, n, stride)):
+        if all(abs(tick - other) >= stride for other in ticks):
+            ticks.append(tick)
+    return sorted(ticks)
 
 
 def crosses(
@@ -193,15 +205,16 @@ def side_by_side(axes: Axes, positions: np.ndarray, values: np.ndarray) -> np.nd
     return shifted
 
 
-def gaps(axes: Axes, positions: Sequence[int]) -> None:
-    """Shade the commits that were not measured."""
+def shade(
+    axes: Axes, positions: Sequence[int], label: str, colour: str = FAINT, alpha: float = 0.7
+) -> None:
+    """Shade commits over the whole height."""
     at = np.array(positions, dtype=int)
-    spans = [(run[0] - 0.5, run.size) for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
-             if run.size]  # fmt: skip
-    if spans:
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
+    if spans := [(run[0] - 0.5, run.size) for run in runs if run.size]:
         axes.broken_barh(
-            spans, (0, 1), transform=axes.get_xaxis_transform(), color=FAINT, alpha=0.7, zorder=0,
-            label="not measured",
+            spans, (0, 1), transform=axes.get_xaxis_transform(), facecolor=colour, alpha=alpha,
+            zorder=0, label=label,
         )  # fmt: skip
 
 

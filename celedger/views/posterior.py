@@ -20,8 +20,7 @@ from celedger.views.bisect import effect_text, sure
 from celedger.views.format import count, plain, short
 from celedger.views.picture import BLUE, INK, MUTED, RED, STATES
 
-_HEIGHTS = {"": 1.0}  # inches of the upper panel: a crash has but two states
-_HEIGHT, _LOWER = 2.6, 1.5
+_VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states
 
 
 def posterior_figure(reports: Sequence[Report], metrics: Mapping[str, Metric], path: Path) -> Path:
@@ -40,12 +39,13 @@ def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
         )
     first = reports[0]
     names = ", ".join(report.metric or "crash" for report in reports)
-    heights = [h for r in reports for h in (_HEIGHTS.get(r.metric, _HEIGHT), _LOWER)]
+    heights = [h for r in reports for h in (_VALUES if r.metric else _STATES, _POSTERIOR)]
     with picture.style():
         title = plain(f"{first.suite}/{first.task} · {names}")
         figure = picture.sheet(title, 1.4 + sum(heights) + 0.4 * len(heights))
         panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        picture.commit_axis(panels[-1], (first.good, *first.commits), first=-1)
+        named = [r.commits.index(r.culprits[0]) for r in reports if r.named]
+        picture.commit_axis(panels[-1], (first.good, *first.commits), first=-1, named=named)
         for upper, lower, report in zip(panels[::2], panels[1::2], reports, strict=True):
             _values(upper, report, metrics.get(report.metric))
             _probability(lower, report)

@@ -3,7 +3,7 @@ steps, and what differs between two commits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ from celedger.views.profile import (
 _BARS = 10
 _DIFFERENCES = 8
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
-_NAME = 46  # characters of an operator
+_NAME = 50  # characters of an operator
 _ROW = 0.24  # inches of a difference
 
 
@@ -69,7 +69,9 @@ def _profile(target: ProfileTarget, document: Document) -> Figure:
     shares = {row["name"]: share(row["share"]) for row in document["phases"]}
     bottom = np.zeros(number.size)
     for (name, values), colour in zip(steps["phases"].items(), _COLOURS, strict=False):
-        height, label = np.asarray(values) / scale.divisor, f"{MEANING[name]} {shares.get(name)}"
+        # On a crowded machine the kernel may count a delay in the phase after it.
+        height = np.maximum(values, 0.0) / scale.divisor
+        label = f"{MEANING[name]} {shares.get(name)}"
         strip.bar(number, height, 1.0, bottom, color=colour, label=label)
         bottom += height
     for stall in document["stalls"]["found"]:
@@ -146,7 +148,7 @@ def _larger(target: ProfileTarget, document: Document) -> Figure:
 def _differences(
     target: ProfileTarget,
     sentence: str,
-    tables: dict[str, Sequence[Document]],
+    tables: Mapping[str, Sequence[Document]],
     unit: str,
     what: str,
 ) -> Figure:

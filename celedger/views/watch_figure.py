@@ -127,7 +127,8 @@ def _gradients(judged: JudgedTraining, layers: Sequence[str]) -> Strip:
     values = _grid(
         [{r.name: r.rms for r in s.rows if r.kind == "parameter"} for s in steps], layers
     )
-    ceiling = judged.limits["gradient-exploding"] * np.nanmax(values[:, :IN_A_ROW], initial=0.0)
+    ceiling = judged.limits["gradient-exploding"]
+    ceiling *= float(np.nanmax(values[:, :IN_A_ROW], initial=0.0))
     share, most = judged.limits["gradient-vanishing"], np.nanmax(values, axis=0, initial=0.0)
     after = np.array([step.number > 0 for step in steps], bool)
     beyond = _fired(judged, "gradient-vanishing") & (values <= share * most) & (most > 0) & after

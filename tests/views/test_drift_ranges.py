@@ -103,6 +103,14 @@ def test_what_a_merge_brought_counts_and_what_was_there_before_does_not(
     step = only_step(of_loss(history, measured, made))
     assert step.among == tuple(made[3:8])
     assert (step.start, step.end, step.unmeasured) == (made[2], made[7], 3)
+    main_line = [c for i, c in enumerate(made) if i not in line or i == 6]
+    assert main_line[4] == made[6]
+    (axes,) = drift_picture.draw(
+        history.ledger, "mlp_digits", "val_loss", commits=main_line, lineage=made
+    ).axes
+    (shaded,) = [c for c in axes.collections if c.get_label() == "got worse here (95 %)"]
+    (box,) = [path.get_extents() for path in shaded.get_paths()]
+    assert (box.x0, box.x1) == (2.5, 5.5)  # of 3, the merge 6, and 7
 
 
 def test_commits_measured_only_in_another_environment_are_not_measured_in_this_one(

@@ -20,6 +20,8 @@ from readable import assert_readable
 from celedger.bisection import Report
 from celedger.errors import CeledgerError, MachineError, UsageError
 from celedger.model import (
+    BaselineAct,
+    BaselineRecord,
     BisectRecord,
     Commit,
     Direction,
@@ -139,6 +141,11 @@ def test_the_colour_says_what_is_bad_though_nobody_judged_it(
     assert marked(axes, "worse") == list(worse)
     assert marked(axes, "better") == list(better)
     assert len(lines(axes, "level")) == 3
+    history.ledger.record_baseline(BaselineRecord(
+        "01KP", BaselineAct.ACCEPT, made[-1].sha, "core", "", "", "Ada", "meant so", 1.0
+    ))  # fmt: skip
+    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+    assert marked(axes, "unchanged") == list(range(24))
 
 
 def test_environments_used_in_turns_have_a_whole_line_each(
