@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all golden lint types arch check page docs noise bench-lab example clean
+.PHONY: help demo test test-all test-gpu gpu-report golden lint types arch check page docs noise bench-lab example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +23,16 @@ demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, dr
 	$(BIN)/celedger demo
 
 test: $(STAMP)  ## Run the quick tests (no GPU needed)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu'
 
 test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not gpu'
+
+test-gpu: $(STAMP)  ## Run the tests of one GPU (10 minutes; without a GPU there are none)
+	$(BIN)/python -m pytest -m gpu tests/gpu || test $$? -eq 5
+
+gpu-report: $(STAMP)  ## Write docs/gpu-report.md: this GPU, what passed, figures beside the CPU's
+	$(BIN)/python scripts/make_gpu_report.py
 
 golden: $(STAMP)  ## Write the answers in tests/golden anew; read the difference
 	$(BIN)/python -m pytest -q -n 2 tests/golden --update-golden
