@@ -70,7 +70,7 @@ WHOLE: dict[str, Any] = {
 }
 SECOND = WHOLE | {"nvmlDeviceGetUUID": "GPU-bbbb-1"}
 OTHER_MODEL = SECOND | {"nvmlDeviceGetName": "NVIDIA RTX A2000"}
-# A GPU in MIG mode, and one of its slices: no utilisation, clocks, power or temperature by slice.
+# A GPU in MIG mode, and one of its slices: use, clocks, power and heat are not told by slice.
 SPLIT = WHOLE | {
     "nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetMaxMigDeviceCount": 7,
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda index: {0: "MIG-abc"}[index],
@@ -78,7 +78,7 @@ SPLIT = WHOLE | {
 }  # fmt: skip
 SLICE = {
     "nvmlDeviceGetUUID": "MIG-abc", "nvmlDeviceGetName": "NVIDIA H200 MIG 1g.18gb",
-    MEMORY: memory(0, 18), RUNNING: [], "nvmlDeviceGetMaxClockInfo": 1980,
+    MEMORY: memory(0, 18), RUNNING: [], "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": 0,
 }  # fmt: skip
 # R470: no event reasons by that name, no list of MPS clients, process memory as on any other.
 R470 = {key: value for key, value in WHOLE.items() if key not in (REASONS, CLIENTS)} | {

@@ -16,6 +16,7 @@ def demo(
         Path, typer.Argument(metavar="DIR", help="Where to make the repository.")
     ] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Varies the history.")] = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> int:
     """Make a repository with four planted regressions, and find them.
@@ -33,7 +34,7 @@ def demo(
     from celedger.views.demo import DemoResult, draw
 
     with umask.users():
-        stage = set_stage(folder.absolute(), seed)
+        stage = set_stage(folder.absolute(), seed, device)
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:

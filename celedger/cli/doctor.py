@@ -91,7 +91,8 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
     try:
-        print(f"device      {gpu.resolve(settings.device).key}")
+        device = gpu.resolve(settings.device)
+        print(f"device      {device.key}{f', {device.gpu.name}' if device.gpu else ''}")
         version = sandbox.version()
         state = "available" if version >= sandbox.NEEDED else "not available"
         print(f"sandbox     {state} (Landlock, version {version})")

@@ -15,6 +15,7 @@ WAITS = 0.5  # a step: a wait in every other step belongs to the loop
 # Starting a kernel takes the host 5 to 10 µs (CUDA C++ Best Practices Guide; measured alike on the
 # CPU): a shorter operator spends most of its time on being started.
 TINY = 10e-6  # s
+IDLE_GPU = 0.30  # of a step
 MANY = 200  # operators a step; fewer tiny ones do not matter
 BUSY_LOADER = 0.20  # at most 1.25 times as fast without it
 WAITING = 0.20  # for other ranks: likewise
@@ -39,7 +40,7 @@ _RULES = (
      "gc.freeze() after the set-up, and no gc.collect() in the loop"),
     ("idle processor", 0.30, "{share} of a step no processor was used",
      "look for sleeps, locks, files and sockets in the loop"),
-    ("idle GPU", 0.30, "the GPU idles {share} of a step, most of it {idle_for}", "{idle_try}"),
+    ("idle GPU", IDLE_GPU, "the GPU idles {share} of a step, most of it {idle_for}", "{idle_try}"),
     ("pageable copies", 0.02, "{share} of a step is copying from memory that is not pinned",
      "pin_memory=True in the DataLoader and .to(device, non_blocking=True)"),
     ("exposed copies", 0.05, "{share} of a step is copying while no kernel runs",
@@ -162,6 +163,8 @@ def _shares(document: Document) -> tuple[dict[str, float], dict[str, Any]]:
     slow = _SLOW_HOST if waiting["host"] >= waiting["transfer"] else _SLOW_TRANSFER
     workers = document["environment"]["workers"] or 0
     cause = _idle_cause(document, shares)
+    if cuda and shares["idle GPU"] < IDLE_GPU:  # then the host runs ahead of the GPU
+        shares["Python"] = 0.0
     words = {
         **waiting_words,
         "idle_for": _IDLE[cause][0], "idle_try": _IDLE[cause][1].format(workers=workers),

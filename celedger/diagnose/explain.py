@@ -50,6 +50,7 @@ class Side:
     commit: Commit
     params: Mapping[str, object] = field(default_factory=dict)
     device: Device | None = None  # another than the bench's
+    float32: bool = False  # without TF32, which the other side's device lacks
     python: str = ""  # another interpreter
     autocast: str = ""
 
@@ -168,7 +169,8 @@ class Desk:
         }  # fmt: skip
         done = diagnose(
             self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
-            self._folder_of_run(), probe, params=side.params, environment=EAGER,
+            self._folder_of_run(), probe, params=side.params,
+            environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
         )  # fmt: skip
         return done, [read(folder) for folder in processes(done.out)]
 
@@ -184,6 +186,8 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
     devices = {(side.device or desk.bench.device).key for side in (a, b)}
+    if len(devices) > 1:
+        a, b = (replace(side, float32=True) for side in (a, b))
     exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:

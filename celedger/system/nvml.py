@@ -103,10 +103,16 @@ def _describe(handle: Any) -> Gpu | None:
         _ask("nvmlSystemGetDriverVersion") or "",
         f"{version // 1000}.{version % 1000 // 10}" if version else "",
         handle,
-        _settings(handle),
+        _settings(_board(handle)),
         _slices(handle),
-        _ask("nvmlDeviceGetMaxClockInfo", handle, _CLOCK_SM),
+        _ask("nvmlDeviceGetMaxClockInfo", _board(handle), _CLOCK_SM),
     )
+
+
+def _board(handle: Any) -> Any:
+    """Return the whole GPU of a MIG slice, whose clock, heat and settings are the slice's."""
+    board = _ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+    return handle if board is None else board
 
 
 def _settings(handle: Any) -> dict[str, object]:
@@ -142,17 +148,17 @@ class GpuReader:
     """Take samples of one GPU. The first one's `active` is of the last seconds before it."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self._handle = gpu.handle
+        self._handle, self._board = gpu.handle, _board(gpu.handle)
         self._since = 0  # µs, the newest activity that was read
         self._servers: dict[int, bool] = {}
 
     def sample(self) -> GpuSample:
-        handle = self._handle
+        handle, board = self._handle, self._board
         power = _ask("nvmlDeviceGetPowerUsage", handle)
         energy = _ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-        reasons = _ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        reasons = _ask("nvmlDeviceGetCurrentClocksEventReasons", board)
         if reasons is None:  # its name before driver 535
-            reasons = _ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+            reasons = _ask("nvmlDeviceGetCurrentClocksThrottleReasons", board)
         return GpuSample(
             processes=self._processes(),
             active=self._active(),
@@ -160,8 +166,8 @@ class GpuReader:
             utilisation=getattr(_ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
             power=None if power is None else power / 1e3,
             energy=None if energy is None else energy / 1e3,
-            clock=_ask("nvmlDeviceGetClockInfo", handle, _CLOCK_SM),
-            temperature=_ask("nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU),
+            clock=_ask("nvmlDeviceGetClockInfo", board, _CLOCK_SM),
+            temperature=_ask("nvmlDeviceGetTemperature", board, _TEMPERATURE_GPU),
             reasons=reasons,
         )
 

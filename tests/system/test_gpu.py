@@ -204,6 +204,11 @@ def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
     alone = [{}, {double.RUNNING: double.running((HERE, None)), double.MEMORY: double.memory(2)}]
     sampler = watched(made, monkeypatch, alone, here=True, device=1)
     assert (sampler.totals()["gpu_memory_grown"], sampler.marks) == (2 * GIB, set())
+    figures = sampler.take()  # the board's clock and heat, not its power and use
+    assert (figures["gpu_clock"], figures["gpu_temperature"]) == (1980, 61)
+    assert {"gpu_power", "gpu_energy", "gpu_utilisation"}.isdisjoint(figures)
+    slice_ = nvml.mig_slice("MIG-abc")
+    assert slice_ is not None and slice_.settings["power_limit"] == 700
     made = install(double.SPLIT)
     sampler = watched(made, monkeypatch, double.MIG_NEIGHBOUR, here=True, device=1)
     assert "gpu_memory_grown" not in sampler.totals()
