@@ -59,6 +59,7 @@ class Workbench:
     random: Random = field(default_factory=SystemRandom)
     sandbox: bool = False  # for all tasks, whatever the suite declares
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
+    ulid: str = ""  # of the one trial that another machine ordered
     _checkout: Checkout | None = None
     _common_commit: str = ""  # all commits run with its requirements
     _bases: dict[str, Installation] = field(default_factory=dict)

@@ -1,0 +1,118 @@
+"""A bench whose trials run on nodes, for whatever runs trials one by one or on a pool."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import cached_property
+
+from celedger.config import Config
+from celedger.engines import order as orders
+from celedger.engines.head import Head, send
+from celedger.engines.intake import raised
+from celedger.engines.order import Order
+from celedger.engines.seam import Engine
+from celedger.errors import MachineError, UsageError
+from celedger.ledger import ulid as ulids
+from celedger.model import Commit, Environment, Task, TrialRecord
+from celedger.trial import events
+from celedger.trial.reuse import Reuse
+from celedger.trial.runner import Bench
+from celedger.trial.workplace import Need, settled
+
+
+class NodeReuse(Reuse):
+    """The results that may be re-used where what surrounds a task is that of a node."""
+
+    around: Mapping[str, str]  # by task name
+
+    def shared(self, task: Task) -> str:
+        return self.around[task.name]
+
+
+class RemoteBench(Bench):
+    """A bench whose trials run on nodes. Nothing is checked out, built or locked here."""
+
+    head: Head
+    around: Mapping[str, str]
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        here = self.checkouts.repository
+        reuse = NodeReuse(self.ledger, here, self.child, lambda _: "", lambda *_: "")
+        reuse.around = self.around
+        return reuse
+
+    @contextmanager
+    def device_held(self) -> Iterator[None]:
+        """Leave the device of this machine alone."""
+        yield
+
+    def _run(
+        self, commit: Commit, task: Task, seed: int, until: events.Until | None
+    ) -> TrialRecord:
+        future = self.head.submit(Need(commit, task, seed, None), until)
+        while not future.done():
+            self.head.wait()
+        return future.result()
+
+
+@contextmanager
+def send_out(
+    bench: Bench, config: Config, tasks: Sequence[Task], engine: Engine
+) -> Iterator[RemoteBench]:
+    """Yield a bench like another, whose trials run on the nodes of an engine, which is closed at
+    the end. A node is asked first in which environment they will. Raises CeledgerError."""
+    for task in tasks:
+        if task.venv or task.whole:
+            what = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
+    repository = bench.checkouts.repository
+    name = f"{socket.gethostname()}:{repository.common_dir}"
+    question = Order(
+        ulid=ulids.new(bench.now(), bench.random),
+        repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
+        tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
+        device=engine.device(config.device), sandbox=bench.sandbox, why=bench.why,
+    )  # fmt: skip
+    environments, around = _describe(bench, engine, question)
+    remote = RemoteBench(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
+    remote.around = around
+    remote.environments = {
+        task.name: settled(bench.ledger, task, environments[task.name]) for task in tasks
+    }
+    remote.head = Head(remote, engine, question)
+    try:
+        yield remote
+    finally:
+        remote.head.close()
+
+
+def _describe(
+    bench: Bench, engine: Engine, question: Order
+) -> tuple[dict[str, Environment], dict[str, str]]:
+    """Return the environments of the tasks on a node, and what else surrounds them there, both by
+    task name. Raises CeledgerError."""
+    keeper = engine.hire(question.ulid, question.device, ())
+    try:
+        suite = orders.packed(bench.suite_files)
+        send(keeper, question, bench.checkouts.repository, suite)
+        content, ended = b"", False
+        while not ended:
+            more, ended = keeper.read(len(content))
+            content += more
+        for facts in map(json.loads, content.splitlines()):
+            if "error" in facts:
+                raise raised(facts)
+            if "environments" in facts:
+                kind = dict[str, Environment]
+                return orders.rebuilt(kind, facts["environments"]), facts["surroundings"]
+        raise MachineError(f"a node of {engine.name} fails: {keeper.complaint()}")
+    finally:
+        with suppress(MachineError):
+            keeper.forget()
+        engine.release(question.ulid)
