@@ -40,6 +40,7 @@ class Config:
     cache_limit: Bytes = 20 * 10**9  # kept builds and environments; one torch is 1 to 6 GB
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
+    workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
     # What the repository's own file says, word by word, and that file.
     merged: Mapping[str, object] = field(default_factory=dict, compare=False)
     files: tuple[Path, ...] = field(default=(), compare=False)
@@ -71,13 +72,13 @@ def load(
     own: dict[str, Any] = {}
     for where, key, value in _own(repo_root, env):
         own[key] = _checked(key, value, where, _NOWHERE)
-    for key in _RULES:
+    for key in (*_RULES, "workers"):
         variable = f"CELEDGER_{key.upper()}"
         if env.get(variable):  # an empty variable is none
             own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
             own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
-    unknown = set(flags) - set(_RULES)
+    unknown = set(flags) - set(_OWN_RULES)
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     if "ledger" not in own:
@@ -249,6 +250,14 @@ def _addresses(value: object, _: Path) -> tuple[str, ...]:
     return tuple(each)
 
 
+def _workers(value: object, _: Path) -> int:
+    if isinstance(value, str) and value.isdecimal():  # of a variable
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("a number of trials, at least 1")
+    return value
+
+
 def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
@@ -268,12 +277,12 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses}
+_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses, "workers": _workers}
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 
 def _from_text(key: str, text: str) -> object:
-    return _WORDS.get(text.lower(), text) if _RULES[key] is _switch else text
+    return _WORDS.get(text.lower(), text) if _OWN_RULES[key] is _switch else text
 
 
 def _checked(key: str, value: object, where: str, base: Path) -> object:

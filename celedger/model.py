@@ -37,7 +37,8 @@ class Direction(StrEnum):
 
 class Kind(StrEnum):
     QUALITY = "quality"
-    SPEED = "speed"
+    SPEED = "speed"  # by the clock: company disturbs it
+    WORK = "work"  # processor time: what other processes do hardly changes it
     MEMORY = "memory"
     COUNT = "count"
 
@@ -209,9 +210,14 @@ class Mark(StrEnum):
 
     DISTURBED = "disturbed"  # another process used its device: speed and power not judged
     THROTTLED = "throttled"  # the device slowed itself: speed and power not judged
+    ACCOMPANIED = "accompanied"  # another trial ran beside it: speed and power not judged
     RUBBISH = "rubbish"  # lines on the channel that were no reports
     REPEATED = "repeated"  # an epoch's metric reported twice: the first was kept
     EARLY_STOPPED = "early-stopped"  # ended once its epochs had told enough: no summaries
+
+
+SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED, Mark.ACCOMPANIED})
+"""Marks of a trial whose speed and power are no evidence about its commit."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from celedger.bisection.between import worse_between
 from celedger.bisection.classes import classify
+from celedger.bisection.drive import Aim, Proposal, drive
 from celedger.bisection.report import Report
 from celedger.bisection.rest import NO_STEP_PRIOR, part
 from celedger.bisection.search import Limits, SearchStep, search
@@ -20,10 +22,11 @@ from celedger.bisection.symptom import (
 )
 from celedger.bisection.track import Track
 from celedger.errors import CannotJudge, command
-from celedger.model import Commit, Task, TrialRecord
+from celedger.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.repo import History
 from celedger.stats.lineage import GOOD
-from celedger.trial.runner import Bench, next_seed
+from celedger.trial.engine import Engine, Need
+from celedger.trial.runner import Bench, InTurn, next_seed
 
 # A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
 # at BAD.
@@ -49,18 +52,44 @@ def lacking_ends(
 
 
 def measure_ends(
-    bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
+    bench: Bench,
+    good: Commit,
+    bad: Commit,
+    tasks: Sequence[Task],
+    metric: str | None,
+    engine: Engine,
 ) -> list[TrialRecord]:
     """Run what the ends lack, asking anew after each trial: a crash makes the rest needless.
     Return the trials."""
     ran: list[TrialRecord] = []
     killed = 0
-    while killed < _PATIENCE and (lack := lacking_ends(bench, good, bad, tasks, metric)):
-        commit, task = lack[0]
+
+    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
+        if killed >= _PATIENCE:
+            return None
+        lack = lacking_ends(bench, good, bad, tasks, metric)
+        running = [p.need for p in under_way]
+        for need in running:
+            if (need.commit, need.task) in lack:
+                lack.remove((need.commit, need.task))
+        if not lack:
+            return None
+        seeds = [need.seed for need in running if (need.commit, need.task) == lack[0]]
+        seed = next_seed(bench, *lack[0], under_way=seeds)
         # What could be re-used would be in the ledger already.
-        record = bench.run(commit, task, next_seed(bench, commit, task), reuse=False)
+        return Proposal(Need(*lack[0], seed, reuse=False), Aim.CONFIRM)
+
+    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+        nonlocal killed
+        record = future.result()
         ran.append(record)
         killed += record.outcome is not None and not record.outcome.kind.final
+
+    def spare(under_way: Sequence[Proposal]) -> list[Proposal]:
+        lack = lacking_ends(bench, good, bad, tasks, metric) if under_way else []
+        return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
+
+    drive(engine, propose, hear, spare)
     return ran
 
 
@@ -111,8 +140,9 @@ def bisect_many(
     trials; the first better one where what `improved` is searched. Without `metrics` what got
     worst is searched; several must be metrics of one task.
 
-    `seconds` is what a task's trial usually takes. Raises CannotJudge where an end is not what
-    it is said to be in any of the metrics, UsageError for an unknown metric.
+    Trials run on the engine of the bench, or one by one where speed is searched, which trials at
+    once would disturb. `seconds` is what a task's trial usually takes. Raises CannotJudge where an
+    end is not what it is said to be in any of the metrics, UsageError for an unknown metric.
     """
     bad = history.commits[-1]
     names: list[str | None] = list(dict.fromkeys(metrics)) or [None]
@@ -120,7 +150,8 @@ def bisect_many(
         must_be_judged(tasks, name)
     # One environment for all commits, or what changed in it would be taken for the code's doing.
     bench.hold_environment(bad.sha, tasks)
-    ran = measure_ends(bench, good, bad, tasks, names[0])
+    asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
+    ran = measure_ends(bench, good, bad, tasks, names[0], _engine(bench, asked))
     symptoms, refused = _symptoms(
         bench, history, good, tasks, names, limits.confidence, improved=improved
     )
@@ -128,15 +159,23 @@ def bisect_many(
         raise refused[0][1]
     chosen(symptoms)
     usual = seconds(symptoms[0].task) or 1.0
+    engine = _engine(bench, [symptom.metric for symptom in symptoms])
     reports = search(
         bench, history, good, symptoms, limits,
-        ran=ran, seconds=usual, expected=expected, on_step=on_step,
+        ran=ran, seconds=usual, engine=engine, expected=expected, on_step=on_step,
     )  # fmt: skip
     if not limits.every_cause:
         return Answer(reports, tuple(refused))
     left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
-    further = _further(bench, history, symptoms, reports, left, on_step)
+    further = _further(bench, history, symptoms, reports, left, engine, on_step)
     return Answer(reports, tuple(refused), tuple(further))
+
+
+def _engine(bench: Bench, metrics: Sequence[Metric | None]) -> Engine:
+    """Return what runs the trials of a search of these metrics."""
+    if any(metric is not None and metric.kind is Kind.SPEED for metric in metrics):
+        return InTurn(bench)
+    return bench.engine
 
 
 def _further(
@@ -145,6 +184,7 @@ def _further(
     symptoms: Sequence[Symptom],
     reports: Sequence[Report],
     limits: Limits,
+    engine: Engine,
     on_step: Callable[[SearchStep], None],
 ) -> list[Report]:
     """Search what the reports leave unexplained, and what those searches leave, within one
@@ -159,7 +199,7 @@ def _further(
         inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
         (answer,) = search(
             bench, inside, other.after, [symptom], limits,
-            none_prior=NO_STEP_PRIOR, on_step=on_step,
+            none_prior=NO_STEP_PRIOR, engine=engine, on_step=on_step,
         )  # fmt: skip
         limits = replace(limits, budget=limits.budget - answer.trials)
         answers.append(answer)

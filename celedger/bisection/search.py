@@ -1,4 +1,4 @@
-"""The loop of a bisect: ask the statistics for the next commit, run it, tell them, stop. Several
+"""The planner of a bisect: the next trial, given the trials that ended and those under way. Several
 metrics of one task are searched at once: every trial tells something of each.
 
 Its whole state is the ledger: every question it asks first counts the trials that are stored,
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
 
 from celedger.bisection.classes import classify
+from celedger.bisection.drive import Aim, Proposal, drive
 from celedger.bisection.report import Report, conclude
 from celedger.bisection.symptom import Symptom
 from celedger.bisection.track import Track
@@ -28,6 +30,7 @@ from celedger.repo import History
 from celedger.stats import choice, firstbad
 from celedger.stats.lineage import GOOD
 from celedger.trial import events
+from celedger.trial.engine import Engine, Need
 from celedger.trial.runner import Bench, next_seed
 
 # A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
@@ -60,17 +63,6 @@ class SearchStep:
     metric: str = ""  # whose posterior it is, where several are searched at once
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The next trial, and the metrics that it is for. `seed`: of a trial of that very commit;
-    None where any of its class tells as much."""
-
-    position: int
-    whole: bool
-    wanting: Sequence[Track]
-    seed: int | None = None
-
-
 def search(
     bench: Bench,
     history: History,
@@ -81,6 +73,7 @@ def search(
     ran: Sequence[TrialRecord] = (),
     seconds: float = 1.0,
     none_prior: float = firstbad.NONE_PRIOR,
+    engine: Engine | None = None,
     expected: Callable[[float], None] = lambda _: None,
     on_step: Callable[[SearchStep], None] = lambda _: None,
 ) -> tuple[Report, ...]:
@@ -90,8 +83,9 @@ def search(
     `ran` are the trials that were just run to measure the ends: they are part of what this search
     took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
     many trials it will take, before the first one is spent; `none_prior` is how likely it is that
-    nothing changed, before any trial is read. Raises CannotJudge, LedgerError or
-    MachineError from the trials; a KeyboardInterrupt passes through, and nothing is lost.
+    nothing changed, before any trial is read. Trials run on the `engine`, else in this thread one
+    after the other. Raises CannotJudge, LedgerError or MachineError from the trials; a
+    KeyboardInterrupt passes through, and nothing is lost.
     """
     seeking = _Search(bench, history, good, symptoms, limits, ran, none_prior)
     stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
@@ -99,10 +93,18 @@ def search(
     searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
     if searching:
         expected(max(track.expected_trials() for track in searching))
-    while len(seeking.spent) < budget and (request := seeking.next(seconds)) is not None:
-        step = seeking.run(request)
+
+    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
+        if len(seeking.spent) + len(under_way) >= budget:
+            return None
+        return seeking.next(seconds, under_way)
+
+    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+        step = seeking.hear(proposal, future)
         if step is not None:
             on_step(step)
+
+    drive(engine or bench.engine, propose, hear, seeking.spare)
     return tuple(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
@@ -134,83 +136,107 @@ class _Search:
         self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
         self._classes = classify(bench, history, good, self._task)
         self.records = self._classes.stored(bench, self._task)
-        self._hear()
+        self._update()
 
-    def next(self, seconds: float) -> _Request | None:
-        """Return the trial to run next; None when all metrics are answered, or no trial would
-        tell them more."""
+    def next(self, seconds: float, under_way: Sequence[Proposal] = ()) -> Proposal | None:
+        """Return the trial to run next, beside those under way; None when all metrics are answered,
+        or no trial would tell them more."""
         tried = frozenset(map(self._classes.position, self.records))
         cost = choice.Cost(seconds, build_seconds(self.records), tried)
         picks = [(pick, track) for track in self.tracks if (pick := track.pick(cost)) is not None]
         wanting = [track for _, track in picks]
         for pick, _ in picks:
             if pick.whole:  # some metric cannot do without it
-                return _Request(pick.position, True, wanting)
+                return self._proposal(pick.position, Aim.CONFIRM, wanting, under_way)
         if picks:
             positions = sorted({pick.position for pick, _ in picks})
-            if len(positions) == 1:
-                return _Request(positions[0], False, wanting)
-            bits = sum(
-                choice.gains(t.view.question.lineage, t.view.trusting, positions) for t in wanting
-            )
-            best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
-            return _Request(positions[best], False, wanting)
+            best = 0
+            if len(positions) > 1:
+                bits = sum(
+                    choice.gains(t.view.question.lineage, t.view.trusting, positions)
+                    for t in wanting
+                )
+                best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
+            return self._proposal(positions[best], Aim.NARROW, wanting, under_way)
         # A commit that is named, or its parent, of which only their classes had a trial: the
         # report is about them, and what it prints reads their trials.
+        running = set(map(self._position, under_way))
         for track in self.tracks:
-            if (unrun := track.unrun(self._unreachable)) is not None:
-                return _Request(unrun[0], True, [track], seed=unrun[1])
+            if (unrun := track.unrun(self._unreachable | running)) is not None:
+                at, seed = unrun
+                need = Need(track.commit(at), self._task, seed, reuse=self._reuse([track]))
+                return Proposal(need, Aim.NAMED, [track])
         return None
 
-    def run(self, request: _Request) -> SearchStep | None:
-        """Run a trial and hear it; None where it told nothing new.
+    def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
+        """Return which trials under way are no longer worth their end."""
+        if any(track.posterior.state is firstbad.State.SEARCHING for track in self.tracks):
+            return []
+        return [proposal for proposal in under_way if proposal.aim is not Aim.NAMED]
+
+    def _proposal(
+        self, position: int, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
+    ) -> Proposal:
+        """Return a trial at a position, or at the commit that stands for it."""
+        at, whole = self._classes.at(position), aim is Aim.CONFIRM
+        commit = wanting[0].commit(at)
+        same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
+        seed = next_seed(
+            self._bench, commit, self._task, [wanting[0].commit(p).sha for p in same], whole=whole,
+            under_way={
+                each.need.seed
+                for each in under_way
+                if self._classes.at(self._position(each)) in same | {at}
+            },
+        )  # fmt: skip
+        until = None if whole else self._until(wanting, seed)
+        need = Need(commit, self._task, seed, reuse=self._reuse(wanting), until=until)
+        return Proposal(need, aim, wanting)
+
+    def _position(self, proposal: Proposal) -> int:
+        return self._classes.positions[proposal.need.commit.sha]
+
+    def hear(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
+        """Take in a trial that ended; return None where it told nothing new.
 
         Raises RepositoryError where git can check out neither an end nor too many others.
         """
-        wanting, seed, first = request.wanting, request.seed, request.wanting[0]
-        at = request.position if seed is not None else self._classes.at(request.position)
-        commit = first.commit(at)
-        if seed is None:
-            same = (
-                set[int]() if request.whole else set.union(*(set(t.fellows(at)) for t in wanting))
-            )
-            shas = [first.commit(position).sha for position in same]
-            seed = next_seed(self._bench, commit, self._task, shas, whole=request.whole)
+        at, commit, first = self._position(proposal), proposal.need.commit, proposal.wanting[0]
         try:
-            record = self._bench.run(
-                commit, self._task, seed,
-                reuse=all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting),
-                until=self._until(request, seed),
-            )  # fmt: skip
+            record = future.result()
         except RepositoryError as error:
             # This clone cannot check it out. That is not kept: asked again, it is tried again.
             self._unreachable.add(at)
             if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
                 raise
             self._bench.listen(events.Unreachable(commit, str(error)))
-            self._hear()
+            self._update()
             return None
-        if request.seed is not None and record.derived:
+        if proposal.aim is Aim.NAMED and record.derived:
             return None  # it is the trial that spoke for the commit, by another name
         self.spent.append(record)
         self.records.append(record)
         self._classes = classify(self._bench, self._history, self._good, self._task)
-        self._hear()
+        self._update()
         for track in self.tracks:
             track.steps.append(at)
         name = first.symptom.name if len(self.tracks) > 1 else ""
         return SearchStep(at, commit, record, first.posterior, len(self.spent), name)
 
-    def _hear(self) -> None:
+    def _update(self) -> None:
         for track in self.tracks:
             track.hear(self.records, self._classes, self._unreachable)
 
-    def _until(self, request: _Request, seed: int) -> events.Until | None:
+    def _reuse(self, wanting: Sequence[Track]) -> bool:
+        """Return True if the result of another trial serves: speed and memory are measured anew."""
+        return all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting)
+
+    def _until(self, wanting: Sequence[Track], seed: int) -> events.Until | None:
         """Return when the trial may stop; None where its end is wanted: speed, memory and crashes
         are not told by epochs."""
-        if request.whole or not all(track.symptom.bits_decide for track in request.wanting):
+        if not all(track.symptom.bits_decide for track in wanting):
             return None
-        tests = [track.enough(seed) for track in request.wanting]
+        tests = [track.enough(seed) for track in wanting]
 
         def until(ulid: str) -> str:
             reasons = [test(ulid) for test in tests]

@@ -14,8 +14,7 @@ from celedger.bisection.bits import Traces
 from celedger.bisection.classes import Classes
 from celedger.bisection.symptom import Symptom, at_one_place
 from celedger.drift import baseline
-from celedger.drift.values import SPOILT
-from celedger.model import Commit, OutcomeKind, TrialRecord
+from celedger.model import SPOILT, Commit, OutcomeKind, TrialRecord
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad, shifts
 from celedger.stats.lineage import GOOD, Lineage

@@ -44,6 +44,7 @@ def check(
         bool, typer.Option("--explain", help="Say why: trials, baseline, rule and evidence.")
     ] = False,
     device: options.Device = None,
+    workers: options.Workers = None,
     json: options.Json = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a table in Markdown, for a comment or a page.")
@@ -66,18 +67,19 @@ def check(
     from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
     from celedger.service.notify import announce
-    from celedger.trial.workplace import lacking, run_all
+    from celedger.trial.workers import run_all
+    from celedger.trial.workplace import lacking
     from celedger.views import ci
     from celedger.views.verdicts import VerdictList
 
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other", "choose one")
-    with writing(context.obj, suite=suite, device=device) as session:
+    with writing(context.obj, suite=suite, device=device, workers=workers) as session:
         commit = session.repository.resolve(revision)
-        with set_bench(session, "check", task, why=Why.CHECK) as (bench, tasks):
+        with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)
             with Progress(bench, needs):
-                run_all(bench, needs)
+                run_all(bench, needs, in_company=False)
                 most = RERUNS if budget is None else budget
                 judged = settle(session.repository, bench, commit, tasks, budget=most)
         declared = bench.suite.judged

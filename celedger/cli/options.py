@@ -28,6 +28,14 @@ Device = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="auto, cpu or cuda:N [default: as configured, else auto]."),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Trials that run at once [default: as configured, else one, or one a GPU].",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png or .svg file.")

@@ -14,8 +14,8 @@ from celedger.trial import events
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
+    from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
-    from celedger.trial.workplace import Need
 
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
 

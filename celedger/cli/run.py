@@ -37,20 +37,23 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Run what the ledger holds too.")] = False,
     device: options.Device = None,
+    workers: options.Workers = None,
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
-    What the ledger already holds is not run again. Exits 1 when the newest commit is worse
+    What the ledger already holds is not run again. With several workers, speed is not judged:
+    trials disturb each other. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
     from celedger.cli.progress import Progress
     from celedger.drift.baseline import unjudged
     from celedger.drift.judge import judge, status
     from celedger.repo import spread
-    from celedger.trial.workplace import by_environment, lacking, run_all
+    from celedger.trial.workers import run_all
+    from celedger.trial.workplace import by_environment, lacking
     from celedger.views.show import CommitRows
 
-    with writing(context.obj, suite=suite, device=device) as session:
+    with writing(context.obj, suite=suite, device=device, workers=workers) as session:
         repository, ledger = session.repository, session.ledger
         commits = repository.commits(revision)
         if steps is not None:
@@ -58,7 +61,7 @@ def run(
         newest = commits[-1]
         if repository.is_dirty() and newest == repository.resolve("HEAD"):
             note("celedger: the working tree has changes; HEAD is measured as committed")
-        with set_bench(session, "run", task, only=only) as (bench, tasks):
+        with set_bench(session, "run", task, only=only, together=True) as (bench, tasks):
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
@@ -103,7 +106,8 @@ def noise(
     """
     from celedger.cli.progress import Progress
     from celedger.model import Why
-    from celedger.trial.workplace import in_turns, run_all
+    from celedger.trial.workers import run_all
+    from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
 
     with writing(context.obj, suite=suite, device=device) as session:

@@ -197,8 +197,10 @@ def set_bench(
     *,
     only: Sequence[str] | None = None,
     why: Why | None = None,
+    together: bool = False,
 ) -> Iterator[tuple[Bench, tuple[Task, ...]]]:
-    """Yield a bench for the named tasks of the suite, all when none is named, and the tasks."""
+    """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
+    trials run one by one, or `together` on the workers that the settings ask for."""
     from celedger import suite as suites
     from celedger.model import Why
     from celedger.trial import workplace
@@ -208,7 +210,7 @@ def set_bench(
     tasks = workplace.choose_tasks(suite, names or (), only or ())
     with workplace.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
-        tell=warn, why=why or Why.RUN, label=f"celedger {verb}",
+        tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip
         yield bench, tasks
 

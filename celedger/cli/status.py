@@ -116,7 +116,7 @@ def _hint(session: Session, regression: Regression, commits: Mapping[str, Commit
     ends = f"{commit.parents[0][:12]}..{commit.sha[:12]}"
     kinds = {m.name: m.kind for m in session.ledger.metrics(verdict.recipe)}
     kind = kinds.get(metric, Kind.QUALITY)
-    verb = "profile" if kind in (Kind.SPEED, Kind.MEMORY) else "explain"
+    verb = "profile" if kind in (Kind.SPEED, Kind.WORK, Kind.MEMORY) else "explain"
     words = ["--memory"] if kind is Kind.MEMORY else []
     why = command(verb, ends, task, *words, suite=suite)
     accept = command(

@@ -20,7 +20,8 @@ from celedger.repo import Repository, spread
 from celedger.system.gate import Gate
 from celedger.trial import events
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+from celedger.trial.workers import run_all
+from celedger.trial.workplace import choose_tasks, lacking, set_bench
 
 # What each kind of regression is seen in: a task and, unless it crashes, its metric.
 SEEN_IN = {

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from celedger.drift.values import SPOILT
 from celedger.ledger import Ledger
 from celedger.model import (
     ENVIRONMENTS,
+    SPOILT,
     BaselineAct,
     BaselineRecord,
     Commit,

@@ -222,7 +222,7 @@ def _without_values(subject: Baselines, metric: Metric, rows: Rows) -> list[Verd
     spoilt = [r for r in rows if (r.commit, r.environment) == (subject.commit, subject.environment)]
     if not spoilt:
         return []
-    why = "disturbed or throttled: measure it again with --force"
+    why = "disturbed, throttled or accompanied: measure it again with --force"
     if all(r.summary != metric.summary for r in spoilt):
         why = f"summarised by {spoilt[-1].summary!r} until now: measure it again with --force"
     return [_verdict(subject, metric.name, VerdictKind.UNDECIDED, why)]

@@ -14,14 +14,13 @@ import numpy as np
 
 from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
-from celedger.model import Kind, Mark, Metric
+from celedger.model import SPOILT, Kind, Mark, Metric
 from celedger.stats import noise
 from celedger.stats.grouped import Bools, Floats, Grouped, Ints, Layout
 from celedger.stats.noise import Noise
 
 MARGIN = 1.1
 """Commits read for each that is pooled: some have no value of a metric."""
-SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from celedger.engines import order as orders
 from celedger.engines.intake import Intake
 from celedger.engines.notes import Note, Notes
 from celedger.engines.order import Order
-from celedger.engines.seam import Engine, KeeperOf, LostNode, OtherEnvironment
+from celedger.engines.seam import Cluster, KeeperOf, LostNode, OtherEnvironment
 from celedger.errors import CeledgerError, MachineError
 from celedger.ledger import schema
 from celedger.ledger import ulid as ulids
@@ -28,8 +28,9 @@ from celedger.model import TrialRecord
 from celedger.repo import Repository
 from celedger.repo.transfer import pack
 from celedger.trial import events
+from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import Need, imported
+from celedger.trial.workplace import imported
 
 GATHER = 0.1  # seconds in which what comes in joins one transaction
 TRIES = 3  # nodes that a trial may lose
@@ -37,18 +38,35 @@ PATIENCE = 20.0  # seconds in which interrupted trials may end
 _PENDING = 256  # chunks that wait for the ledger; with more the nodes wait, and memory stays flat
 
 
+class _Answer(Future[TrialRecord]):
+    """The answer to a need. Cancelled once its trial has a node, it ends early."""
+
+    def __init__(self, need: Need) -> None:
+        super().__init__()
+        self.need = need
+        self.enough = ""  # why its trial ends early
+
+    def cancel(self) -> bool:
+        self.enough = self.enough or "nothing more is expected of it"
+        return super().cancel()
+
+    def begins(self) -> bool:
+        """Note that its trial has a node; return False if it was cancelled before."""
+        return self.running() or self.set_running_or_notify_cancel()
+
+
 @dataclass(eq=False)
 class _Job:
-    """An order that is out. One that a dead head left has no future until its trial is needed."""
+    """An order that is out. One that a dead head left has nobody to answer until its trial is
+    needed."""
 
     note: Note
     intake: Intake
-    future: Future[TrialRecord] | None = None
-    until: events.Until | None = None
+    answer: _Answer | None = None
     keeper: KeeperOf | None = None
-    node: str = ""  # the engine's name for it
+    node: str = ""  # the cluster's name for it
     lost: int = 0  # nodes until now
-    enough: str = ""  # why it ends early
+    told: bool = False  # its node, to end it early
 
     @property
     def order(self) -> Order:
@@ -62,12 +80,12 @@ _News = tuple[_Job, bytes | Exception | None]
 class Head:
     """A pool whose workers are nodes: runs the trials of a bench."""
 
-    def __init__(self, bench: Bench, engine: Engine, question: Order) -> None:
-        self._bench, self._engine, self._ledger = bench, engine, bench.ledger
+    def __init__(self, bench: Bench, cluster: Cluster, question: Order) -> None:
+        self._bench, self._cluster, self._ledger = bench, cluster, bench.ledger
         self._question = question  # what all orders of this command have in common
         self._repository = bench.checkouts.repository
         self._suite = orders.packed(bench.suite_files)
-        self._notes = Notes(self._repository, engine.name, engine.address, self._ledger.path)
+        self._notes = Notes(self._repository, cluster.name, cluster.address, self._ledger.path)
         self._news: queue.Queue[_News] = queue.Queue(_PENDING)
         self._jobs: list[_Job] = []
         self._answered = False  # the ledger had a trial that was submitted
@@ -77,46 +95,40 @@ class Head:
 
     @property
     def workers(self) -> int:
-        return max(self._engine.workers - len(self._avoided), 1)
+        return max(self._cluster.workers - len(self._avoided), 1)
 
-    def submit(self, need: Need, until: events.Until | None = None) -> Future[TrialRecord]:
-        """Run a trial on the next free node."""
-        future: Future[TrialRecord] = Future()
-        stored = self._bench.stored(need.commit, need.task, need.seed, need.enough)
-        job = next((job for job in self._jobs if self._serves(job, need)), None)
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        answer = _Answer(need)
+        stored = None
+        if need.reuse:
+            stored = self._bench.stored(need.commit, need.task, need.seed, need.enough)
         if stored is not None:
-            future.set_result(stored)
+            answer.set_result(stored)
             self._answered = True
-        elif job is not None:
-            job.future, job.until = future, until
+        elif job := next((job for job in self._jobs if self._serves(job, need)), None):
+            job.answer = answer
+            answer.begins()
         else:
             order = self._order(need)
-            job = _Job(self._notes.write(order), Intake(order, self._ledger), future, until)
-            self._start(job)
-        return future
+            self._start(_Job(self._notes.write(order), Intake(order, self._ledger), answer))
+        return answer
 
     def wait(self) -> None:
-        """Take in what comes, and report it, until a trial under way has ended."""
-        while not self._answered and any(job.future is not None for job in self._jobs):
+        while not self._answered and any(job.answer is not None for job in self._jobs):
+            self._end_needless()
             if self._take(self._gathered()):
-                return
+                break
         self._answered = False
-
-    def end(self, future: Future[TrialRecord], reason: str) -> None:
-        """End a trial early. Its epochs are kept."""
-        for job in self._jobs:
-            if job.future is future:
-                self._end_early(job, reason)
 
     def close(self) -> None:
         """Interrupt what is under way for this command, and record it. What cannot be recorded now
         the next command takes in."""
-        ours = [job for job in self._jobs if job.future is not None]
+        ours = [job for job in self._jobs if job.answer is not None]
         for job in ours:
             job.lost = TRIES
             with suppress(MachineError):
                 if job.keeper is None:
-                    self._engine.release(job.order.ulid)
+                    self._cluster.release(job.order.ulid)
                 else:
                     job.keeper.cancel()
         deadline = time.monotonic() + PATIENCE
@@ -126,7 +138,7 @@ class Head:
         for job in self._jobs:
             job.intake.close()
             job.note.held.close()
-        self._engine.close()
+        self._cluster.close()
 
     # --- on the way out, in the thread of the job
 
@@ -142,7 +154,7 @@ class Head:
     def _serves(self, job: _Job, need: Need) -> bool:
         """Return True if an order that a dead head left runs the trial that is needed."""
         order, environment = job.order, self._bench.environments[need.task.name]
-        same = order.commit == need.commit and order.seed == need.seed and job.future is None
+        same = order.commit == need.commit and order.seed == need.seed and job.answer is None
         return (
             same
             and [task.recipe for task in order.tasks] == [need.task.recipe]
@@ -158,11 +170,13 @@ class Head:
         ulid = job.order.ulid
         try:
             if anew:
-                keeper = self._engine.hire(ulid, job.order.device, frozenset(self._avoided))
+                keeper = self._cluster.hire(ulid, job.order.device, frozenset(self._avoided))
                 job.node = keeper.node()
+                if job.answer is None or not job.answer.begins():
+                    raise LostNode("it is no longer wanted")
                 send(keeper, job.order, self._repository, self._suite)
             else:
-                keeper = self._engine.find(ulid)
+                keeper = self._cluster.find(ulid)
             job.keeper = keeper
             offset, ended = 0, False
             while not ended:
@@ -197,19 +211,22 @@ class Head:
                     told += [(job, event) for event in job.intake.take(content)]
         for job, event in told:
             self._bench.listen(event)
-            if isinstance(event, events.EpochReported) and job.until and not job.enough:
-                self._end_early(job, job.until(job.order.ulid))
+            answer = job.answer
+            if isinstance(event, events.EpochReported) and answer and answer.need.until:
+                answer.enough = answer.enough or answer.need.until(job.order.ulid)
         has_ended = False
         for job, content in news:
             if not isinstance(content, bytes):
                 has_ended |= self._conclude(job, content)
         return has_ended
 
-    def _end_early(self, job: _Job, reason: str) -> None:
-        job.enough = reason
-        if reason and job.keeper is not None:
-            with suppress(MachineError):  # its thread will see that the node is lost
-                job.keeper.end(reason)
+    def _end_needless(self) -> None:
+        """Tell the nodes whose trials have told enough."""
+        for job in self._jobs:
+            if job.answer and job.answer.enough and job.keeper is not None and not job.told:
+                job.told = True
+                with suppress(MachineError):  # its thread sees that the node is lost
+                    job.keeper.end(job.answer.enough)
 
     def _conclude(self, job: _Job, raised: Exception | None) -> bool:
         """Record how an order ended, and run it again if its node was lost. Return True if a trial
@@ -224,17 +241,18 @@ class Head:
         if job.keeper is not None:
             with suppress(MachineError):
                 job.keeper.forget()
-        self._engine.release(job.order.ulid)
+        self._cluster.release(job.order.ulid)
         job.note.remove()
-        if job.future is None or self._runs_again(job, error):
+        answer = job.answer
+        if answer is None or (not answer.cancelled() and self._runs_again(job, error)):
             return False
-        if error is not None or record is None or record.outcome is None:
-            job.future.set_exception(error or LostNode("a node reported no trial"))
-        else:
-            job.future.set_result(record)
-            assert job.order.commit is not None
-            seconds = record.outcome.ended - record.trial.started
-            self._bench.listen(events.Finished(job.order.commit, record, seconds))
+        if not answer.cancelled():
+            if error is not None or record is None or record.outcome is None:
+                answer.set_exception(error or LostNode("a node reported no trial"))
+            else:
+                answer.set_result(record)
+                seconds = record.outcome.ended - record.trial.started
+                self._bench.listen(events.Finished(answer.need.commit, record, seconds))
         return True
 
     def _runs_again(self, job: _Job, error: BaseException | None) -> bool:
@@ -251,7 +269,7 @@ class Head:
         self._bench.listen(events.Elsewhere(order.commit, order.tasks[0], str(error)))
         order = replace(order, ulid=ulids.new(self._bench.now(), self._bench.random))
         note, intake = self._notes.write(order), Intake(order, self._ledger)
-        self._start(_Job(note, intake, job.future, job.until, lost=job.lost))
+        self._start(_Job(note, intake, job.answer, lost=job.lost))
         return True
 
     def _last_words(self, job: _Job) -> str:

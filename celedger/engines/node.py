@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from celedger.config import Config
@@ -24,6 +25,7 @@ from celedger.system import umask
 from celedger.system.gate import Gate
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
+from celedger.trial.engine import Signals
 from celedger.trial.workplace import alike, set_bench
 
 
@@ -74,6 +76,18 @@ class NodeLedger(Ledger):
         self._report("record_unknown_footprint", ulid, why)
 
 
+class HeadSignals(Signals):
+    """What the head tells the trial, by a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def check(self) -> None:
+        with suppress(FileNotFoundError):
+            self.reason = self.reason or self._file.read_text()
+
+
 def execute(folder: Path, lines: Lines) -> None:
     """Run the order in a folder. Raises CeledgerError."""
     given: Order = order.read(Order, (folder / "order.json").read_bytes())
@@ -104,10 +118,8 @@ def execute(folder: Path, lines: Lines) -> None:
             (task,) = given.tasks
             bench.environments = {task.name: _agreed(given, task, environments[task.name])}
             bench.ulid = given.ulid
-            bench.run(
-                repository.commit(given.commit.sha), task, given.seed, enough=None,
-                until=lambda _: _stop(folder),
-            )  # fmt: skip
+            bench.signals = HeadSignals(folder / keeper.STOP)
+            bench.run(repository.commit(given.commit.sha), task, given.seed, enough=None)
 
 
 def _agreed(given: Order, task: Task, here: Environment) -> Environment:
@@ -134,14 +146,6 @@ def _facts(environment: Environment) -> dict[str, object]:
     facts = {k: v for k, v in environment.details.items() if k not in ("beside", "packages")}
     packages = environment.details.get("packages")
     return {**facts, **(packages if isinstance(packages, Mapping) else {})}
-
-
-def _stop(folder: Path) -> str:
-    """Return why the head has enough epochs; "" if it has not."""
-    try:
-        return (folder / keeper.STOP).read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def main() -> None:

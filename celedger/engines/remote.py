@@ -15,14 +15,15 @@ from celedger.engines import order as orders
 from celedger.engines.head import Head, send
 from celedger.engines.intake import raised
 from celedger.engines.order import Order
-from celedger.engines.seam import Engine
+from celedger.engines.seam import Cluster
 from celedger.errors import MachineError, UsageError
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, Environment, Task, TrialRecord
 from celedger.trial import events
+from celedger.trial.engine import Need
 from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import Need, settled
+from celedger.trial.workplace import settled
 
 
 class NodeReuse(Reuse):
@@ -37,7 +38,6 @@ class NodeReuse(Reuse):
 class RemoteBench(Bench):
     """A bench whose trials run on nodes. Nothing is checked out, built or locked here."""
 
-    head: Head
     around: Mapping[str, str]
 
     @cached_property
@@ -55,18 +55,15 @@ class RemoteBench(Bench):
     def _run(
         self, commit: Commit, task: Task, seed: int, until: events.Until | None
     ) -> TrialRecord:
-        future = self.head.submit(Need(commit, task, seed, None), until)
+        future = self.engine.submit(Need(commit, task, seed, None, until=until))
         while not future.done():
-            self.head.wait()
+            self.engine.wait()
         return future.result()
 
 
-@contextmanager
-def send_out(
-    bench: Bench, config: Config, tasks: Sequence[Task], engine: Engine
-) -> Iterator[RemoteBench]:
-    """Yield a bench like another, whose trials run on the nodes of an engine, which is closed at
-    the end. A node is asked first in which environment they will. Raises CeledgerError."""
+def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
+    """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
+    first in which environment they will. Raises CeledgerError."""
     for task in tasks:
         if task.venv or task.whole:
             what = "the requirements of each commit" if task.venv else "the files of another trial"
@@ -77,27 +74,24 @@ def send_out(
         ulid=ulids.new(bench.now(), bench.random),
         repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
         tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
-        device=engine.device(config.device), sandbox=bench.sandbox, why=bench.why,
+        device=cluster.device(config.device), sandbox=bench.sandbox, why=bench.why,
     )  # fmt: skip
-    environments, around = _describe(bench, engine, question)
+    environments, around = _describe(bench, cluster, question)
     remote = RemoteBench(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
     remote.around = around
     remote.environments = {
         task.name: settled(bench.ledger, task, environments[task.name]) for task in tasks
     }
-    remote.head = Head(remote, engine, question)
-    try:
-        yield remote
-    finally:
-        remote.head.close()
+    remote.pool = Head(remote, cluster, question)
+    return remote
 
 
 def _describe(
-    bench: Bench, engine: Engine, question: Order
+    bench: Bench, cluster: Cluster, question: Order
 ) -> tuple[dict[str, Environment], dict[str, str]]:
     """Return the environments of the tasks on a node, and what else surrounds them there, both by
     task name. Raises CeledgerError."""
-    keeper = engine.hire(question.ulid, question.device, ())
+    keeper = cluster.hire(question.ulid, question.device, ())
     try:
         suite = orders.packed(bench.suite_files)
         send(keeper, question, bench.checkouts.repository, suite)
@@ -111,8 +105,8 @@ def _describe(
             if "environments" in facts:
                 kind = dict[str, Environment]
                 return orders.rebuilt(kind, facts["environments"]), facts["surroundings"]
-        raise MachineError(f"a node of {engine.name} fails: {keeper.complaint()}")
+        raise MachineError(f"a node of {cluster.name} fails: {keeper.complaint()}")
     finally:
         with suppress(MachineError):
             keeper.forget()
-        engine.release(question.ulid)
+        cluster.release(question.ulid)

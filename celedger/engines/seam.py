@@ -1,5 +1,5 @@
-"""What an engine must do for the head: find a node for an order, and carry bytes to and fro. An
-engine knows nothing of trials, suites and ledgers."""
+"""What Ray, or another cluster, must do for the head: find a node for an order, and carry bytes to
+and fro. It knows nothing of trials, suites and ledgers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KeeperOf(Protocol):
     def forget(self) -> None: ...
 
 
-class Engine(Protocol):
+class Cluster(Protocol):
     """Brings orders to nodes. Its methods may be called from several threads."""
 
     name: str
@@ -56,4 +56,4 @@ class Engine(Protocol):
         """End the keeper of an order, also one that waits for a node."""
 
     def close(self) -> None:
-        """Leave the engine. Keepers go on."""
+        """Leave the cluster. Keepers go on."""

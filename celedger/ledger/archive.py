@@ -10,6 +10,7 @@ who restores a ledger takes in the journals afterwards.
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import sqlite3
@@ -41,6 +42,12 @@ class Archive:
         self.journals = self.folder / "journals"
         self.path = self.folder / "archive.db"
         self._connection: sqlite3.Connection | None = None
+
+    def twin(self) -> Archive:
+        """Return the same archive for another thread."""
+        other = copy.copy(self)
+        other._connection = None
+        return other
 
     @property
     def size(self) -> int:

@@ -73,6 +73,11 @@ class Store:
             raise
         return store
 
+    def twin(self) -> Self:
+        """Open the same ledger once more, for another thread."""
+        archive = self.archive.twin() if self.archive is not None else None
+        return type(self).open(self.path, archive=archive)
+
     def close(self) -> None:
         """Close the connection. The last one to close folds the -wal into the file."""
         ours = opening.is_stamped(self.path)

@@ -198,7 +198,8 @@ class Worker:
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
         from celedger.drift.settle import settle
-        from celedger.trial.workplace import choose_tasks, lacking, run_all, set_bench
+        from celedger.trial.workers import run_all
+        from celedger.trial.workplace import choose_tasks, lacking, set_bench
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
@@ -207,8 +208,9 @@ class Worker:
         with set_bench(
             repository, self.ledger, settings, suite, tasks, gate=gate, commit=commit.sha,
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
+            together=True,
         ) as bench:  # fmt: skip
-            run_all(bench, lacking(bench, [commit], tasks))
+            run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             judged = settle(repository, bench, commit, tasks)
             self._announce(repository, settings, commit.sha)
             bad = [v for v in judged.verdicts if v.kind.bad]

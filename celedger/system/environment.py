@@ -131,7 +131,7 @@ def describe(
         "os": _system(),
         "architecture": platform.machine(),
         "cpu": _cpu(),
-        "cores": _cores(),
+        "cores": len(cores()),
         "threads": threads,
         "device": gpu.name if gpu else "cpu",
         "device_uuid": gpu.uuid if gpu else None,
@@ -207,9 +207,9 @@ def _cpu() -> str:
     return platform.processor()
 
 
-def _cores() -> int:
-    """How many cores this process, and so a trial, may use."""
+def cores() -> list[int]:
+    """Return the numbers of the cores that this process, and so a trial, may use."""
     if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
+        return sorted(os.sched_getaffinity(0))
     else:  # noqa: RET505 (mypy calls a line after the if unreachable)
-        return os.cpu_count() or 1
+        return list(range(os.cpu_count() or 1))

@@ -177,6 +177,18 @@ def resolve(name: str, env: Mapping[str, str] = os.environ) -> Device:
     )
 
 
+def alike(device: Device, env: Mapping[str, str] = os.environ) -> list[Device]:
+    """Return the visible GPUs of the same kind as that of a device, itself first."""
+    every = [
+        Device(gpu.uuid, f"cuda:{number}", gpu.uuid, gpu)
+        for number, gpu in enumerate(_visible_gpus(env.get("CUDA_VISIBLE_DEVICES")))
+    ]
+    assert device.gpu is not None
+    kind = device.gpu.name, device.gpu.memory
+    others = [d for d in every if d.gpu and (d.gpu.name, d.gpu.memory) == kind]
+    return sorted(others, key=lambda other: other.key != device.key)
+
+
 def _visible_gpus(visible: str | None) -> list[Gpu]:
     """As CUDA reads the variable: numbers or UUIDs (a beginning is enough), the list ending at
     the first that does not exist."""

@@ -2,6 +2,9 @@
 is ever stale. One per device, shared by all users of the machine, so that two trials never
 measure each other; and a plain one for whatever else must happen once at a time.
 
+A trial on some of the CPU's cores shares the lock of the CPU and holds the locks of its cores, so
+that a trial on the whole CPU waits for it, and one on other cores does not.
+
 Lock files are never removed: whoever had opened a removed one would hold a lock on nothing.
 """
 
@@ -15,7 +18,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -54,14 +57,14 @@ class Lock:
         self.close()
 
 
-def try_flock(path: Path, *, mode: int = 0o600) -> Lock | None:
+def try_flock(path: Path, *, mode: int = 0o600, shared: bool = False) -> Lock | None:
     """Take the lock of the file, made with `mode` when it is not there; None when another
-    holder has it (also one in this process). Raises MachineError when the file cannot be
-    opened."""
+    holder has it (also one in this process). A `shared` lock excludes only those that are not.
+    Raises MachineError when the file cannot be opened."""
     fd = -1
     try:
         fd = _open(path, mode)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         if fd >= 0:
             os.close(fd)
@@ -106,26 +109,31 @@ def default_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 class DeviceLock:
-    """The right to measure on one device of this machine. `device` is its key (`cpu` or a GPU's
-    UUID), `label` what the others are told while they wait."""
+    """The right to measure on one device of this machine, or on some cores of the CPU. `device` is
+    its key (`cpu` or a GPU's UUID), `label` what the others are told while they wait."""
 
-    def __init__(self, device: str, *, folder: Path, label: str) -> None:
+    def __init__(self, device: str, *, folder: Path, label: str, cores: Sequence[int] = ()) -> None:
         self.path = folder / (re.sub(r"[^A-Za-z0-9_.-]", "_", device) + ".lock")
         self.label = label
+        # Of the last file who holds it is written. All take them in this order, so that no two wait
+        # for each other.
+        self._paths = [self.path, *(_core(self.path, str(core)) for core in sorted(cores))]
+        self._taken = 0  # when, by the clock of that file, in ns
 
     def holder(self) -> Holder | None:
         """Return who the file says holds it; None when it says nothing that can be understood."""
-        try:
-            facts = json.loads(self.path.read_text())
-            return Holder(int(facts["pid"]), str(facts["label"]), float(facts["since"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return _holder(self._paths[-1])
 
     @contextlib.contextmanager
-    def hold(self, on_wait: Callable[[Holder], None], poll: float = 0.05) -> Iterator[None]:
+    def hold(
+        self,
+        on_wait: Callable[[Holder], None],
+        poll: float = 0.05,
+        check: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:
         """Wait for the device, asking every `poll` seconds, and hold it for the body. `on_wait` is
-        called once for each process waited for. Raises MachineError when the lock's folder or file
-        cannot be used.
+        called once for each process waited for; `check` at each poll, and what it raises ends the
+        wait. Raises MachineError when the lock's folder or file cannot be used.
 
         Who wants the device must first hold the turnstile, a second lock, and keeps it until the
         device is free. So one that runs trial after trial lets a waiter in between two of them.
@@ -134,10 +142,12 @@ class DeviceLock:
         announced = -1  # the process that `on_wait` was told of
         nameless = 0  # polls in a row
 
-        def taken(path: Path) -> Lock:
+        def taken(path: Path, *, shared: bool = False) -> Lock:
             nonlocal announced, nameless
-            while (lock := try_flock(path, mode=0o666)) is None:
-                holder = self.holder()
+            while (lock := try_flock(path, mode=0o666, shared=shared)) is None:
+                check()
+                files = [path.with_suffix(".lock"), *self.path.parent.glob(_core(path, "*").name)]
+                holder = next(filter(None, map(_holder, files)), None)
                 # One that has just taken the lock may not have written its name yet.
                 nameless = nameless + 1 if holder is None else 0
                 if nameless >= _NAMELESS:
@@ -148,14 +158,45 @@ class DeviceLock:
                 time.sleep(poll)
             return lock
 
-        with taken(self.path.with_suffix(".turn")):
-            lock = taken(self.path)
-        with lock:
+        with contextlib.ExitStack() as locks:
+            for path in self._paths:
+                with taken(path.with_suffix(".turn")):
+                    shared = path == self.path != self._paths[-1]
+                    lock = locks.enter_context(taken(path, shared=shared))
             lock.write(json.dumps(asdict(Holder(os.getpid(), self.label, time.time()))))
+            self._taken = lock.path.stat().st_mtime_ns
             try:
                 yield
             finally:
                 lock.write("")
+
+    def company(self) -> bool:
+        """Return True if, since this lock was taken, another one was held: of another GPU, or of
+        other cores. Who takes or releases one writes its file."""
+        for path in set(self.path.parent.glob("*.lock")).difference(self._paths):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime_ns > self._taken or _held(path):
+                    return True
+        return False
+
+
+def _core(device: Path, core: str) -> Path:
+    return device.with_name(f"{device.stem}-{core}.lock")
+
+
+def _holder(path: Path) -> Holder | None:
+    """Return who the file says holds it; None when it says nothing that can be understood."""
+    try:
+        facts = json.loads(path.read_text())
+        return Holder(int(facts["pid"]), str(facts["label"]), float(facts["since"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _held(path: Path) -> bool:
+    """Return True if the process that the file names lives: a dead one left its name."""
+    holder = _holder(path)
+    return holder is not None and Path(f"/proc/{holder.pid}").exists()
 
 
 def _make_shared_folder(folder: Path) -> None:

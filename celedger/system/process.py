@@ -121,12 +121,14 @@ class Running:
         pass_fds: Sequence[int] = (),
         reads: Reads | None = None,
         writable: Sequence[Path] = (),
+        cores: Sequence[int] = (),
         fork: Fork | None = None,
     ) -> Self:
         """Start `argv` in `cwd` with exactly `env`; both its streams are appended to `log`. What it
-        names is recorded as `reads` asks; `writable` is where alone it may write (sandbox.py). A
-        command that cannot be started is no exception: its Exit says NOT_STARTED. Raises
-        MachineError when the log cannot be written or the machine cannot start a process."""
+        names is recorded as `reads` asks; `writable` is where alone it may write (sandbox.py), and
+        `cores` are all that it may use. A command that cannot be started is no exception: its Exit
+        says NOT_STARTED. Raises MachineError when the log cannot be written or the machine cannot
+        start a process."""
         running = cls(argv, env.get(TRIAL_VARIABLE, ""), Output(log))
         program, problem = find_program(argv[0] if argv else "", cwd, env)
         if program is None:
@@ -137,7 +139,7 @@ class Running:
             "record": str(reads.file) if reads else "",
             "recorded": list(map(str, (reads.tree, *reads.beside))) if reads else [],
             "packages": list(reads.packages) if reads else [],
-            "writable": list(map(str, writable)),
+            "writable": list(map(str, writable)), "cores": list(cores),
         }  # fmt: skip
         try:
             running._spawn(order, cwd, env, tuple(pass_fds), fork)

@@ -13,7 +13,8 @@ only celedger holds the other end, that holds for a `kill -9` of celedger too.
 Its order is one JSON object: `control` and `status`, descriptors; `argv` and `program`; `record`,
 the file to which goes what the command names of the folders `recorded` and `packages` (reads.py),
 "" for none;
-`writable`, the paths below which alone it may write, [] for anywhere; `locale`, its LC_CTYPE.
+`writable`, the paths below which alone it may write, [] for anywhere; `cores`, the numbers of those
+that it may use, [] for all; `locale`, its LC_CTYPE.
 
 The status pipe carries one JSON object a line: `{"pid": N}` at once, `{"errno": N}` when
 the command could not be executed, `{"returncode": N, "wall": S}` when the command ended,
@@ -171,6 +172,8 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
     if command == 0:
         try:
             settle(me)
+            if order["cores"]:
+                os.sched_setaffinity(0, order["cores"])
             if box is not None:
                 box.restrict(order["writable"])
             if watch is not None:

@@ -124,6 +124,10 @@ class Launchers:
         self._repository = repository
         self._launchers: dict[_Key, _Launcher] = {}  # unfit ones too: they would be again
 
+    def twin(self) -> Launchers:
+        """Return launchers of their own for another worker."""
+        return Launchers(self._script, self._repository)
+
     def close(self) -> None:
         for launcher in self._launchers.values():
             launcher.close()

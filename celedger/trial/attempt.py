@@ -63,7 +63,8 @@ class Attempt:
         self.journal_path = journal.path(ledger, trial.ulid)
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
-        self.spent, self.peak = 0.0, 0.0  # seconds of all commands, bytes of any process
+        self.spent, self.cpu = 0.0, 0.0  # seconds of all commands: of the clock, of processors
+        self.peak = 0.0  # bytes of any process
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.named = NamedPaths()
         self.reads = self.journal_path.with_suffix(".reads")
@@ -116,6 +117,7 @@ class Attempt:
             if end.end is process.End.STOPPED:
                 return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
             self.spent += end.wall
+            self.cpu += end.cpu
             self.starts.add(end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
@@ -148,7 +150,8 @@ class Attempt:
         # processes together is only in the samples.
         totals["peak_rss"] = max(totals.get("peak_rss", 0.0), self.peak)
         if len(self.starts) == 1:
-            totals["warm_duration" if True in self.starts else "duration"] = self.spent
+            warm = "warm_" * (True in self.starts)
+            totals |= {f"{warm}duration": self.spent, f"{warm}cpu_time": self.cpu}
         if not self.peak or (self.task.preload and False in self.starts):
             del totals["peak_rss"]
         return totals
@@ -157,6 +160,8 @@ class Attempt:
         bench, python = self.bench, self.installation.python
 
         def tick(running: process.Running) -> None:
+            bench.signals.check()
+            self.enough = self.enough or bench.signals.reason
             self.sampler.sample(running.usage)
             self._follow(end=False)
 
@@ -198,6 +203,8 @@ class Attempt:
         self, kind: OutcomeKind, message: str, returncode: int | None, *marks: Mark
     ) -> Outcome:
         ledger = self.bench.ledger
+        if self.bench.device_lock.company():
+            marks = (*marks, Mark.ACCOMPANIED)
         return Outcome(
             kind=kind,
             ended=self.trial.started + time.monotonic() - self.began,

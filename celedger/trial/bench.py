@@ -27,6 +27,7 @@ from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
+from celedger.trial.engine import Engine, Signals
 from celedger.trial.requests import of_task
 from celedger.trial.reuse import Reuse
 from celedger.trial.surroundings import comparable, fingerprint, variables
@@ -60,6 +61,9 @@ class Workbench:
     sandbox: bool = False  # for all tasks, whatever the suite declares
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
     ulid: str = ""  # of the one trial that another machine ordered
+    cores: tuple[int, ...] = ()  # of the CPU that its trials may use; () for all
+    signals: Signals = field(default_factory=Signals)  # for the trial under way
+    pool: Engine | None = None  # runs several trials at once; None: they run one by one
     _checkout: Checkout | None = None
     _common_commit: str = ""  # all commits run with its requirements
     _bases: dict[str, Installation] = field(default_factory=dict)
@@ -70,6 +74,8 @@ class Workbench:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.pool is not None:
+            self.pool.close()
         if self.launchers is not None:
             self.launchers.close()
         if self._checkout is not None:
@@ -92,7 +98,7 @@ class Workbench:
                 self.listen(events.Installing(at, task))
                 yield self.checkout
 
-        return self.venvs.place(at, task, base, checkout)
+        return self.venvs.place(at, task, base, self.ledger, checkout)
 
     def environments_at(self, commit: str, tasks: Sequence[Task]) -> dict[str, Environment]:
         """Return, by task name, the environment in which it runs at this commit."""
@@ -152,7 +158,7 @@ class Workbench:
         def waits(holder: lock.Holder) -> None:
             self.listen(events.Waiting(self.device.name, str(holder), holder.pid))
 
-        with self.device_lock.hold(waits):
+        with self.device_lock.hold(waits, check=self.signals.check):
             self._measuring = True
             try:
                 yield
@@ -209,7 +215,8 @@ class Workbench:
         for line in lines:
             end = process.run(
                 line, cwd=self.tree, env=env, log=log, writable=self.writable(task, log),
-                timeout=task.timeout, silence=task.silence,
+                timeout=task.timeout, silence=task.silence, cores=self.cores,
+                on_tick=lambda _: self.signals.check(),
             )  # fmt: skip
             kind = classify(end, log)
             if kind is OutcomeKind.OK:
@@ -246,7 +253,7 @@ class Workbench:
     ) -> process.Exit:
         """Run one command of a task in the checkout (`options`: those of `process.run`)."""
         return process.run(
-            argv, cwd=self.tree, writable=self.writable(task, out, *writable),
+            argv, cwd=self.tree, writable=self.writable(task, out, *writable), cores=self.cores,
             silence=task.silence, memory=task.memory, **options,
         )  # fmt: skip
 

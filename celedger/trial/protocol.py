@@ -27,6 +27,9 @@ TELEMETRY: tuple[Metric, ...] = (
     # Metrics of a trial forked from a fork server: without the seconds of starting Python and
     # importing, they must not be compared with those of a cold trial.
     Metric("warm_duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
+    # Seconds of all processors together, with the same difference.
+    Metric("cpu_time", "s", Direction.LOWER, Kind.WORK, Floor(0.05, relative=True)),
+    Metric("warm_cpu_time", "s", Direction.LOWER, Kind.WORK, Floor(0.05, relative=True)),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),

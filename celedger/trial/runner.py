@@ -4,7 +4,8 @@ the trials that are evidence on a commit, and the seed of the next one."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
 
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, ReusableTrial, Task, Trial, TrialRecord
@@ -12,6 +13,7 @@ from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import answers
+from celedger.trial.engine import Engine, Need
 from celedger.trial.reuse import measured
 
 
@@ -74,6 +76,18 @@ class Bench(Workbench):
             return None
         return self._reuse(commit, task, seed, evidence, enough)
 
+    @property
+    def engine(self) -> Engine:
+        """Return what runs its trials: its workers, else this thread."""
+        return self.pool or InTurn(self)
+
+    def run_need(self, need: Need) -> TrialRecord:
+        """Run a trial to its end in this thread, whatever the workers do."""
+        return self.run(
+            need.commit, need.task, need.seed, enough=need.enough, reuse=need.reuse,
+            until=need.until,
+        )  # fmt: skip
+
     def _reuse(
         self, commit: Commit, task: Task, seed: int, evidence: ReusableTrial, enough: int
     ) -> TrialRecord:
@@ -128,6 +142,29 @@ class Bench(Workbench):
         return record
 
 
+class InTurn:
+    """An engine of one worker: `submit` runs the trial to its end, in this thread."""
+
+    workers = 1
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        future: Future[TrialRecord] = Future()
+        try:
+            future.set_result(self._bench.run_need(need))
+        except Exception as error:  # raised again where the result is asked for
+            future.set_exception(error)
+        return future
+
+    def wait(self) -> None:
+        """Return: what was submitted has ended."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is under way."""
+
+
 def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> list[TrialRecord]:
     """Return the trials that are evidence on a commit in an environment (by fingerprint), oldest
     first: its own, and those at commits that agree in all that the training named. A derived trial
@@ -142,13 +179,19 @@ def trials_of(bench: Bench, commit: Commit, task: Task, environment: str) -> lis
 
 
 def next_seed(
-    bench: Bench, commit: Commit, task: Task, like: Iterable[str] = (), *, whole: bool = True
+    bench: Bench,
+    commit: Commit,
+    task: Task,
+    like: Iterable[str] = (),
+    *,
+    whole: bool = True,
+    under_way: Collection[int] = (),
 ) -> int:
     """Return the first seed, of the task's own and then upward, without a trial at this commit.
 
     Equal seeds at different commits pair their noise. A seed with a trial at a commit known to
     compute the same (`like`, hashes) adds no evidence. An early-stopped trial counts, unless
-    `whole` requires a complete one.
+    `whole` requires a complete one. Trials of the seeds `under_way` run there now.
     """
     environment = bench.place(commit.sha, task).environment.fingerprint
     records = trials_of(bench, commit, task, environment) + bench.ledger.trials(
@@ -158,6 +201,6 @@ def next_seed(
         r.trial.seed
         for r in records
         if r.outcome is not None and r.outcome.kind.final and not (whole and r.early_stopped)
-    }
+    }.union(under_way)
     later = itertools.count(max(task.seeds) + 1)
     return next(s for s in itertools.chain(task.seeds, later) if s not in tried)

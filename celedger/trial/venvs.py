@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from celedger.errors import MachineError
+from celedger.ledger import Ledger
 from celedger.model import Bytes, Environment, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
@@ -47,16 +48,17 @@ class Installation:
 @dataclass
 class Venvs:
     """The virtual environments of one command; those in use stay locked until `close`. `describe`
-    returns the environment of an interpreter for a task; `review` raises NotAllowed if the
-    interpreter at this path may not make one from these files."""
+    returns the environment of an interpreter for a task, as a ledger has it; `review` raises
+    NotAllowed if the interpreter at this path may not make one from these files."""
 
     repository: Repository
     cache: Cache
     caches: tuple[Cache, ...]
     limit: Bytes
     base_env: Mapping[str, str]
-    describe: Callable[[str, Task], Environment]
+    describe: Callable[[Ledger, str, Task], Environment]
     review: Callable[[Task, str, Requirements], None]
+    tick: Callable[[], None] = lambda: None  # called during an installation; it may end it
     _requirements: dict[tuple[str, tuple[str, ...]], Requirements | Unmade] = field(
         default_factory=dict
     )
@@ -89,6 +91,7 @@ class Venvs:
         commit: str,
         task: Task,
         base: Installation,
+        ledger: Ledger,
         checkout: Callable[[], AbstractContextManager[Checkout]],
     ) -> Installation:
         """Return the environment of a task at a commit, made if it must be, within `checkout`.
@@ -114,7 +117,7 @@ class Venvs:
                 self._failed[key] = unmade
             return _without(base, unmade, key or commit)
         if (key, task.name) not in self._described:
-            self._described[key, task.name] = self.describe(python, task)
+            self._described[key, task.name] = self.describe(ledger, python, task)
         return Installation(self._described[key, task.name], python)
 
     def _files(self, commit: str, task: Task) -> Requirements | Unmade:
@@ -153,7 +156,9 @@ class Venvs:
             shutil.copyfile(tree / name, source / name)
         env = install_variables(self.base_env)
         for line in install_lines(home, python, files.install, env):
-            end = process.run(line, cwd=source, env=env, log=log, timeout=TIMEOUT)
+            end = process.run(
+                line, cwd=source, env=env, log=log, timeout=TIMEOUT, on_tick=lambda _: self.tick()
+            )
             kind, output = classify(end, log), tail(log)
             if NO_ROOM in output:
                 raise MachineError(

@@ -8,13 +8,12 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from celedger import suite as suites
 from celedger.config import Config
 from celedger.errors import MachineError, SuiteError, UsageError
 from celedger.ledger import Ledger
-from celedger.model import Commit, Environment, Task, TrialRecord, Why
+from celedger.model import Commit, Environment, Task, Why
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
@@ -24,11 +23,13 @@ from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, parts, protocol, requests
 from celedger.trial.builds import Builds
+from celedger.trial.engine import Need
 from celedger.trial.requirements import Requirements
 from celedger.trial.reuse.results import PACKAGE
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy, settings
 from celedger.trial.venvs import Venvs
+from celedger.trial.workers import employ, share_out
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
 
@@ -68,8 +69,10 @@ def set_bench(
     listen: events.Listener = events.ignore,
     commit: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    together: bool = False,
 ) -> Bench:
-    """Return a bench on which the given tasks can run.
+    """Return a bench on which the given tasks can run, `together` on several workers if the
+    settings ask for them.
 
     Nothing is checked out or locked before the first trial. Raises MachineError if an interpreter
     or device does not exist, NotAllowed if the gate does not allow these tasks to start (with the
@@ -88,7 +91,7 @@ def set_bench(
         tell=tell,
     )
 
-    def described(python: str, task: Task, root: Path) -> Environment:
+    def described(ledger: Ledger, python: str, task: Task, root: Path) -> Environment:
         here = environment.describe(
             python, device=device, threads=task.threads, repo_root=root,
             variables=settings(base, task),
@@ -98,18 +101,21 @@ def set_bench(
     def review(task: Task, python: str, files: Requirements) -> None:
         gate.review([requests.of_environment(repository, task, python, files.files)])
 
-    environments = {t.name: described(interpreters[t.name], t, repository.root) for t in tasks}
+    environments = {
+        t.name: described(ledger, interpreters[t.name], t, repository.root) for t in tasks
+    }
     builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
     suite_files = suites.snapshot(suite.folder, repository.state_dir / "suites")
     if suite_files.name != hash_of(suite.files):
         raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
-    return Bench(
+    bench = Bench(
         ledger, Checkouts(repository), suite, suite_files, child, environments, interpreters,
         gate, Builds(repository, builds, caches, config.cache_limit),
         # Nothing of a virtual environment is the repository's own code: see venvs.py.
         Venvs(repository, venvs, caches, config.cache_limit, base,
-              lambda python, task: described(python, task, Path(python).parent), review),
+              lambda ledger, python, task: described(ledger, python, task, Path(python).parent),
+              review),
         device,
         lock.DeviceLock(
             device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
@@ -117,6 +123,10 @@ def set_bench(
         base, socket.gethostname(), why, listen, sandbox=config.sandbox,
         launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
     )  # fmt: skip
+    if together:
+        threads = max(task.threads for task in tasks)
+        employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
+    return bench
 
 
 def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:
@@ -142,15 +152,6 @@ def interpreters_of(repository: Repository, tasks: Sequence[Task]) -> dict[str, 
         task.name: environment.resolve_interpreter(task.python, path, repository.root)
         for task in tasks
     }
-
-
-class Need(NamedTuple):
-    """One trial that the ledger lacks."""
-
-    commit: Commit
-    task: Task
-    seed: int
-    enough: int | None  # trials that make this one unnecessary; None: run it in any case
 
 
 def lacking(
@@ -201,12 +202,6 @@ def in_turns(
             if len(bench.held(commit.sha, task, seed)) < number:
                 needs.append(Need(commit, task, seed, number))
     return needs
-
-
-def run_all(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
-    """Run the trials in order. A trial that another celedger ran in the meantime is not run
-    again."""
-    return [bench.run(n.commit, n.task, n.seed, enough=n.enough) for n in needs]
 
 
 def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:

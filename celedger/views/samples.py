@@ -14,6 +14,7 @@ from graphlib import TopologicalSorter
 from celedger.errors import CeledgerError, UsageError, command
 from celedger.ledger.read import Reader
 from celedger.model import (
+    SPOILT,
     Commit,
     Direction,
     Environment,
@@ -28,7 +29,6 @@ from celedger.views.document import pick
 from celedger.views.format import NONE, change, measure, percent, short
 
 BESIDE = "beside"  # details that do not make an environment another one
-_SPOILT = frozenset({Mark.DISTURBED, Mark.THROTTLED})
 _CALM = ("running", "early-stopped", "interrupted", "killed")  # less urgent than a crash
 
 Difference = tuple[str, str | None, str | None]  # (detail, old, new): None for a missing one
@@ -140,7 +140,7 @@ class Batch:
         # A derived trial is no repeat. It counts for its commit only if there is no other.
         ran = [r for r in ran if not r.derived] or ran
         speed = metric.kind is Kind.SPEED
-        valid = [r for r in ran if r.outcome and not (speed and _SPOILT & {*r.outcome.marks})]
+        valid = [r for r in ran if r.outcome and not (speed and SPOILT & {*r.outcome.marks})]
         values = tuple(r.summaries[metric.name] for r in valid)
         return Sample(metric, values, len(ran) - len(valid))
 

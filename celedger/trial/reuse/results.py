@@ -194,5 +194,5 @@ def measured(task: Task) -> list[str]:
     """Return the metrics without a value in a re-used result: speed, memory and telemetry of a
     trial vary."""
     telemetry = {m.name for m in protocol.TELEMETRY}
-    clocked = (Kind.SPEED, Kind.MEMORY)
+    clocked = (Kind.SPEED, Kind.WORK, Kind.MEMORY)
     return [m.name for m in task.metrics if m.kind in clocked or m.name in telemetry]

@@ -1,0 +1,54 @@
+"""The seam behind which several trials run at once: a trial to run, who can run it, and what it is
+told meanwhile. Must not know of threads or machines."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from celedger.model import Commit, Task, TrialRecord
+from celedger.trial import events
+
+
+class Need(NamedTuple):
+    """One trial to run, as `Bench.run` takes it."""
+
+    commit: Commit
+    task: Task
+    seed: int
+    enough: int | None = 1  # stored trials that make it unnecessary; None: run it in any case
+    reuse: bool = True  # the result of another commit's trial will do
+    until: events.Until | None = None
+
+
+@dataclass
+class Signals:
+    """What another thread tells a trial: to end early for a `reason`, or at once."""
+
+    reason: str = ""
+    interrupted: bool = False
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the trial must end at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+class Engine(Protocol):
+    """Runs trials, several at once if it has several workers."""
+
+    @property
+    def workers(self) -> int:
+        """Return how many trials run at once."""
+
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        """Run a trial on the next free worker. The future's `cancel` ends one that runs early: it
+        then has the record of a trial that was stopped early."""
+
+    def wait(self) -> None:
+        """Return once a trial has ended. The thread that opened the ledger calls it, and gets the
+        events of the trials and the questions of `Need.until` meanwhile."""
+
+    def close(self) -> None:
+        """Interrupt what is under way, and wait until everything is recorded."""
