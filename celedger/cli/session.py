@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -152,7 +153,7 @@ def reading(options: Options) -> Iterator[Session]:
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
             warn(options.retyped(f"the worker does not obey the settings: {why}"))
         archive = archive_of(repository, settings)
-        _take_in_leftovers(settings.ledger, archive)
+        _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
             _report_lost_trials(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
@@ -181,7 +182,9 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
         archive = archive_of(repository, settings)
         with Ledger.open(settings.ledger, create=True, archive=archive) as ledger:
             _report_lost_trials(ledger, options)
-            _report_leftovers(ledger)
+            _report_leftovers(repository, ledger)
+            if settings.engine == "local":
+                _name_orders(repository)
             try:
                 yield Session(repository, settings, ledger, gate)
             finally:
@@ -202,13 +205,14 @@ def set_bench(
     """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
     trials run one by one, or `together` on the workers that the settings ask for."""
     from celedger import suite as suites
+    from celedger.engines import remote
     from celedger.model import Why
     from celedger.trial import workplace
 
     settings = session.config
     suite = suites.load(suites.find(None, settings, session.repository.root))
     tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with workplace.set_bench(
+    with remote.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
         tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip
@@ -281,7 +285,7 @@ def refuse_tracked(repository: Repository, ledger: Path) -> None:
         )
 
 
-def _take_in_leftovers(path: Path, archive: Archive) -> None:
+def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
     from celedger.errors import CeledgerError
     from celedger.ledger import Ledger
@@ -291,7 +295,7 @@ def _take_in_leftovers(path: Path, archive: Archive) -> None:
     with suppress(CeledgerError, OSError):
         if os.access(path, os.W_OK) and any(any(f.glob("*.*")) for f in folders):
             with Ledger.open(path, archive=archive) as ledger:
-                _report_leftovers(ledger)
+                _report_leftovers(repository, ledger)
 
 
 def _report_lost_trials(ledger: Ledger, options: Options) -> None:
@@ -302,11 +306,21 @@ def _report_lost_trials(ledger: Ledger, options: Options) -> None:
         ))  # fmt: skip
 
 
-def _report_leftovers(ledger: Ledger) -> None:
+def _name_orders(repository: Repository) -> None:
+    """Say which trials a killed command left on nodes, to one that does not ask them."""
+    from celedger.engines import notes
+
+    for place, number in Counter(o.place for o in notes.out(repository) if not o.held).items():
+        note(f"celedger: {number} trials run on {place}; the next command with --engine "
+             f"{place.split()[0]} takes them in")  # fmt: skip
+
+
+def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
+    from celedger.engines import notes
     from celedger.system.process import sweep
     from celedger.trial.journal import recover
 
-    for record in recover(ledger, now=time.time(), sweep=sweep):
+    for record in recover(ledger, now=time.time(), sweep=sweep, elsewhere=notes.ulids(repository)):
         note(
             f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "
             f"{record.trial.seed}, was interrupted; its {record.epochs} epochs are kept"

@@ -79,11 +79,29 @@ def folder(repository: Repository) -> Path:
     return repository.state_dir / "remote"
 
 
-def out(repository: Repository) -> dict[str, str]:
-    """Return where the orders that are out run, as the user's settings say it, by ULID."""
-    places = {}
+def ulids(repository: Repository) -> list[str]:
+    """Return the trials whose orders are out."""
+    return [path.stem for path in folder(repository).glob("*.json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """An order that is out, for a person: on which engine, and whether its head lives."""
+
+    order: Order
+    place: str
+    held: bool
+
+
+def out(repository: Repository) -> list[Out]:
+    """Return the orders that are out."""
+    orders = []
     for path in sorted(folder(repository).glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, MachineError):
             facts = json.loads(path.read_bytes())
-            places[path.stem] = f"{facts['engine']} {facts['address']}".strip()
-    return places
+            place = f"{facts['engine']} {facts['address']}".strip()
+            held = lock.try_flock(path)
+            orders.append(Out(order.rebuilt(Order, facts["order"]), place, held is None))
+            if held is not None:
+                held.close()
+    return orders

@@ -7,23 +7,27 @@ import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
+from typing import Any
 
 from celedger.config import Config
 from celedger.engines import order as orders
 from celedger.engines.head import Head, send
 from celedger.engines.intake import raised
 from celedger.engines.order import Order
+from celedger.engines.ray import Ray
 from celedger.engines.seam import Cluster
 from celedger.errors import MachineError, UsageError
+from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, Environment, Task, TrialRecord
-from celedger.trial import events
+from celedger.repo import Repository
+from celedger.suite import Suite
+from celedger.trial import events, workplace
 from celedger.trial.engine import Need
 from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import settled
 
 
 class NodeReuse(Reuse):
@@ -61,6 +65,32 @@ class RemoteBench(Bench):
         return future.result()
 
 
+def set_bench(
+    repository: Repository,
+    ledger: Ledger,
+    config: Config,
+    suite: Suite,
+    tasks: Sequence[Task],
+    *,
+    together: bool = False,
+    **options: Any,
+) -> Bench:
+    """Return a bench as `workplace.set_bench` does (see there for the `options`). Its trials run on
+    the nodes of a cluster if the settings say so and they may run `together`."""
+    if config.engine == "local" or not together:
+        return workplace.set_bench(
+            repository, ledger, config, suite, tasks, together=together, **options
+        )
+    here = replace(config, device="cpu")  # this machine needs none
+    bench = workplace.set_bench(repository, ledger, here, suite, tasks, **options)
+    cluster = Ray(config.engine_address)
+    try:
+        return send_out(bench, config, tasks, cluster)
+    except BaseException:
+        cluster.close()
+        raise
+
+
 def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
     """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
     first in which environment they will. Raises CeledgerError."""
@@ -80,7 +110,7 @@ def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Clust
     remote = RemoteBench(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
     remote.around = around
     remote.environments = {
-        task.name: settled(bench.ledger, task, environments[task.name]) for task in tasks
+        task.name: workplace.settled(bench.ledger, task, environments[task.name]) for task in tasks
     }
     remote.pool = Head(remote, cluster, question)
     return remote
