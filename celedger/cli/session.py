@@ -311,8 +311,10 @@ def _name_orders(repository: Repository) -> None:
     from celedger.engines import notes
 
     for place, number in Counter(o.place for o in notes.out(repository) if not o.held).items():
-        note(f"celedger: {number} trials run on {place}; the next command with --engine "
-             f"{place.split()[0]} takes them in")  # fmt: skip
+        trials = "1 trial runs" if number == 1 else f"{number} trials run"
+        engine = place.split()[0]
+        note(f"celedger: {trials} on {place}; a command with --engine {engine} takes in what is "
+             "there of a killed one")  # fmt: skip
 
 
 def _report_leftovers(repository: Repository, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@ actor of Ray is, it can be killed, and it outlives the head."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,13 +22,13 @@ from celedger.engines.seam import LostNode
 class Remote:
     """A keeper in another process."""
 
-    def __init__(self, address: Path) -> None:
-        self._address = str(address)
+    def __init__(self, place: Path) -> None:
+        self._port = int(place.read_text())
 
     def __getattr__(self, method: str) -> Any:
         def call(*arguments: object) -> Any:
             try:
-                with Client(self._address, "AF_UNIX") as connection:
+                with Client(("127.0.0.1", self._port)) as connection:
                     connection.send((method, arguments))
                     answer = connection.recv()
             except (OSError, EOFError) as error:
@@ -46,9 +47,17 @@ class Loopback:
     folder: Path
     nodes: tuple[str, ...] = ("one", "two")
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    name: str = "loopback"
-    address: str = ""
+    name: str = "ray"
     hired: list[tuple[str, str]] = field(default_factory=list)  # ulid, node
+
+    @property
+    def address(self) -> str:
+        return str(self.folder)
+
+    def options(self) -> str:
+        """Return what makes the same cluster in another process."""
+        facts = {"folder": str(self.folder), "nodes": self.nodes, "environment": self.environment}
+        return json.dumps(facts)
 
     @property
     def workers(self) -> int:
@@ -63,44 +72,44 @@ class Loopback:
             number % (len(self.nodes) - len(avoid))
         ]
         self.hired.append((ulid, node))
-        socket = self._socket(ulid)
+        place = self._place(ulid)
         own = {
             "XDG_CACHE_HOME": str(self.folder / node),
             "CELEDGER_LOCK_DIR": str(self.folder / node / "locks"),
             **self.environment.get(node, {}),
         }
         process = subprocess.Popen(
-            [sys.executable, __file__, ulid, str(socket)], env={**os.environ, **own},
-            start_new_session=True,
+            [sys.executable, __file__, ulid, str(place)], env={**os.environ, **own},
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        socket.with_suffix(".pid").write_text(str(process.pid))
+        place.with_suffix(".pid").write_text(str(process.pid))
         deadline = time.monotonic() + 30
-        while not socket.exists():
+        while not place.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        return Remote(socket)
+        return Remote(place)
 
     def find(self, ulid: str) -> Remote:
-        if not self._socket(ulid).exists():
+        if not self._place(ulid).exists():
             raise LostNode("its keeper is gone")
-        return Remote(self._socket(ulid))
+        return Remote(self._place(ulid))
 
     def release(self, ulid: str) -> None:
         try:
-            os.kill(int(self._socket(ulid).with_suffix(".pid").read_text()), signal.SIGKILL)
-            self._socket(ulid).unlink(missing_ok=True)
+            os.kill(int(self._place(ulid).with_suffix(".pid").read_text()), signal.SIGKILL)
+            self._place(ulid).unlink(missing_ok=True)
         except (FileNotFoundError, ProcessLookupError):
             pass
 
     def close(self) -> None:
         pass
 
-    def _socket(self, ulid: str) -> Path:
+    def _place(self, ulid: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / f"{ulid}.s"
+        return self.folder / f"{ulid}.port"
 
 
-def serve(ulid: str, address: str) -> None:
+def serve(ulid: str, place: Path) -> None:
     """Keep one order, for whoever connects."""
     from threading import Thread
 
@@ -118,12 +127,28 @@ def serve(ulid: str, address: str) -> None:
             except Exception as error:
                 connection.send(error)
 
-    draft = address + ".new"
-    with Listener(draft, "AF_UNIX", backlog=16) as listener:
-        Path(draft).rename(address)
+    with Listener(("127.0.0.1", 0), backlog=16) as listener:
+        draft = place.with_suffix(".new")
+        draft.write_text(str(listener.address[1]))
+        draft.rename(place)
         while True:
             Thread(target=answer, args=(listener.accept(),), daemon=True).start()
 
 
+def program(options: str, words: list[str]) -> None:
+    """Run a command line whose engine `ray` is this cluster."""
+    from celedger import __main__
+    from celedger.engines import remote
+
+    facts = json.loads(options)
+    cluster = Loopback(Path(facts["folder"]), tuple(facts["nodes"]), facts["environment"])
+    remote.Ray = lambda _: cluster  # type: ignore[assignment,misc]
+    sys.argv[1:] = words
+    __main__.main()
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2])
+    if sys.argv[1] == "head":
+        program(sys.argv[2], sys.argv[3:])
+    else:
+        serve(sys.argv[1], Path(sys.argv[2]))

@@ -1,6 +1,6 @@
 """A Ray cluster of two nodes that cannot open the folder HIDDEN: it is empty in their mount
-namespace. `python ray_cluster.py HIDDEN HOME` prints the address, then kills the node of each number
-that it reads, and ends with its input."""
+namespace. `python ray_cluster.py HIDDEN HOME` writes the address, then kills the node of each
+number that it reads, and ends with its input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 SMALL = 80 << 20  # bytes of an object store
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main(hidden: Path, home: Path) -> None:
@@ -29,10 +34,10 @@ def main(hidden: Path, home: Path) -> None:
         )
         for name in ("one", "two")
     ]
-    print(cluster.address, flush=True)
+    say(cluster.address)
     for line in sys.stdin:
         cluster.remove_node(nodes[int(line)], allow_graceful=False)
-        print("killed", flush=True)
+        say("killed")
     cluster.shutdown()
 
 
