@@ -21,6 +21,7 @@ from celedger.model import Bytes
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
 SUITES = "suites"  # the folder of the suites, unless configured
+ENGINES = ("local", "ray")
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
@@ -42,6 +43,8 @@ class Config:
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
     report: Path | None = None  # the page that the worker writes anew after each job
+    engine: str = "local"  # where trials run: here, or on the nodes of a cluster
+    engine_address: str = ""  # of the cluster; "": the one that the engine finds by itself
     # What the repository's own file says, word by word, and that file.
     merged: Mapping[str, object] = field(default_factory=dict, compare=False)
     files: tuple[Path, ...] = field(default=(), compare=False)
@@ -73,7 +76,7 @@ def load(
     own: dict[str, Any] = {}
     for where, key, value in _own(repo_root, env):
         own[key] = _checked(key, value, where, _NOWHERE)
-    for key in (*_RULES, "workers"):
+    for key in (*_RULES, "workers", "engine", "engine_address"):
         variable = f"CELEDGER_{key.upper()}"
         if env.get(variable):  # an empty variable is none
             own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
@@ -259,6 +262,18 @@ def _workers(value: object, _: Path) -> int:
     return value
 
 
+def _engine(value: object, _: Path) -> str:
+    if value not in ENGINES:
+        raise ValueError(" or ".join(ENGINES))
+    return str(value)
+
+
+def _address(value: object, _: Path) -> str:
+    if not isinstance(value, str):
+        raise ValueError("an address such as HOST:PORT")
+    return value
+
+
 def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
@@ -284,6 +299,8 @@ _OWN_RULES = {
     "notify": _addresses,
     "workers": _workers,
     "report": _path,
+    "engine": _engine,
+    "engine_address": _address,
 }
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 

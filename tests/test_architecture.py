@@ -18,6 +18,7 @@ ROOMS = [
     "repo", "suite", "system",
     "ledger",
     "trial", "child",
+    "engines",
     "drift", "bisection", "diagnose", "demo", "service",
     "views",
     "cli",
@@ -36,6 +37,7 @@ OWNERS = {
     "rich": ("cli",),
     "git": ("repo",),
     "apprise": ("service",),
+    "ray": ("engines",),
 }
 # What a training imports by itself: only the module that is for it may import it, too.
 CHILD_SIDE = {

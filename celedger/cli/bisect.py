@@ -75,6 +75,7 @@ def bisect(
     output: options.Output = None,
     device: options.Device = None,
     workers: options.Workers = None,
+    engine: options.Engine = None,
     json: options.Json = False,
 ) -> int:
     """Find the first commit that made a training worse, or crash.
@@ -94,7 +95,9 @@ def bisect(
     limits = bisection.Limits(confidence, every_cause=every)
     if budget is not None:
         limits = replace(limits, budget=budget)
-    with writing(context.obj, suite=suite, device=device, workers=workers) as session:
+    with writing(
+        context.obj, suite=suite, device=device, workers=workers, engine=engine
+    ) as session:
         ends = _ends(session.repository, commits, first_parent)
         with set_bench(session, "bisect", task, why=Why.BISECT, together=True) as (bench, tasks):
             search = _Inputs(bench, *ends, tasks, metric or (), limits, find is Find.IMPROVED)

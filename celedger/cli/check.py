@@ -45,6 +45,7 @@ def check(
     ] = False,
     device: options.Device = None,
     workers: options.Workers = None,
+    engine: options.Engine = None,
     json: options.Json = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a table in Markdown, for a comment or a page.")
@@ -74,7 +75,9 @@ def check(
 
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other", "choose one")
-    with writing(context.obj, suite=suite, device=device, workers=workers) as session:
+    with writing(
+        context.obj, suite=suite, device=device, workers=workers, engine=engine
+    ) as session:
         commit = session.repository.resolve(revision)
         with set_bench(session, "check", task, why=Why.CHECK, together=True) as (bench, tasks):
             needs = lacking(bench, [commit], tasks)

@@ -36,6 +36,10 @@ Workers = Annotated[
         help="Trials that run at once [default: as configured, else one, or one a GPU].",
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where trials run: local or ray [default: as configured]."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png or .svg file.")

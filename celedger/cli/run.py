@@ -38,6 +38,7 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Run what the ledger holds too.")] = False,
     device: options.Device = None,
     workers: options.Workers = None,
+    engine: options.Engine = None,
 ) -> int:
     """Train the suite at a commit, or at every commit of a range.
 
@@ -53,7 +54,9 @@ def run(
     from celedger.trial.workplace import by_environment, lacking
     from celedger.views.show import CommitRows
 
-    with writing(context.obj, suite=suite, device=device, workers=workers) as session:
+    with writing(
+        context.obj, suite=suite, device=device, workers=workers, engine=engine
+    ) as session:
         repository, ledger = session.repository, session.ledger
         commits = repository.commits(revision)
         if steps is not None:

@@ -168,6 +168,7 @@ def worker(
     from_hook: Annotated[
         bool, typer.Option("--from-hook", hidden=True, help="Started by a git hook.")
     ] = False,
+    engine: options.Engine = None,
 ) -> int:
     """Run every queued job, then end. One worker at a time; the hook starts it by itself.
 
@@ -180,7 +181,7 @@ def worker(
     if from_hook:
         detach()
     try:
-        _drain(context.obj, from_hook=from_hook)
+        _drain(context.obj, engine, from_hook=from_hook)
     except NotAllowed as error:  # the settings: they say which ledger the queue is in
         if not from_hook:
             raise
@@ -193,7 +194,7 @@ def _write(text: str) -> None:
     note(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {text}")
 
 
-def _drain(command: Options, *, from_hook: bool) -> None:
+def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.cli.report import write_page
@@ -203,7 +204,7 @@ def _drain(command: Options, *, from_hook: bool) -> None:
     from celedger.system.output import Output
 
     def configure(repository: Repository) -> Config:
-        return stack.enter_context(settled(repository, command))[0]
+        return stack.enter_context(settled(repository, command, engine=engine))[0]
 
     def publish(repository: Repository, settings: Config) -> None:
         if settings.report is not None:
@@ -211,7 +212,7 @@ def _drain(command: Options, *, from_hook: bool) -> None:
             write_page(page, "HEAD", settings.report)
 
     with (
-        writing(command, attended=not from_hook) as session,
+        writing(command, attended=not from_hook, engine=engine) as session,
         Progress() as progress,
         ExitStack() as stack,
     ):
@@ -267,10 +268,16 @@ def queue(
 
 def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
     """Return the queue with the merges that are not in it yet."""
+    from celedger.engines import notes as remote
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
     from celedger.views.queue import Queue
 
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""
-    return Queue(jobs, notes, at_work(settings.ledger), waits)
+    orders = [
+        (o.order.commit.sha, o.order.tasks[0].name, o.order.seed, o.place, o.held)
+        for o in remote.out(repository)
+        if o.order.commit is not None
+    ]
+    return Queue(jobs, notes, at_work(settings.ledger), waits, orders)

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -160,7 +161,7 @@ def reading(options: Options) -> Iterator[Session]:
         if not settings.ledger.exists() and (why := allow.held_back(repository, settings)):
             warn(options.retyped(f"the worker does not obey the settings: {why}"))
         archive = archive_of(repository, settings)
-        _take_in_leftovers(settings.ledger, archive)
+        _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
             _report_lost_trials(ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
@@ -197,7 +198,9 @@ def writing(
         ) as ledger:
             _report_lost_trials(ledger, options)
             if not read_only:
-                _report_leftovers(ledger)
+                _report_leftovers(repository, ledger)
+            if settings.engine == "local":
+                _name_orders(repository)
             try:
                 yield Session(repository, settings, ledger, gate)
             finally:
@@ -218,13 +221,14 @@ def set_bench(
     """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
     trials run one by one, or `together` on the workers that the settings ask for."""
     from celedger import suite as suites
+    from celedger.engines import remote
     from celedger.model import Why
     from celedger.trial import workplace
 
     settings = session.config
     suite = suites.load(suites.find(None, settings, session.repository.root))
     tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with workplace.set_bench(
+    with remote.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
         tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip
@@ -348,7 +352,7 @@ def refuse_tracked(repository: Repository, ledger: Path) -> None:
         )
 
 
-def _take_in_leftovers(path: Path, archive: Archive) -> None:
+def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
     from celedger.errors import CeledgerError
     from celedger.ledger import Ledger
@@ -358,7 +362,7 @@ def _take_in_leftovers(path: Path, archive: Archive) -> None:
     with suppress(CeledgerError, OSError):
         if os.access(path, os.W_OK) and any(any(f.glob("*.*")) for f in folders):
             with Ledger.open(path, archive=archive) as ledger:
-                _report_leftovers(ledger)
+                _report_leftovers(repository, ledger)
 
 
 def _report_lost_trials(ledger: Ledger, options: Options) -> None:
@@ -369,11 +373,23 @@ def _report_lost_trials(ledger: Ledger, options: Options) -> None:
         ))  # fmt: skip
 
 
-def _report_leftovers(ledger: Ledger) -> None:
+def _name_orders(repository: Repository) -> None:
+    """Say which trials a killed command left on nodes, to one that does not ask them."""
+    from celedger.engines import notes
+
+    for place, number in Counter(o.place for o in notes.out(repository) if not o.held).items():
+        trials = "1 trial runs" if number == 1 else f"{number} trials run"
+        engine = place.split()[0]
+        note(f"celedger: {trials} on {place}; a command with --engine {engine} takes in what is "
+             "there of a killed one")  # fmt: skip
+
+
+def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
+    from celedger.engines import notes
     from celedger.system.process import sweep
     from celedger.trial.journal import recover
 
-    for record in recover(ledger, now=time.time(), sweep=sweep):
+    for record in recover(ledger, now=time.time(), sweep=sweep, elsewhere=notes.ulids(repository)):
         note(
             f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "
             f"{record.trial.seed}, was interrupted; its {record.epochs} epochs are kept"

@@ -21,7 +21,7 @@ from celedger.repo.history import LOG, History, history, parse
 from celedger.repo.plumbing import ask, tell
 from celedger.text import plain
 
-_UNSHALLOW = "git fetch --unshallow"
+UNSHALLOW = "git fetch --unshallow"
 # The tree without entries, which git knows without storing it, by the length of its hashes.
 _EMPTY_TREE = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -149,7 +149,7 @@ class Repository:
         if any(commit.sha in cut for commit in commits):
             raise RepositoryError(
                 f"this clone is shallow: its history ends between {_short(good)} and {_short(bad)}",
-                _UNSHALLOW,
+                UNSHALLOW,
             )
         return commits
 
@@ -310,7 +310,7 @@ class Repository:
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
         if not close and self._shallow_boundary():
-            hint = f"this clone is shallow; {_UNSHALLOW}"
+            hint = f"this clone is shallow; {UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
 
     def _refs(self) -> list[str]:
@@ -322,7 +322,7 @@ class Repository:
         if self._shallow_boundary():
             return RepositoryError(
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
-                _UNSHALLOW,
+                UNSHALLOW,
             )
         base = ask(self.worktree, "merge-base", old.sha, new.sha).text
         if base == new.sha:

@@ -60,6 +60,7 @@ class Workbench:
     random: Random = field(default_factory=SystemRandom)
     sandbox: bool = False  # for all tasks, whatever the suite declares
     launchers: Launchers | None = None  # for warm starts; None: every trial starts cold
+    ulid: str = ""  # of the one trial that another machine ordered
     cores: tuple[int, ...] = ()  # of the CPU that its trials may use; () for all
     signals: Signals = field(default_factory=Signals)  # for the trial under way
     pool: Engine | None = None  # runs several trials at once; None: they run one by one

@@ -64,6 +64,14 @@ class Unreachable(NamedTuple):
     problem: str
 
 
+class Elsewhere(NamedTuple):
+    """A trial runs again on another node, for a reason."""
+
+    commit: Commit
+    task: Task
+    reason: str
+
+
 class Finished(NamedTuple):
     commit: Commit
     record: TrialRecord
@@ -79,7 +87,7 @@ class Reused(NamedTuple):
 
 Event = (
     Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
-    | Unreachable | Finished | Reused
+    | Unreachable | Elsewhere | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]

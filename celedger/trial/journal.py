@@ -11,7 +11,7 @@ to other repositories that share the ledger.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -172,14 +172,23 @@ def remove(ledger: Ledger, path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def recover(ledger: Ledger, *, now: float, sweep: Callable[[str], int]) -> tuple[TrialRecord, ...]:
+def recover(
+    ledger: Ledger,
+    *,
+    now: float,
+    sweep: Callable[[str], int],
+    elsewhere: Collection[str] = (),
+) -> tuple[TrialRecord, ...]:
     """Finish the trials of dead runners: their reports, their processes, their outcomes.
 
     `sweep` kills the processes that still carry a trial's ulid. Returns the trials that are now
-    recorded as interrupted; trials whose runner lives are not changed.
+    recorded as interrupted; trials whose runner lives are not changed, nor those that run
+    `elsewhere` (ulids).
     """
     interrupted = []
     for record in ledger.trials(open_only=True):
+        if record.trial.ulid in elsewhere:
+            continue
         path = _path(ledger, record.trial.ulid)
         handle = lock.try_flock(path) if path is not None else None
         if handle is None and path is not None:

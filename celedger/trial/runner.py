@@ -51,19 +51,30 @@ class Bench(Workbench):
         device), the newest of them is returned; None runs it in any case. Raises LedgerError if its
         rows cannot be written: the journal keeps the reports.
         """
-        if enough is not None and reuse:
-            stored = self.held(commit.sha, task, seed)
-            if len(stored) >= enough:
-                return stored[-1]
-            fingerprint = self.place(commit.sha, task).environment.fingerprint
-            evidence = self.reuse.evidence(commit, task, fingerprint, seed, stored)
-            if evidence is not None:
-                return self._reuse(commit, task, seed, evidence, enough)
+        record = self.stored(commit, task, seed, enough) if reuse else None
+        if record is not None:
+            return record
         with self.device_held():
             stored = self.held(commit.sha, task, seed) if enough is not None else []
             if enough is not None and len(stored) >= enough:
                 return stored[-1]
             return self._run(commit, task, seed, until)
+
+    def stored(
+        self, commit: Commit, task: Task, seed: int, enough: int | None
+    ) -> TrialRecord | None:
+        """Return the newest of `enough` trials that make one more unnecessary, or a new one that
+        re-uses the result of another commit's; None if it must run."""
+        if enough is None:
+            return None
+        records = self.held(commit.sha, task, seed)
+        if len(records) >= enough:
+            return records[-1]
+        fingerprint = self.place(commit.sha, task).environment.fingerprint
+        evidence = self.reuse.evidence(commit, task, fingerprint, seed, records)
+        if evidence is None:
+            return None
+        return self._reuse(commit, task, seed, evidence, enough)
 
     @property
     def engine(self) -> Engine:
@@ -97,7 +108,7 @@ class Bench(Workbench):
         started = self.now()
         installation = self.place(commit.sha, task)
         trial = Trial(
-            ulid=ulids.new(started, self.random),
+            ulid=self.ulid or ulids.new(started, self.random),
             commit=commit.sha,
             recipe=task.recipe,
             environment=installation.environment.fingerprint,

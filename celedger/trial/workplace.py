@@ -221,13 +221,11 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
         return here
     counting: set[str] = set()
     for fingerprint in ran_in:
-        environment, names = ledger.environment(fingerprint), _imported(ledger, task, fingerprint)
+        environment, names = ledger.environment(fingerprint), imported(ledger, task, fingerprint)
         if environment is None or names is None:
             continue
         counting |= names
-        if _packages_of(environment, names) == _packages_of(here, names) and (
-            _without_packages(environment) == _without_packages(here)
-        ):
+        if alike(environment, here, names):
             return environment
     if not counting:
         return here
@@ -236,7 +234,14 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     return replace(here, details={**here.details, "beside": beside})
 
 
-def _imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
+def alike(one: Environment, other: Environment, names: set[str]) -> bool:
+    """Return True if two environments differ at most in packages that are none of these."""
+    return _packages_of(one, names) == _packages_of(other, names) and (
+        _without_packages(one) == _without_packages(other)
+    )
+
+
+def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
     """Return the distributions that the trials of a task in an environment imported; None if that
     is not known for all of them."""
     trials = ledger.reusable_trials(recipe=task.recipe, environment=fingerprint)

@@ -19,6 +19,8 @@ class Queue(Document):
     notes: int  # merges that hooks have noted and no worker has read yet
     worker: bool  # whether a worker runs
     waits: str  # why no worker may read the notes
+    # Trials on nodes: commit, task, seed, where, and whether the command that sent them lives.
+    orders: Sequence[tuple[str, str, int, str, bool]] = ()
 
     def text(self, width: int = 100) -> str:
         """Return one line a job, and the command to type if no worker runs."""
@@ -36,6 +38,9 @@ class Queue(Document):
         unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
         if (unfinished or (self.notes and not self.waits)) and not self.worker:
             lines.append("no worker runs: `celedger worker` goes on")
+        for sha, task, seed, place, held in self.orders:
+            left = "" if held else "; its command died, the next one on that engine takes it in"
+            lines.append(f"{short(sha)}  {plain(task)} seed {seed} runs on {plain(place)}{left}")
         return "\n".join(lines) or "the queue is empty"
 
     def json(self) -> dict[str, object]:
@@ -44,7 +49,9 @@ class Queue(Document):
             state, message = self._state(job)
             row = {**pick(job, "id commit suite created ended attempts"), "worktree": job.key}
             jobs.append({**row, "state": state, "message": message})
-        return {**pick(self, "notes waits worker"), "jobs": jobs}
+        keys = ("commit", "task", "seed", "engine", "attended")
+        orders = [dict(zip(keys, each, strict=True)) for each in self.orders]
+        return {**pick(self, "notes waits worker"), "jobs": jobs, "orders": orders}
 
     def _state(self, job: Job) -> tuple[str, str]:
         """Return the state of a job and its message. A running job without a worker is lost."""

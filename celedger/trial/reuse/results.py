@@ -99,8 +99,12 @@ class Reuse:
         """Return for each commit (by hash) what decides, besides its tree, which content a training
         reads: git may write one blob as different files, and an environment's fingerprint has
         neither the user's variables nor the content of packages, only their versions."""
-        shared = f"{RULES}:{self._manner}:{self._variables(task)}:"
+        shared = self.shared(task)
         return {commit.sha: shared + self._installed(commit.sha, task) for commit in commits}
+
+    def shared(self, task: Task) -> str:
+        """Return that part of a task's surroundings that is the same at all commits."""
+        return f"{RULES}:{self._manner}:{self._variables(task)}:"
 
     def agreeing(
         self, commits: Sequence[Commit], task: Task, environment: str, seed: int | None = None

@@ -1,0 +1,119 @@
+"""The lines of one order, repeated on the head's ledger. Everything may come twice: a head that
+takes over an order reads its lines from the first."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from celedger import errors
+from celedger.engines import order as orders
+from celedger.engines.order import Order
+from celedger.engines.seam import OtherEnvironment
+from celedger.errors import CeledgerError
+from celedger.ledger import Ledger
+from celedger.model import Trial, TrialRecord
+from celedger.system import lock
+from celedger.trial import events, journal
+
+
+class Intake:
+    """What came in of an order; `error` is what its node raised."""
+
+    def __init__(self, order: Order, ledger: Ledger) -> None:
+        self.order = order
+        self.host = "a node"
+        self.error: BaseException | None = None
+        self._ledger = ledger
+        self._rest = b""  # a line of which more will come
+        self._journal: tuple[Path, lock.Lock | None] | None = None
+
+    @property
+    def record(self) -> TrialRecord | None:
+        """Return the trial, if it has begun."""
+        return self._ledger.trial(self.order.ulid)
+
+    @property
+    def has_outcome(self) -> bool:
+        """Return True if the trial has ended."""
+        record = self.record
+        return record is not None and record.outcome is not None
+
+    def take(self, content: bytes) -> Iterator[events.Event]:
+        """Add what came to the ledger, in the caller's transaction, and yield the events of it."""
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for facts in map(json.loads, lines):
+            match facts:
+                case {"write": write, "arguments": arguments}:
+                    yield from self._repeat(write, arguments)
+                case {"event": "Building"} if self.order.commit is not None:
+                    yield events.Building(self.order.commit, self.order.tasks[0])
+                case {"event": "Started"} if self.order.commit is not None:
+                    yield events.Started(self.order.commit, self.order.tasks[0], self.order.seed)
+                case {"host": host}:
+                    self.host = host
+                case {"log": text}:
+                    self._write_log(text)
+                case {"error": _}:
+                    self.error = raised(facts)
+
+    def _repeat(self, write: str, arguments: list[object]) -> Iterator[events.Event]:
+        """Repeat a write of the node's ledger, of this order's trial alone."""
+        values = [
+            orders.rebuilt(kind, each)
+            for kind, each in zip(orders.WRITES[write], arguments, strict=True)
+        ]
+        if write == "start_trial":
+            if values[0].ulid == self.order.ulid:
+                self._begin(values[0])
+        elif write == "record_environment":
+            self._ledger.record_environment(values[0])
+        elif values[0] == self.order.ulid and self._journal is not None:
+            getattr(self._ledger, write)(*values)
+        if write == "append_epochs" and values[1]:
+            yield events.EpochReported(values[1][-1].epoch)
+
+    def _begin(self, trial: Trial) -> None:
+        commit, (task,) = self.order.commit, self.order.tasks
+        assert commit is not None
+        self._ledger.record_commits([commit])
+        self._ledger.record_task(task)
+        # The journal stays empty: its lock shows that the trial has somebody who follows it.
+        path, channel, held = journal.create(self._ledger, trial)
+        os.close(channel)
+        self._journal = path, held
+
+    def _write_log(self, text: str) -> None:
+        """Keep the end of the trial's log where its outcome names it. A full disk costs the log."""
+        path = journal.log_path(self._ledger, self.order.ulid)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def interrupt(self, now: float, why: str) -> None:
+        """Record that a trial which has begun and not ended will not end."""
+        record = self.record
+        if record is not None and not self.has_outcome:
+            journal.take_in(self._ledger, record, now, why)
+
+    def close(self) -> None:
+        if self._journal is not None:
+            path, held = self._journal
+            if self.has_outcome:
+                journal.remove(self._ledger, path)
+            if held is not None:
+                held.close()
+            self._journal = None
+
+
+def raised(facts: dict[str, str]) -> BaseException:
+    """Return the exception that ended a node's program."""
+    if facts["error"] == "KeyboardInterrupt":
+        return KeyboardInterrupt()
+    kinds = {**vars(errors), "OtherEnvironment": OtherEnvironment}
+    kind = kinds.get(facts["error"], CeledgerError)
+    error: BaseException = kind(facts["cause"], facts["hint"])
+    return error

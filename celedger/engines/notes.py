@@ -1,0 +1,107 @@
+"""The orders that are out: a file for each in `.git/celedger/remote/`, there before its trial can
+start and until all of it is in the ledger. Its head holds a lock on it, so that the next command
+can tell the order of a dead head from that of a living one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from celedger.engines import order
+from celedger.engines.order import Order
+from celedger.errors import MachineError
+from celedger.ledger.archive import private_folder
+from celedger.repo import Repository
+from celedger.system import lock
+
+
+@dataclass
+class Note:
+    """The note on an order, locked."""
+
+    path: Path
+    order: Order
+    held: lock.Lock
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.held.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The notes of a repository on the orders that an engine runs for a ledger."""
+
+    repository: Repository
+    engine: str
+    address: str
+    ledger: Path
+
+    def write(self, order_out: Order) -> Note:
+        """Note an order, before it goes out. Raises MachineError."""
+        path = folder(self.repository) / f"{order_out.ulid}.json"
+        facts = {
+            "engine": self.engine, "address": self.address, "ledger": str(self.ledger),
+            "order": order_out,
+        }  # fmt: skip
+        try:
+            private_folder(path.parent)
+            draft = path.with_suffix(".new")
+            draft.write_text(order.written(facts))
+            held = lock.try_flock(draft)
+            assert held is not None
+            draft.replace(path)
+        except OSError as error:
+            raise MachineError(
+                f"{path.parent} cannot be written: {error.strerror}", "free some room there"
+            ) from error
+        return Note(path, order_out, held)
+
+    def left(self) -> Iterator[Note]:
+        """Yield the notes of dead heads on orders of this engine and ledger, locked."""
+        ours = [self.engine, self.address, str(self.ledger)]
+        for path in sorted(folder(self.repository).glob("*.json")):
+            held = lock.try_flock(path)
+            if held is None:
+                continue
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                facts = json.loads(path.read_bytes())
+                if [facts["engine"], facts["address"], facts["ledger"]] == ours:
+                    yield Note(path, order.rebuilt(Order, facts["order"]), held)
+                    continue
+            held.close()
+
+
+def folder(repository: Repository) -> Path:
+    return repository.state_dir / "remote"
+
+
+def ulids(repository: Repository) -> list[str]:
+    """Return the trials whose orders are out."""
+    return [path.stem for path in folder(repository).glob("*.json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """An order that is out, for a person: on which engine, and whether its head lives."""
+
+    order: Order
+    place: str
+    held: bool
+
+
+def out(repository: Repository) -> list[Out]:
+    """Return the orders that are out."""
+    orders = []
+    for path in sorted(folder(repository).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, MachineError):
+            facts = json.loads(path.read_bytes())
+            place = f"{facts['engine']} {facts['address']}".strip()
+            held = lock.try_flock(path)
+            orders.append(Out(order.rebuilt(Order, facts["order"]), place, held is None))
+            if held is not None:
+                held.close()
+    return orders

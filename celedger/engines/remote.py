@@ -1,0 +1,142 @@
+"""A bench whose trials run on nodes, for whatever runs trials one by one or on a pool."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import Any
+
+from celedger.config import Config
+from celedger.engines import order as orders
+from celedger.engines.head import Head, send
+from celedger.engines.intake import raised
+from celedger.engines.order import Order
+from celedger.engines.ray import Ray
+from celedger.engines.seam import Cluster
+from celedger.errors import MachineError, UsageError
+from celedger.ledger import Ledger
+from celedger.ledger import ulid as ulids
+from celedger.model import Commit, Environment, Task, TrialRecord
+from celedger.repo import Repository
+from celedger.suite import Suite
+from celedger.trial import events, workplace
+from celedger.trial.engine import Need
+from celedger.trial.reuse import Reuse
+from celedger.trial.runner import Bench
+
+
+class NodeReuse(Reuse):
+    """The results that may be re-used where what surrounds a task is that of a node."""
+
+    around: Mapping[str, str]  # by task name
+
+    def shared(self, task: Task) -> str:
+        return self.around[task.name]
+
+
+class RemoteBench(Bench):
+    """A bench whose trials run on nodes. Nothing is checked out, built or locked here."""
+
+    around: Mapping[str, str]
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        here = self.checkouts.repository
+        reuse = NodeReuse(self.ledger, here, self.child, lambda _: "", lambda *_: "")
+        reuse.around = self.around
+        return reuse
+
+    @contextmanager
+    def device_held(self) -> Iterator[None]:
+        """Leave the device of this machine alone."""
+        yield
+
+    def _run(
+        self, commit: Commit, task: Task, seed: int, until: events.Until | None
+    ) -> TrialRecord:
+        future = self.engine.submit(Need(commit, task, seed, None, until=until))
+        while not future.done():
+            self.engine.wait()
+        return future.result()
+
+
+def set_bench(
+    repository: Repository,
+    ledger: Ledger,
+    config: Config,
+    suite: Suite,
+    tasks: Sequence[Task],
+    *,
+    together: bool = False,
+    **options: Any,
+) -> Bench:
+    """Return a bench as `workplace.set_bench` does (see there for the `options`). Its trials run on
+    the nodes of a cluster if the settings say so and they may run `together`."""
+    if config.engine == "local" or not together:
+        return workplace.set_bench(
+            repository, ledger, config, suite, tasks, together=together, **options
+        )
+    here = replace(config, device="cpu")  # this machine needs none
+    bench = workplace.set_bench(repository, ledger, here, suite, tasks, **options)
+    cluster = Ray(config.engine_address)
+    try:
+        return send_out(bench, config, tasks, cluster)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
+    """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
+    first in which environment they will. Raises CeledgerError."""
+    for task in tasks:
+        if task.venv or task.whole:
+            what = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
+    repository = bench.checkouts.repository
+    name = f"{socket.gethostname()}:{repository.common_dir}"
+    question = Order(
+        ulid=ulids.new(bench.now(), bench.random),
+        repository=hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16],
+        tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
+        device=cluster.device(config.device), sandbox=bench.sandbox, why=bench.why,
+    )  # fmt: skip
+    environments, around = _describe(bench, cluster, question)
+    remote = RemoteBench(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
+    remote.around = around
+    remote.environments = {
+        task.name: workplace.settled(bench.ledger, task, environments[task.name]) for task in tasks
+    }
+    remote.pool = Head(remote, cluster, question)
+    return remote
+
+
+def _describe(
+    bench: Bench, cluster: Cluster, question: Order
+) -> tuple[dict[str, Environment], dict[str, str]]:
+    """Return the environments of the tasks on a node, and what else surrounds them there, both by
+    task name. Raises CeledgerError."""
+    keeper = cluster.hire(question.ulid, question.device, ())
+    try:
+        suite = orders.packed(bench.suite_files)
+        send(keeper, question, bench.checkouts.repository, suite)
+        content, ended = b"", False
+        while not ended:
+            more, ended = keeper.read(len(content))
+            content += more
+        for facts in map(json.loads, content.splitlines()):
+            if "error" in facts:
+                raise raised(facts)
+            if "environments" in facts:
+                kind = dict[str, Environment]
+                return orders.rebuilt(kind, facts["environments"]), facts["surroundings"]
+        raise MachineError(f"a node of {cluster.name} fails: {keeper.complaint()}")
+    finally:
+        with suppress(MachineError):
+            keeper.forget()
+        cluster.release(question.ulid)
