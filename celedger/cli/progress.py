@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celedger.cli.session import note
+from celedger.cli.time_left import TimeLeft
 from celedger.model import Task, TrialRecord
 from celedger.trial import events
 from celedger.views.format import count, duration
@@ -24,6 +25,14 @@ _MINUTE = 60.0
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
 
 
+_Key = tuple[str, str, int]  # of a trial: its task's name, its commit's hash, its seed
+
+
+def _name(key: _Key) -> str:
+    task, sha, seed = key
+    return f"{task} {sha[:SHORT]} seed {seed}"
+
+
 def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     """Return the median wall time of this definition's trials, where there are any."""
     rows = [
@@ -34,58 +43,6 @@ def usual_seconds(ledger: Ledger, task: Task) -> float | None:
     rows.sort(key=lambda row: row.started)
     seconds = [row.value for row in rows if row.value == row.value]
     return statistics.median(seconds[-20:]) if seconds else None
-
-
-class TimeLeft:
-    """How long the needs still take, by the epochs of the trial that runs, where its task has a
-    parameter `epochs`, and by the usual seconds of each task. `now` is in seconds."""
-
-    def __init__(self, needs: Sequence[Need], usual: Callable[[Task], float | None]) -> None:
-        self._tasks = [need.task for need in needs]
-        self._usual = usual
-        self._known: dict[str, float | None] = {}  # usual seconds, by recipe
-        self._ended = 0
-        self._task: Task | None = None
-        self._began = 0.0
-        self._epochs: list[float] = []  # when each ended
-
-    def start(self, task: Task, now: float) -> None:
-        self._task, self._began, self._epochs = task, now, []
-        # Here, and not in `seconds`: a bar asks in a thread, where no ledger can be read.
-        for each in {task.recipe: task, **{t.recipe: t for t in self._tasks}}.values():
-            if each.recipe not in self._known:
-                self._known[each.recipe] = self._usual(each)
-
-    def epoch(self, now: float) -> None:
-        self._epochs.append(now)
-
-    def end(self) -> None:
-        self._ended += 1
-        if self._task is not None:
-            self._known.pop(self._task.recipe, None)
-        self._task = None
-
-    def seconds(self, now: float) -> float | None:
-        """Return the seconds left; None while no trial runs, or where they cannot be told."""
-        if self._task is None or (left := self._of_trial(self._task, now)) is None:
-            return None
-        for task in self._tasks[self._ended + 1 :]:
-            usual = self._known.get(task.recipe)
-            if usual is None and task.recipe == self._task.recipe:
-                usual = now - self._began + left
-            if usual is None:
-                return None
-            left += usual
-        return left
-
-    def _of_trial(self, task: Task, now: float) -> float | None:
-        number, whole = len(self._epochs), task.params.get("epochs")
-        if number > 1 and isinstance(whole, int) and whole >= number:
-            first, last = self._epochs[0], self._epochs[-1]
-            return max(0.0, (whole - number) * (last - first) / (number - 1) - (now - last))
-        usual = self._known.get(task.recipe)
-        left = None if usual is None else usual - (now - self._began)
-        return left if left is not None and left > 0 else None
 
 
 def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
@@ -117,13 +74,16 @@ class Progress:
     ) -> None:
         self._total = len(needs)
         self._done = 0
-        self._trial = ""
+        self._trials: dict[_Key, str] = {}  # that run: what is said of each
         self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
         self._bar: Any = None
         self._row: Any = None
-        self._clock, self._said = clock, 0.0  # when the trial that runs had its last line
+        self._clock = clock
+        self._said: dict[_Key, float] = {}  # when a trial that runs had its last line
         self._left = TimeLeft(
-            needs, lambda task: None if bench is None else usual_seconds(bench.ledger, task)
+            [need.task for need in needs],
+            lambda task: None if bench is None else usual_seconds(bench.ledger, task),
+            1 if bench is None else bench.engine.workers,
         )
         if bench is not None:
             bench.listen = self
@@ -169,14 +129,15 @@ class Progress:
             case events.Installing(sha, task):
                 self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
             case events.Started(commit, task, seed):
-                self._trial = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
-                self._left.start(task, self._clock())
-                self._said = self._clock()
-                self._show(self._trial)
+                key = task.name, commit.sha, seed
+                self._left.start(key, task, self._clock())
+                self._said[key] = self._clock()
+                self._trials[key] = _name(key)
+                self._show()
             case events.StartedCold(task, reason):
                 self.say(f"celedger: {task.name} starts cold: {reason}")
-            case events.EpochReported(number):
-                self._epoch(f"{self._trial} epoch {number}")
+            case events.EpochReported(commit, task, seed, number):
+                self._epoch((task.name, commit.sha, seed), number)
             case events.Strayed(_, task, _, file) if task.name not in self._announced:
                 self._announced.add(task.name)
                 self.say(
@@ -194,12 +155,13 @@ class Progress:
             case events.Reused(commit, record):
                 self._end(commit.sha, record, None)
 
-    def _epoch(self, text: str) -> None:
+    def _epoch(self, key: _Key, number: int) -> None:
         now = self._clock()
-        self._left.epoch(now)
-        self._show(text)
-        if self._bar is None and now - self._said >= _MINUTE:
-            self._said = now
+        self._left.epoch(key, now)
+        text = self._trials[key] = f"{_name(key)} epoch {number}"
+        self._show()
+        if self._bar is None and now - self._said.setdefault(key, now) >= _MINUTE:
+            self._said[key] = now
             self.say(", ".join(filter(None, [text, self._time_left()])))
 
     def _time_left(self) -> str:
@@ -210,13 +172,17 @@ class Progress:
 
     def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
         self._done += 1
-        self._left.end()
+        key = record.task, sha, record.trial.seed
+        self._left.end(key, record.task)
+        self._trials.pop(key, None)
         # Further seeds that a check asks for have no number.
         number = f"[{self._done}/{self._total}] " if self._done <= self._total else ""
         if self._bar is None or not record.ok or seconds is None:
             self.say(number + _trial_line(sha, record, seconds))
-        self._show(self._trial)
+        self._show()
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str = "") -> None:
+        """Show a step before a trial, or without one the trials that run."""
         if self._bar is not None:
+            text = text or "; ".join(self._trials.values())
             self._bar.update(self._row, description=text, completed=self._done)

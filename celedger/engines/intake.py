@@ -74,7 +74,10 @@ class Intake:
         elif values[0] == self.order.ulid and self._journal is not None:
             getattr(self._ledger, write)(*values)
         if write == "append_epochs" and values[1]:
-            yield events.EpochReported(values[1][-1].epoch)
+            order = self.order
+            assert order.commit is not None
+            epoch = values[1][-1].epoch
+            yield events.EpochReported(order.commit, order.tasks[0], order.seed, epoch)
 
     def _begin(self, trial: Trial) -> None:
         commit, (task,) = self.order.commit, self.order.tasks

@@ -191,7 +191,7 @@ class Attempt:
         report faster than a disk stores, and the runner must still watch the clock."""
 
         def epoch_added(epoch: int) -> None:
-            self.bench.listen(events.EpochReported(epoch))
+            self.bench.listen(events.EpochReported(self.commit, self.task, self.trial.seed, epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 
