@@ -370,9 +370,11 @@ def _report_lost_trials(ledger: Ledger, options: Options) -> None:
 def _report_leftovers(ledger: Ledger) -> None:
     from celedger.system.process import sweep
     from celedger.trial.journal import recover
+    from celedger.views.format import count
 
     for record in recover(ledger, now=time.time(), sweep=sweep):
+        epochs = count(record.epochs, "epoch")
         note(
             f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "
-            f"{record.trial.seed}, was interrupted; its {record.epochs} epochs are kept"
+            f"{record.trial.seed}, was interrupted; the ledger has {epochs} of it"
         )
