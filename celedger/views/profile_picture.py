@@ -42,7 +42,7 @@ from celedger.views.profile import (
 _BARS = 10
 _DIFFERENCES = 8
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
-_NAME = 50  # characters of an operator
+_NAME = 46  # characters of an operator
 _ROW = 0.24  # inches of a difference
 
 
@@ -172,7 +172,7 @@ def _differences(
         label = (
             f"{part}: difference a step ({scale.unit})" if unit == "s" else f"{part} ({scale.unit})"
         )
-        axes.set_xlabel(label + (f"; not drawn: {', '.join(rest)}" if rest else ""))
+        axes.set_xlabel(label + (f"\nnot drawn: {', '.join(rest)}" if rest else ""))
     picture.legend(handles=[
         Patch(color=RED, label="more"), Patch(color=GREEN, label="less"),
         Patch(color=MUTED, alpha=0.5, label="within noise (the line: its standard error)"),
