@@ -125,7 +125,7 @@ class Sampler:
         if self._reader is None:
             return
         look = self._reader.sample()
-        contexts = gpu_tenants.contexts(usage.pids)
+        contexts = gpu_tenants.contexts(usage.pids) if self._tenants.wants_contexts else 0
         self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
         memory, largest = self._tenants.memory(look), self._interval.memory
         for name, value in memory.items():
