@@ -70,7 +70,7 @@ def test_a_part_that_is_switched_off_turns_its_world_red(
     def cost() -> float:
         """Trials, with a fine for every wrong answer and every step that is not told."""
         limits = battery.Limits(budget=120)
-        results = [battery.run_case(world, tmp_path / "range", limits, i) for i in range(cases)]
+        results = [battery.run_case(world, tmp_path / "range", limits, 1, i) for i in range(cases)]
         wrong = sum(r.wrong for r in results)
         untold = sum(len(world.steps) > 1 and not r.told for r in results)
         return float(sum(r.trials for r in results) + 40 * wrong + 40 * untold)
