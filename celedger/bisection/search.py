@@ -161,7 +161,7 @@ class _Search:
             best = 0
             if len(positions) > 1:
                 bits = sum(
-                    choice.gains(t.view.question.lineage, t.view.trusting, positions, beside)
+                    choice.gains(t.view.question, t.evidence, t.view.trusting, positions, beside)
                     for t in wanting
                 )
                 best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))

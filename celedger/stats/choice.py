@@ -7,6 +7,7 @@ group of commits, or that nothing changed), with levels and noise integrated out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -89,17 +90,38 @@ def choose(
     """The next position beside the trials under way; None when the answer stands or no trial could
     tell more."""
     cost = cost or Cost()
-    lineage, running, belief = question.lineage, beside.positions, posterior.belief
     needed = _needed(question, evidence, posterior, cost, beside)
-    if needed is not None or posterior.state is not State.SEARCHING or belief is None:
+    if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:
         return needed
+    workers = beside.workers if beside.positions else 1
+    positions, gain, rate = _alone(question, evidence, posterior, cost, workers)
+    if beside.positions:
+        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
+    return _best(positions, gain, rate)
+
+
+def _best(positions: list[int], gain: Floats, rate: Floats) -> Choice | None:
+    worth = gain * rate
+    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
+    if gain[best] < SMALLEST_GAIN:
+        return None
+    return Choice(positions[best], float(gain[best]))
+
+
+def _alone(
+    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, workers: int
+) -> tuple[list[int], Floats, Floats]:
+    """Return the positions that are compared, the bits that a trial of each tells if no other one
+    runs, and the chance to be told them by a second of cost."""
+    lineage, belief = question.lineage, posterior.belief
+    assert belief is not None
     bad, doubted = lineage.bad, posterior.no_change > DOUBTED
     tested = question.tested(evidence)
     hidden = evidence.untestable - tested
     useful = tested - draws.spare(evidence.readings, bad)
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
-    if running:
-        marks = np.arange(1, 2 * beside.workers) / (2 * beside.workers)
+    if workers > 1:
+        marks = np.arange(1, 2 * workers) / (2 * workers)
         between = quantiles(lineage, posterior, marks, tested | hidden)
         positions = sorted({*positions, *between})
     share = shares(lineage, posterior, positions)
@@ -122,13 +144,8 @@ def choose(
         equal = np.array([p != GOOD and bool(apart[p]) for p in positions])
         expected = np.where(equal, 0.0, repeats * located + (1 - repeats) * gain)
         gain = np.where(new, expected, gain)
-    gain = gain * _beyond(lineage, posterior, positions, beside, repeats)
     chance = _testable(lineage, positions, tested, hidden)
-    worth = gain * chance / np.array([cost.at(p) for p in positions])
-    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
-    if gain[best] < SMALLEST_GAIN:
-        return None
-    return Choice(positions[best], float(gain[best]))
+    return positions, gain, chance / np.array([cost.at(p) for p in positions])
 
 
 def _needed(
@@ -170,43 +187,44 @@ def useless(
     """Return which trials under way, as indices into their positions, tell so little by now that
     the next choice should run in their place. None of an end, where the shift is not clear or where
     a start costs much."""
-    lineage, places = question.lineage, beside.positions
-    doubted = posterior.no_change > DOUBTED or posterior.state is not State.SEARCHING
-    if posterior.belief is None or doubted or cost.build > CHEAP * cost.seconds:
+    undecided = posterior.belief is None or posterior.no_change > DOUBTED
+    nobody = UnderWay((), beside.workers)
+    if undecided or cost.build > CHEAP * cost.seconds or not beside.positions:
         return []
-    bits = _bits(posterior, draws.repeating(evidence.readings, lineage.bad))
-    left, ended, r = list(range(len(places))), list[int](), likeness(bits)
-    while inner := [i for i in left if bits >= CLEAR and places[i] not in (GOOD, lineage.bad)]:
-        without = {
-            i: cells(lineage, posterior, [places[j] for j in inner if j != i]) for i in inner
-        }
-        kept = {i: told(weight, bad, r) for i, (_, weight, bad) in without.items()}
-        least = max(inner, key=kept.__getitem__)
-        rest = UnderWay(tuple(places[i] for i in left if i != least), beside.workers)
-        better = choose(question, evidence, posterior, cost, rest)
+    if posterior.state is not State.SEARCHING or _needed(
+        question, evidence, posterior, cost, nobody
+    ):
+        return []
+    positions, gain, rate = _alone(question, evidence, posterior, cost, beside.workers)
+    company, ended = _Company(question, evidence, posterior, positions, beside), list[int]()
+    while company.bits >= CLEAR and (least := company.least(ended)) is not None:
+        index, own = least
+        without = [*ended, index]
+        better = _best(positions, gain * company.left(without), rate)
         if better is None:
             break
-        group, weight, bad = without[least]
-        both = [places[least], better.position]
-        share = shares(lineage, posterior, both, group, len(weight))
-        own, others = beyond(weight, bad, share, r)[0]
-        if own >= USELESS * others:
+        if own >= USELESS * company.more(without)[0][positions.index(better.position)]:
             break
-        ended.append(least)
-        left.remove(least)
+        ended.append(index)
     return ended
 
 
 def gains(
-    lineage: Lineage, posterior: Posterior, positions: list[int], beside: UnderWay = ALONE
+    question: Question,
+    evidence: Evidence,
+    posterior: Posterior,
+    positions: list[int],
+    beside: UnderWay = ALONE,
 ) -> Floats:
     """(P,) bits that one trial at each position tells about this answer beyond those under way; 0
     while the ends do not differ. What several metrics learn of one trial is compared by it."""
     if posterior.belief is None:
         return np.zeros(len(positions))
-    share = shares(lineage, posterior, positions)
+    share = shares(question.lineage, posterior, positions)
     gain = _gains(posterior, positions, share, posterior.belief.fit.predictions())
-    return gain * _beyond(lineage, posterior, positions, beside)
+    if beside.positions:
+        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
+    return gain
 
 
 def expected_trials(question: Question, evidence: Evidence, posterior: Posterior) -> float:
@@ -247,31 +265,64 @@ def capacity(shift: float) -> float:
     return float(information * (x[1] - x[0]) / np.log(2))
 
 
-def _beyond(
-    lineage: Lineage,
-    posterior: Posterior,
-    positions: list[int],
-    beside: UnderWay,
-    repeats: float = 0.0,
-) -> Floats:
-    """(P,) the part of a trial's gain that the trials under way leave. At an end, and where only a
-    level is to be learned, they count as so many readings more: of n readings the next one takes
-    about 1/n² of the mean's variance."""
-    belief = posterior.belief
-    assert belief is not None
-    if not beside.positions:
-        return np.ones(len(positions))
-    counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
-    read = np.array([max(counts.get(p, 0), 1) for p in positions], dtype=float)
-    left = (read / (read + [beside.positions.count(p) for p in positions])) ** 2
-    inner = [p for p in beside.positions if p not in (GOOD, lineage.bad)]
-    if inner:
-        group, weight, bad = cells(lineage, posterior, inner)
-        share = shares(lineage, posterior, positions, group, len(weight))
-        r = likeness(_bits(posterior, repeats))
-        more, alone = beyond(weight, bad, share, r)
-        left = np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), left)
-    return np.asarray(left)
+class _Company:
+    """The trials under way, and what they leave to the next one. Those of ends part no candidates,
+    the `inner` ones cut them into cells."""
+
+    def __init__(
+        self,
+        question: Question,
+        evidence: Evidence,
+        posterior: Posterior,
+        positions: list[int],
+        beside: UnderWay,
+    ) -> None:
+        lineage, belief = question.lineage, posterior.belief
+        assert belief is not None
+        counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
+        self._read = np.array([max(counts.get(p, 0), 1) for p in positions], dtype=float)
+        self._positions, self._running = positions, beside.positions
+        ends = GOOD, lineage.bad
+        self.inner = [i for i, p in enumerate(beside.positions) if p not in ends]
+        self.bits = _bits(posterior, draws.repeating(evidence.readings, lineage.bad))
+        if self.inner:
+            group, self._weight, self._bad = cells(
+                lineage, posterior, [beside.positions[i] for i in self.inner]
+            )
+            self._share = shares(lineage, posterior, positions, group, len(self._weight))
+
+    def more(self, without: Sequence[int]) -> tuple[Floats, Floats]:
+        """(P,) what a trial tells beyond those under way, some left out, and what it tells alone;
+        in nats and of the place of the change only."""
+        if not self.inner:
+            return np.zeros(len(self._positions)), np.zeros(len(self._positions))
+        return beyond(self._weight, self._kept(without), self._share, likeness(self.bits))
+
+    def left(self, without: Sequence[int]) -> Floats:
+        """(P,) the part of a trial's gain that those under way leave. At an end, and where only a
+        level is to be learned, they count as so many readings more: of n readings the next one
+        takes about 1/n² of the mean's variance."""
+        running = [p for i, p in enumerate(self._running) if i not in without]
+        again = (self._read / (self._read + [running.count(p) for p in self._positions])) ** 2
+        more, alone = self.more(without)
+        return np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), again)
+
+    def least(self, without: Sequence[int]) -> tuple[int, float] | None:
+        """Return the index of the trial under way whose end would be missed least, and what it
+        tells beyond the others; None if none is left."""
+        r = likeness(self.bits)
+        rest = {
+            i: told(self._weight, self._kept([*without, i]), r)
+            for i in self.inner
+            if i not in without
+        }
+        if not rest:
+            return None
+        index = max(rest, key=rest.__getitem__)
+        return index, told(self._weight, self._kept(without), r) - rest[index]
+
+    def _kept(self, without: Sequence[int]) -> Bools:
+        return self._bad[:, [i not in without for i in self.inner]]
 
 
 def _bits(posterior: Posterior, repeats: float) -> float:
