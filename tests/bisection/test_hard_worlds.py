@@ -42,12 +42,13 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         for more in ([], ["--jobs", "2"])
     ]
     for name, line, again in zip(("n4", "crash-always"), tables[0][1:], tables[1][1:], strict=True):
-        world, cases, trials, *_, milliseconds = line.split()
+        world, cases, trials, *_, milliseconds, time, _, _, started = line.split()
         assert (world, cases) == (name, "2")
         assert 4 <= float(trials) <= 20
         assert " 0/2 " in line
         assert again.split()[:5] == line.split()[:5]
         assert 0 < float(milliseconds) < 1000
+        assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
 PARTS = {  # world, module, constant, what switches the part off, cases
