@@ -15,7 +15,7 @@ from celedger.engines.order import Order
 from celedger.engines.seam import OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import Trial, TrialRecord
+from celedger.model import Environment, Trial, TrialRecord
 from celedger.system import lock
 from celedger.trial import events, journal
 
@@ -26,6 +26,8 @@ class Intake:
     def __init__(self, order: Order, ledger: Ledger) -> None:
         self.order = order
         self.host = "a node"
+        self.environments: dict[str, Environment] = {}  # by task name, of the node
+        self.around: dict[str, str] = {}  # what else surrounds the tasks there
         self.error: BaseException | None = None
         self._ledger = ledger
         self._rest = b""  # a line of which more will come
@@ -37,9 +39,11 @@ class Intake:
         return self._ledger.trial(self.order.ulid)
 
     @property
-    def has_outcome(self) -> bool:
-        """Return True if the trial has ended."""
+    def is_whole(self) -> bool:
+        """Return True if all that was asked has come: the end of a trial, or environments."""
         record = self.record
+        if self.order.commit is None:
+            return bool(self.environments)
         return record is not None and record.outcome is not None
 
     def take(self, content: bytes) -> Iterator[events.Event]:
@@ -53,8 +57,9 @@ class Intake:
                     yield events.Building(self.order.commit, self.order.tasks[0])
                 case {"event": "Started"} if self.order.commit is not None:
                     yield events.Started(self.order.commit, self.order.tasks[0], self.order.seed)
-                case {"host": host}:
-                    self.host = host
+                case {"host": host, "environments": environments, "surroundings": around}:
+                    self.host, self.around = host, around
+                    self.environments = orders.rebuilt(dict[str, Environment], environments)
                 case {"log": text}:
                     self._write_log(text)
                 case {"error": _}:
@@ -82,6 +87,7 @@ class Intake:
         self._ledger.record_commits([commit])
         self._ledger.record_task(task)
         # The journal stays empty: its lock shows that the trial has somebody who follows it.
+        journal.remove(self._ledger, journal.path(self._ledger, trial.ulid))  # of a dead head
         path, channel, held = journal.create(self._ledger, trial)
         os.close(channel)
         self._journal = path, held
@@ -96,13 +102,13 @@ class Intake:
     def interrupt(self, now: float, why: str) -> None:
         """Record that a trial which has begun and not ended will not end."""
         record = self.record
-        if record is not None and not self.has_outcome:
+        if record is not None and not self.is_whole:
             journal.take_in(self._ledger, record, now, why)
 
     def close(self) -> None:
         if self._journal is not None:
             path, held = self._journal
-            if self.has_outcome:
+            if self.is_whole:
                 journal.remove(self._ledger, path)
             if held is not None:
                 held.close()
