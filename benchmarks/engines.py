@@ -1,4 +1,4 @@
-"""How many epochs a second the head of 64 nodes takes in, and what an engine costs a trial.
+"""How fast the head of 64 nodes takes in what they report, and how much memory that takes.
 
 The nodes are threads that hand out lines at a steady rate; the head, its ledger and the intake are
 real. Run: `.venv/bin/python benchmarks/engines.py [NODES [EPOCHS_A_SECOND [SECONDS]]]`.
@@ -126,9 +126,8 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-nodes, rate, seconds = (
-    float(w) for w in (*sys.argv[1:], *("64", "100", "10")[len(sys.argv) - 1 :])
-)
+given = sys.argv[1:]
+nodes, rate, seconds = map(float, [*given, *("64", "100", "10")[len(given) :]])
 with tempfile.TemporaryDirectory() as folder:
     root = Path(folder)
     git(root, "init", "-q")

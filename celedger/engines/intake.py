@@ -7,7 +7,9 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from celedger import errors
 from celedger.engines import order as orders
@@ -49,37 +51,50 @@ class Intake:
     def take(self, content: bytes) -> Iterator[events.Event]:
         """Add what came to the ledger, in the caller's transaction, and yield the events of it."""
         *lines, self._rest = (self._rest + content).split(b"\n")
-        for facts in map(json.loads, lines):
-            match facts:
-                case {"write": write, "arguments": arguments}:
-                    yield from self._repeat(write, arguments)
-                case {"event": "Building"} if self.order.commit is not None:
-                    yield events.Building(self.order.commit, self.order.tasks[0])
-                case {"event": "Started"} if self.order.commit is not None:
-                    yield events.Started(self.order.commit, self.order.tasks[0], self.order.seed)
-                case {"host": host, "environments": environments, "surroundings": around}:
-                    self.host, self.around = host, around
-                    self.environments = orders.rebuilt(dict[str, Environment], environments)
-                case {"log": text}:
-                    self._write_log(text)
-                case {"error": _}:
-                    self.error = raised(facts)
+        for are_epochs, group in groupby(map(json.loads, lines), _has_epochs):
+            if are_epochs:  # one write for many: it costs as much as one of them
+                yield from self._add_epochs(list(group))
+                continue
+            for facts in group:
+                yield from self._take_one(facts)
 
-    def _repeat(self, write: str, arguments: list[object]) -> Iterator[events.Event]:
+    def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
+        kind = orders.WRITES["append_epochs"][1]
+        reports = [r for facts in lines for r in orders.rebuilt(kind, facts["arguments"][1])]
+        if self._journal is not None and reports:
+            self._ledger.append_epochs(self.order.ulid, reports)
+            yield events.EpochReported(reports[-1].epoch)
+
+    def _take_one(self, facts: dict[str, Any]) -> Iterator[events.Event]:
+        order = self.order
+        match facts:
+            case {"write": write, "arguments": arguments}:
+                self._repeat(write, arguments)
+            case {"event": "Building"} if order.commit is not None:
+                yield events.Building(order.commit, order.tasks[0])
+            case {"event": "Started"} if order.commit is not None:
+                yield events.Started(order.commit, order.tasks[0], order.seed)
+            case {"host": host, "environments": environments, "surroundings": around}:
+                self.host, self.around = host, around
+                self.environments = orders.rebuilt(dict[str, Environment], environments)
+            case {"log": text}:
+                self._write_log(text)
+            case {"error": _}:
+                self.error = raised(facts)
+
+    def _repeat(self, write: str, arguments: list[object]) -> None:
         """Repeat a write of the node's ledger, of this order's trial alone."""
         values = [
             orders.rebuilt(kind, each)
             for kind, each in zip(orders.WRITES[write], arguments, strict=True)
         ]
-        if write == "start_trial":
+        if write == "record_environment":
+            self._ledger.record_environment(values[0])
+        elif write == "start_trial":
             if values[0].ulid == self.order.ulid:
                 self._begin(values[0])
-        elif write == "record_environment":
-            self._ledger.record_environment(values[0])
         elif values[0] == self.order.ulid and self._journal is not None:
             getattr(self._ledger, write)(*values)
-        if write == "append_epochs" and values[1]:
-            yield events.EpochReported(values[1][-1].epoch)
 
     def _begin(self, trial: Trial) -> None:
         commit, (task,) = self.order.commit, self.order.tasks
@@ -113,6 +128,10 @@ class Intake:
             if held is not None:
                 held.close()
             self._journal = None
+
+
+def _has_epochs(facts: dict[str, Any]) -> bool:
+    return facts.get("write") == "append_epochs"
 
 
 def raised(facts: dict[str, str]) -> BaseException:
