@@ -5,9 +5,12 @@ PYTHON := $(shell for p in $(PYTHON3) python3 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+BIOME  := @biomejs/biome@2.6.8
+NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all golden lint types arch check page docs noise bench-lab example clean
+.PHONY: help demo test test-all test-gpu gpu-report golden lint types arch check page docs pictures noise bench-lab \
+	example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,15 +26,21 @@ demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, dr
 	$(BIN)/celedger demo
 
 test: $(STAMP)  ## Run the quick tests (no GPU needed)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu'
 
 test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not gpu'
+
+test-gpu: $(STAMP)  ## Run the tests of one GPU (10 minutes; without a GPU there are none)
+	$(BIN)/python -m pytest -m gpu tests/gpu || test $$? -eq 5
+
+gpu-report: $(STAMP)  ## Write docs/gpu-report.md: this GPU, what passed, figures beside the CPU's
+	$(BIN)/python scripts/make_gpu_report.py
 
 golden: $(STAMP)  ## Write the answers in tests/golden anew; read the difference
 	$(BIN)/python -m pytest -q -n 2 tests/golden --update-golden
 
-lint: $(STAMP)  ## Check style and format with ruff
+lint: $(STAMP) page  ## Check style and format with ruff and biome
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -43,11 +52,18 @@ arch: $(STAMP)  ## Check the layers of the house
 
 check: test-all lint types arch  ## Everything CI runs
 
-page:  ## Check the script and style of the report's page with biome (needs npx)
-	npx --yes @biomejs/biome@2.6.8 check
+page:  ## Check the script and style of the report's page with biome (skipped without npx)
+	@if ! command -v npx >/dev/null; then \
+		echo "the page's script and style are not checked: there is no npx (it comes with Node.js)"; \
+	elif ! $(NPX) --version >/dev/null 2>&1; then \
+		echo "the page's script and style are not checked: npm cannot fetch $(BIOME)"; \
+	else $(NPX) check; fi
 
 docs: $(STAMP)  ## Make docs/cli.md anew from --help
 	$(BIN)/python scripts/make_cli_reference.py
+
+pictures: $(STAMP)  ## Make docs/images anew by the commands that draw them (10 minutes)
+	$(BIN)/python scripts/make_pictures.py
 
 noise: $(STAMP)  ## Measure the shipped suites' noise anew into docs/noise.md (an hour, a quiet machine)
 	$(BIN)/python scripts/make_noise_table.py

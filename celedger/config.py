@@ -42,6 +42,7 @@ class Config:
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
+    report: Path | None = None  # the page that the worker writes anew after each job
     engine: str = "local"  # where trials run: here, or on the nodes of a cluster
     engine_address: str = ""  # of the cluster; "": the one that the engine finds by itself
     # What the repository's own file says, word by word, and that file.
@@ -292,8 +293,15 @@ _RULES: dict[str, Callable[[object, Path], object]] = {
     "hook_suite": _name,
     "cache_limit": _size,
 }
-_OWN_RULES = {**_RULES, "sandbox": _switch, "notify": _addresses, "workers": _workers,
-              "engine": _engine, "engine_address": _address}  # fmt: skip
+_OWN_RULES = {
+    **_RULES,
+    "sandbox": _switch,
+    "notify": _addresses,
+    "workers": _workers,
+    "report": _path,
+    "engine": _engine,
+    "engine_address": _address,
+}
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 

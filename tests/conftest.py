@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -184,6 +187,16 @@ class Project:
         git(self.root, "reset", "--quiet", "--hard", "refs/new")
         git(self.root, "update-ref", "-d", "refs/new")
         return git(self.root, "rev-list", "--reverse", f"{before}..HEAD").split()
+
+
+# What keeping the answer of a diagnosis adds: it, its commits, and their checksums.
+_ANSWER = re.compile(r'INSERT INTO "?(findings|commits|parents|checksums)"?')
+
+
+def record_of(ledger: Path) -> list[str]:
+    """Return the rows of a ledger as SQL, without the answers of diagnoses."""
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
+        return [row for row in connection.iterdump() if not _ANSWER.match(row)]
 
 
 def make_project(

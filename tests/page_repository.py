@@ -10,6 +10,7 @@ from random import Random
 
 from golden.repositories import HERE, OLD, Writer, _writer
 
+from celedger.ledger.findings import FindingRecord
 from celedger.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
 from celedger.repo.fast_import import NewCommit
 from celedger.repo.plumbing import tell
@@ -34,6 +35,7 @@ for _name in ("cifar_tiny", "speech_kw", "ner_conll", "graph_cora", "tabular"):
 
 EVIL = '</script><script>window.hacked = 1</script><img src=x onerror="window.hacked=1">'
 EVIL_METRIC = 'gap"><svg onload=window.hacked=2>'
+SUBJECT, NOTE = EVIL, f"two seeds <i>only</i> {EVIL}"
 LOG = f"epoch 1\n\x1b[31mred\x1b[0m {EVIL}\u2028\nRuntimeError: stack expects equal sizes\n"
 SUBJECTS = (
     "Rework layer norm eps", "Cache the vocabulary", "Bump dropout mask", "Use fused attention",
@@ -49,7 +51,7 @@ def make(root: Path, *, bad: bool = True) -> None:
     """Make the repository and its ledger; without `bad`, nothing in it needs attention."""
     commits = [
         NewCommit(
-            f"c{i}", f"{EVIL if i == WORSE else SUBJECTS[i % len(SUBJECTS)]} (#{2200 + i})",
+            f"c{i}", f"{SUBJECT if i == WORSE else SUBJECTS[i % len(SUBJECTS)]} (#{2200 + i})",
             {"model.py": f"NUMBER = {i}\n"}, author=AUTHORS[i % len(AUTHORS)],
             time=START + i * 12_000, tag={20: "v2.2", BETTER: "v2.3"}.get(i),
         )
@@ -129,7 +131,7 @@ def _judge(writer: Writer, *, bad: bool) -> None:
         verdicts.append(Verdict(
             writer.commits[f"c{COMMITS - 1}"].sha, "lab", task, metric,
             kind if bad else VerdictKind.SAME, level, value, effect, effect - 0.004, effect + 0.004,
-            0.001, rule="e-BH/1", note=f"two seeds <i>only</i> {EVIL}" if bad else "",
+            0.001, rule="e-BH/1", note=NOTE if bad else "",
             recipe=writer.tasks[task].recipe, environment=HERE.fingerprint,
         ))  # fmt: skip
     writer.ledger.record_verdicts(verdicts)
@@ -152,4 +154,8 @@ def _search(writer: Writer) -> None:
     writer.ledger.record_bisect(BisectRecord(
         writer.ulid(), "lab", "char_lm", "val_loss", writer.commits["c31"].sha, shas[-1],
         (shas[at],), 0.985, "found", START + 60 * 12_000.0, report,
+    ))  # fmt: skip
+    writer.ledger.record_finding(FindingRecord(
+        "01F", "explain", "lab", "char_lm", shas[at], shas[at - 1], "explain A..B char_lm",
+        START + 61 * 12_000.0, f"LayerNorm's eps differs {EVIL}", {},
     ))  # fmt: skip

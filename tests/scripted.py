@@ -132,7 +132,8 @@ class Executor:
             log.write_text(traceback.format_exc())
             status, message = 1, "exit status 1"
         seconds, peak = model.get("SECONDS", 2.0), model.get("PEAK_RSS", 2**28)
-        return process.Exit(end, status, seconds, peak, seconds, False, message)
+        count = model.get("INSTRUCTIONS")
+        return process.Exit(end, status, seconds, peak, seconds, False, message, count)
 
 
 class _Quiet:

@@ -111,12 +111,13 @@ sandbox = true
 suite = "mine"
 [repository."{root}"]
 ledger = "/data/root.db"
+report = "/www/root.html"
 [repository."/elsewhere"]
 ledger = "/data/other.db"
 """)  # fmt: skip
     found = load(root, env)
     assert (found.suite, found.device, found.sandbox) == ("mine", "cpu", True)
-    assert found.ledger == Path("/data/root.db")
+    assert (found.ledger, found.report) == (Path("/data/root.db"), Path("/www/root.html"))
     assert load(root, {**env, "CELEDGER_SUITE": "env"}).suite == "env"
     assert load(tmp_path, env).ledger == tmp_path / "ledger.db"
     assert load(root, {"HOME": str(tmp_path)}).suite == "theirs"
@@ -140,6 +141,7 @@ OUTSIDE = [
     'ledger = "/tmp/l.db"', 'ledger = "../l.db"', 'ledger = "a/../../l.db"', 'ledger = "~/l.db"',
     'ledger = ".git/config"', 'ledger = "sub/.GIT/x"', 'ledger = "a\\nb"', 'suites = "/suites"',
     'suite = "../evil"', 'hook_suite = "/tmp/evil"', "sandbox = false",
+    'report = "page.html"',
 ]  # fmt: skip
 
 

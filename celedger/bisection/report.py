@@ -68,7 +68,8 @@ class Report:
     seconds: float
     still: float
     posterior: tuple[float, ...]
-    readings: tuple[tuple[int, float], ...]  # (position, value), GOOD at -1, metric's own sign
+    # (position of the commit that ran, value): GOOD at -1, in the metric's own direction.
+    readings: tuple[tuple[int, float], ...]
     untestable: tuple[int, ...]
     steps: tuple[int, ...]  # positions of its trials, in order
     narrowing: tuple[Sparse, ...]  # the likely candidates before them, and after each
@@ -150,7 +151,7 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         between = worse_between(history, good, track.question, evidence, sign)
     speakers = track.speakers()
     stopped = [trial for trial in spent if trial.early_stopped]
-    measured = {track.commit(reading.position).sha for reading in evidence.readings}
+    measured = {track.commit(position).sha for position in track.sites}
     return Report(
         id="",
         ended=0.0,
@@ -181,7 +182,10 @@ def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialR
         seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
         still=track.expected_trials() if status == "undecided" else 0.0,
         posterior=tuple(np.asarray(posterior.probability).tolist()),
-        readings=tuple((r.position, sign * r.value) for r in evidence.readings),
+        readings=tuple(
+            (position, sign * reading.value)
+            for position, reading in zip(track.sites, evidence.readings, strict=True)
+        ),
         untestable=tuple(sorted(evidence.untestable)),
         steps=tuple(track.steps),
         narrowing=tuple(track.narrowing),

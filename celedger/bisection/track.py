@@ -46,6 +46,7 @@ class Track:
         self.symptom = symptom
         self.steps: list[int] = []  # positions, in the order of their trials
         self.narrowing: list[Sparse] = []  # what was likely at first, and after each trial
+        self.sites: list[int] = []  # of each reading, the position of the commit that ran
         self.question: firstbad.Question
         self.evidence: firstbad.Evidence
         self.view: equal_bits.View
@@ -182,6 +183,7 @@ class Track:
         self, placed: Sequence[tuple[int, TrialRecord]], unreachable: Collection[int]
     ) -> firstbad.Evidence:
         readings: list[firstbad.Reading] = []
+        self.sites = []
         failed: Counter[int] = Counter()
         for position, record in placed:
             outcome = record.outcome
@@ -191,6 +193,7 @@ class Track:
             if value is not None:
                 draw = self._traces.draw(record) if self.symptom.bits_decide else None
                 readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+                self.sites.append(self.classes.positions.get(record.trial.commit, position))
             elif not record.derived:  # it says nothing of a clock, and one that runs here may
                 # A trial that was killed, or whose speed was disturbed, may be tried again; one
                 # that ended without a value will not give one the next time either.

@@ -76,8 +76,11 @@ def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
         return {"unfit": "importing changed sys.path"}
     pid = os.fork()  # runs the handlers by which libraries (OpenBLAS) end their threads
     if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+        os._exit(_cuda_is_unusable())
+    status = os.waitpid(pid, 0)[1]
+    links = {os.readlink(f"/proc/self/fd/{fd}") for fd in descriptors() - before}
+    if status or any(link.startswith("/dev/nvidia") for link in links):
+        return {"unfit": "importing used CUDA, which a fork cannot use again"}
     if len(os.listdir("/proc/self/task")) != 1:
         return {"unfit": "importing started threads"}
     if descriptors() != before:
@@ -91,6 +94,13 @@ def _imported(preload: list[str], before: set[int]) -> dict[str, Any]:
     excluded = (sys.modules["__main__"], None)  # multiprocessing adds a second name for it
     tops = {name: m for name, m in sys.modules.items() if "." not in name and m not in excluded}
     return {"modules": {name: str(vars(m).get("__file__") or "") for name, m in tops.items()}}
+
+
+def _cuda_is_unusable() -> bool:
+    """Return True in a fork of a process that started CUDA (CUDA C++ Programming Guide,
+    "Initialization"); torch then refuses it there."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and bool(cuda._is_in_bad_fork())
 
 
 def _variable_address() -> int:
@@ -211,6 +221,7 @@ def main() -> None:
     finder = load(os.path.join(FOLDER, "finder.py"))
     supervisor = load(sys.argv[2])
     supervisor.module("reads")
+    supervisor.module("counter")
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.send(json.dumps(_imported(json.loads(sys.argv[3]), descriptors())).encode())
     order = _serve(channel, supervisor)

@@ -99,8 +99,18 @@ def _truth(text: str) -> bool:
 
 
 def device() -> torch.device:
-    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """Return the first GPU that CUDA_VISIBLE_DEVICES leaves visible, else the CPU. Raises
+    RuntimeError if celedger chose a GPU, by its UUID, that this torch cannot use: the trial would
+    be recorded as the GPU's."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if chosen.startswith(("GPU-", "MIG-")):
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot use {chosen}: install a build for its CUDA, or "
+            "choose --device cpu"
+        )
+    return torch.device("cpu")
 
 
 def shuffled(*tensors: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
@@ -118,7 +128,8 @@ def train(**description: Any) -> nn.Module:
     Reports train_loss (mean over the epoch's samples, in training mode) and the results of
     `evaluate`; samples_per_second; step_time_p50, _p90, _p99 (s, from the end of one step to the
     end of the next, so waiting for data counts; without the very first step, which includes
-    set-up); least_moved and peak_memory (see these functions); and the fingerprint. The same is
+    set-up); evaluation_time (s); least_moved and peak_memory (see these functions); and the
+    fingerprint. The same is
     printed to stdout, a line an epoch; a task with `steps = true` gets its series per step, too.
     Metrics stay on the device until the epoch ends: the loop never waits for it.
     """
@@ -129,7 +140,6 @@ def train(**description: Any) -> nn.Module:
     for epoch in range(training.epochs):
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
-            torch.cuda.synchronize(where)
         model.train()
         total = torch.zeros((), dtype=torch.float64, device=where)
         samples: list[int] = []
@@ -147,13 +157,16 @@ def train(**description: Any) -> nn.Module:
             total += loss.detach().double() * samples[-1]
             moments.append(_moment(where))
         metrics: dict[str, float | Tensor] = {"train_loss": total / sum(samples)}  # NaN of none
-        durations = _durations(moments)
-        metrics.update(_speed(durations, samples, warm=epoch > 0))
         model.eval()
+        evaluation = [_moment(where)]
         with torch.no_grad():
             metrics.update(training.evaluate(model))
+        evaluation.append(_moment(where))
         metrics.update(least_moved(model, drawn))
         values = {name: float(value) for name, value in metrics.items()}  # waits for the device
+        durations = _durations(moments)
+        values.update(_speed(durations, samples, warm=epoch > 0))
+        values["evaluation_time"] = _durations(evaluation)[0]
         values.update(peak_memory(where))
         mark = fingerprint(model)
         steps = series.values(durations) if series is not None else None
@@ -290,15 +303,20 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def peak_memory(where: torch.device) -> dict[str, float]:
-    """Return bytes. CUDA, since the epoch began: the peak of tensors (`peak_memory`), the peak of
-    torch's allocator (`peak_memory_reserved`), and the memory of all processes on the device now
-    (`device_memory_used`). CPU: the peak of this process in RAM."""
+    """Return bytes. CUDA, since the epoch began: the peak of tensors (`peak_memory`), of torch's
+    allocator (`peak_memory_reserved`) and of what is free in its split blocks
+    (`peak_memory_fragmented`), the memory of all processes on the device now
+    (`device_memory_used`), and the peak of this process in RAM (`peak_host_memory`). CPU: that peak
+    is `peak_memory`."""
     if where.type == "cuda":
         free, total = torch.cuda.mem_get_info(where)
+        stats = torch.cuda.memory_stats(where)
         return {
             "peak_memory": torch.cuda.max_memory_allocated(where),
             "peak_memory_reserved": torch.cuda.max_memory_reserved(where),
+            "peak_memory_fragmented": stats.get("inactive_split_bytes.all.peak", 0),
             "device_memory_used": total - free,
+            "peak_host_memory": peak_rss(),
         }
     return {"peak_memory": peak_rss()}
 

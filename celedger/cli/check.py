@@ -90,7 +90,7 @@ def check(
         if markdown:
             print(ci.markdown(verdicts), flush=True)
         else:
-            options.answer(verdicts, json)
+            options.answer(verdicts, json, context.obj.retyped)
         _tell_github(verdicts)
         announce(session.repository, session.ledger, session.config, commit.sha, warn, draw_bisect)
     return status(judged.verdicts, declared, gate=True, lenient=lenient)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ def demo(
         Path, typer.Argument(metavar="DIR", help="Where to make the repository.")
     ] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Varies the history.")] = 0,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> int:
     """Make a repository with four planted regressions, and find them.
@@ -27,14 +27,14 @@ def demo(
     where it was.
     """
     from celedger.cli.progress import Progress
-    from celedger.cli.session import keep_out_of_git, note
+    from celedger.cli.session import Options, keep_out_of_git, note
     from celedger.demo.play import play, set_stage
     from celedger.ledger import Ledger
     from celedger.system import umask
     from celedger.views.demo import DemoResult, draw
 
     with umask.users():
-        stage = set_stage(folder.absolute(), seed)
+        stage = set_stage(folder.absolute(), seed, device)
     keep_out_of_git(stage.repository, stage.settings.ledger)
     with Ledger.open(stage.settings.ledger, create=True) as ledger:
         with Progress() as progress:
@@ -45,5 +45,5 @@ def demo(
         print(f"\nledger    {stage.settings.ledger}")
         for picture in pictures:
             print(f"picture   {picture}")
-        note(f"look around: cd {shlex.quote(str(folder))} && celedger log")
+        note(f"look around: {Options(folder, None).typed('celedger')} log")
     return Status.GOOD if all(answer.honest for answer in answers) else Status.CANNOT_JUDGE

@@ -10,7 +10,7 @@ import typer
 
 from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
 from celedger.errors import CeledgerError, Status
-from celedger.views.format import measure
+from celedger.views.format import count, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,15 +85,20 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     from celedger import config
     from celedger import suite as suites
     from celedger.system import gpu, sandbox
+    from celedger.system.counter import Counter
     from celedger.trial.workplace import interpreters_of
 
     print(f"repository  {repository.root}")
     print(f"settings    {config.source(repository.worktree, repository.root) or 'defaults'}")
     try:
-        print(f"device      {gpu.resolve(settings.device).key}")
+        device = gpu.resolve(settings.device)
+        print(f"device      {device.key}{f', {device.gpu.name}' if device.gpu else ''}")
         version = sandbox.version()
         state = "available" if version >= sandbox.NEEDED else "not available"
         print(f"sandbox     {state} (Landlock, version {version})")
+        problem = Counter(0).problem
+        absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
+        print(f"counters    {absent if problem else 'instructions'}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):
@@ -111,11 +116,11 @@ def _restore(path: Path, archive: Archive) -> Status:
     if not path.exists() and not archive.size:
         raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
     done = restore(path, archive)
-    print(f"restored    {done.trials} trials of {path}")
+    print(f"restored    {count(done.trials, 'trial')} of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
     if done.lost:
-        print(f"lost        {done.lost} facts of {archive.folder}")
+        print(f"lost        {count(done.lost, 'fact')} of {archive.folder}")
     return Status.FAILED if done.lost else Status.GOOD
 
 
@@ -129,7 +134,7 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
         with reading(options) as session:
             trials = session.ledger.trials()
             running = [r.trial.ulid for r in trials if r.outcome is None]
-            print(f"ledger      {path}: {len(trials)} trials, {len(running)} running")
+            print(f"ledger      {path}: {count(len(trials), 'trial')}, {len(running)} running")
             return _damage(session.ledger.damage()), running
     except CeledgerError as error:
         print(options.retyped(f"ledger      {error}"))
@@ -158,7 +163,9 @@ def _archived(archive: Archive) -> Status:
 
     if not archive.size:
         return Status.GOOD
-    print(f"archive     {archive.folder}: {archive.trials()} trials, {_size(archive.size)}")
+    print(
+        f"archive     {archive.folder}: {count(archive.trials(), 'trial')}, {_size(archive.size)}"
+    )
     damage = damage_of(archive.path)
     return _damage(damage) if damage else Status.GOOD
 
@@ -169,7 +176,7 @@ def _kept(parts: Sequence[Part], prune: bool) -> str:
 
     freed = 0
     for part in parts:
-        print(f"kept        {len(part.items)} {part.name}, {_size(part.size)}")
+        print(f"kept        {part.name}: {len(part.items)}, {_size(part.size)}")
         if prune:
             number, bytes_freed = keeping.prune(part)
             freed += bytes_freed

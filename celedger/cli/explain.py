@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import diagnosing, note, warn
+from celedger.cli.session import TYPED, command_line, diagnosing, keep, note, warn
 from celedger.errors import CannotJudge, CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ def explain(
 ) -> int:
     """Say what differs first between two trainings, and where.
 
-    Both sides run with one seed under traces of every module, gradient and parameter, in runs that
-    never enter the ledger. Differences that vanish again, and those of rounding, are told from
-    ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it cannot be
-    told.
+    Both sides run with one seed under traces of every module, gradient and parameter. `celedger
+    show` lists the answer with its commit. Differences that vanish again, and those of rounding,
+    are told from ones that matter. Exits 0 when nothing differs, 1 when something does, 125 when it
+    cannot be told.
     """
     from celedger.diagnose.explain import ExplainLimits
     from celedger.views import document
@@ -77,6 +78,12 @@ def explain(
     names = [] if task is None else [task]
     with diagnosing(context.obj, "explain", suite=suite, tasks=names, device=device) as session:
         answers, refused = _explain_all(session, revision, a or [], b or [], seed, limits, watch)
+        by_name = {task.name: task for task in session.tasks}
+        for answer in answers:
+            shas = dict.fromkeys(side.commit.sha[:TYPED] for side in (answer.a, answer.b))
+            line = command_line(context, revision="..".join(shas), task=answer.task)
+            chosen = by_name[answer.task]
+            _keep(session, chosen, answer, session.bench.tree, line, session.started)
         if json:
             print(document.dumps(explanations_json(answers, session.bench.tree)), flush=True)
         elif answers:
@@ -84,6 +91,15 @@ def explain(
         if output is not None:
             _draw(answers, output)
     return _status(answers, refused)
+
+
+def _keep(
+    session: Session, task: Task, answer: Explanation, tree: Path, command: str, started: float
+) -> None:
+    from celedger.views.explain import explanations_json, headline
+
+    keep(session, task, [answer.a.commit, answer.b.commit], command, headline(answer),
+         explanations_json([answer], tree), started=started)  # fmt: skip
 
 
 def _status(answers: Sequence[Explanation], refused: int) -> int:
@@ -178,6 +194,7 @@ def _culprits(
     ran in, too. What cannot be explained is said on stderr: the bisect's answer stands without
     it."""
     import tempfile
+    import time
 
     from celedger.diagnose.explain import Desk, Side
     from celedger.diagnose.explain import explain as ask
@@ -190,7 +207,7 @@ def _culprits(
         for culprit in report.culprits[:1] if culprit.parents
     }  # fmt: skip
     for (name, _), culprit in culprits.items():
-        parent = repository.commit(culprit.parents[0])
+        parent, started = repository.commit(culprit.parents[0]), time.time()
         try:
             (task,) = choose_tasks(suite, [name])
             with (
@@ -202,6 +219,9 @@ def _culprits(
             ):  # fmt: skip
                 desk = Desk(bench, task, Path(folder), say=note)
                 sides = Side(parent.sha[:10], parent), Side(culprit.sha[:10], culprit)
-                yield ask(desk, *sides), bench.tree
+                answer = ask(desk, *sides)
+                command = f"explain {parent.sha[:TYPED]}..{culprit.sha[:TYPED]} {quote(name)}"
+                _keep(session, task, answer, bench.tree, command, started)
+                yield answer, bench.tree
         except CeledgerError as error:
             note(f"celedger: {name} is not explained: {error}")

@@ -55,7 +55,7 @@ def width() -> int:
     """Return the columns of the terminal, or of a page where there is none."""
     import shutil
 
-    return shutil.get_terminal_size((100, 24)).columns
+    return shutil.get_terminal_size((120, 24)).columns
 
 
 def answer(

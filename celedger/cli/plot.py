@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.reading import measured
+from celedger.cli.reading import measured, true_axis
 from celedger.cli.session import Session, reading
 from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 
@@ -40,8 +40,8 @@ def drift(
         session, (suite, name), path = request
         commits, lineage = measured(session, revision)
         print(drift_figure(
-            session.ledger, name, path, metric=metric, suite=suite, commits=commits,
-            lineage=lineage,
+            session.ledger, name, path, metric=metric, suite=suite,
+            commits=true_axis(commits, lineage), lineage=lineage,
         ))  # fmt: skip
     return Status.GOOD
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import diagnosing
+from celedger.cli.session import TYPED, command_line, diagnosing, keep
 from celedger.errors import Status
 
 
@@ -29,12 +29,13 @@ def preflight(
 
     The loss at the start, one batch by heart, inputs and labels, modes, gradients, repeatability.
 
-    Observes the first 200 steps and an evaluation of any training with torch; nothing enters the
-    record. Exits 1 when a check failed, 125 when the training fails or cannot be observed.
+    Observes the first 200 steps and an evaluation of any training with torch. `celedger show`
+    lists the answer with its commit. Exits 1 when a check failed, 125 when the training fails or
+    cannot be observed.
     """
     from celedger.diagnose.preflight import preflight as run_checks
     from celedger.views import document
-    from celedger.views.preflight import preflight_json, preflight_text
+    from celedger.views.preflight import preflight_headline, preflight_json, preflight_text
 
     with diagnosing(
         context.obj, "preflight", suite=suite, tasks=[task], device=device
@@ -43,8 +44,11 @@ def preflight(
         commit = session.repository.resolve(revision)
         at = chosen.seeds[0] if seed is None else seed
         checks = run_checks(session.bench, commit, chosen, at, session.folder)
+        answer = preflight_json(chosen, commit, at, checks)
+        keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
+             preflight_headline(checks), answer, started=session.started)  # fmt: skip
     if json:
-        print(document.dumps(preflight_json(chosen, commit, at, checks)))
+        print(document.dumps(answer))
     else:
         print(preflight_text(chosen, commit, at, checks, width=options.width()))
     failed = any(check["status"] == "fail" for check in checks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import diagnosing, note
+from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
 from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ def profile(
 ) -> int:
     """Split steps into phases, rank operators, find stalls, advise.
 
-    The training runs once, outside the record. Steps are timed without a profiler, operators in a
-    window of ten other steps. GOOD..BAD runs both sides in turns and says which phases and
-    operators got slower: 0 no difference beyond noise, 1 slower, 125 cannot be judged.
+    The training runs once, and `celedger show` lists the answer with its commit. Steps are timed
+    without a profiler, operators in a window of ten other steps. GOOD..BAD runs both sides in turns
+    and says which phases and operators got slower: 0 no difference beyond noise, 1 slower, 125
+    cannot be judged.
     """
     two = ".." in revision
     _check_usage(two, memory, output, timeline)
@@ -64,8 +65,11 @@ def profile(
         sides = _measure(looking, target, probe, turns if two and not memory else 0)
         if timeline is not None:
             _save_timeline(looking.folder, timeline)
-    kind, measured, text, status = _answer(target, sides, memory=memory)
-    print(dumps(document(kind=kind, **target.fields(), **measured)) if json else text)
+        kind, measured, headline, text, status = _answer(target, sides, memory=memory)
+        answer = document(kind=kind, **target.fields(), **measured)
+        line = command_line(context, revision="..".join(commit.sha[:TYPED] for commit in commits))
+        keep(looking, chosen, commits, line, headline, answer, started=looking.started)
+    print(dumps(answer) if json else text)
     if output is not None:
         from celedger.views.profile_picture import draw
 
@@ -78,8 +82,6 @@ def _check_usage(two: bool, memory: bool, output: Path | None, timeline: Path | 
         from celedger.views.picture import check_suffix
 
         check_suffix(output)
-    if output is not None and two:
-        raise UsageError("a picture is of one commit", "name one revision instead of a range")
     if timeline is None:
         return
     if memory:
@@ -107,7 +109,7 @@ def _measure(
         side = TURNS.index(letter)
         commit, left = target.commits[side], len(order) - number
         more = f" ({left} to run)" if left > 1 else ""
-        note(f"celedger: {task.name} at {commit.sha[:10]}, outside the record{more}")
+        note(f"celedger: {task.name} at {commit.sha[:10]}, not recorded{more}")
         folder = looking.folder / str(number)
         sides[side].append(measure(looking.bench, commit, task, target.seed, folder, probe))
     return sides
@@ -115,29 +117,32 @@ def _measure(
 
 def _answer(
     target: ProfileTarget, sides: list[list[dict[str, Any]]], *, memory: bool
-) -> tuple[str, dict[str, Any], str, Status]:
-    """Return the kind of the document, the document, its text, and the exit status."""
+) -> tuple[str, dict[str, Any], str, str, Status]:
+    """Return the kind of the document, the document, its headline and text, and the exit status."""
     from celedger.diagnose import memory as memories
     from celedger.diagnose import slower
-    from celedger.views.memory import difference_text, memory_text
-    from celedger.views.profile import profile_text, slower_text
+    from celedger.views import memory as of_memory
+    from celedger.views import profile as of_time
 
     width = options.width()
     if len(sides) == 1:
         ((measured,),) = sides
-        text = memory_text if memory else profile_text
         kind = "memory" if memory else "profile"
-        return kind, measured, text(target, measured, width=width), Status.GOOD
+        text = of_memory.memory_text if memory else of_time.profile_text
+        headline = of_memory.memory_headline if memory else of_time.profile_headline
+        lines = text(target, measured, width=width)
+        return kind, measured, headline(measured), lines, Status.GOOD
     if memory:
         (before,), (after,) = sides
         measured = memories.compare(before, after)
-        kind, text = "memory-difference", difference_text
+        kind, text = "memory-difference", of_memory.difference_text
+        headline = of_memory.difference_headline
     else:
         measured = slower.compare(*sides)
-        kind, text = "profile-difference", slower_text
+        kind, text, headline = "profile-difference", of_time.slower_text, of_time.verdict
     worse = measured["verdict"] in ("slower", "larger")
     status = Status.BAD if worse else Status.GOOD
-    return kind, measured, text(target, measured, width=width), status
+    return kind, measured, headline(measured), text(target, measured, width=width), status
 
 
 def _save_timeline(folder: Path, at: Path) -> None:

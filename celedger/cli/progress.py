@@ -1,23 +1,36 @@
-"""Progress on stderr: a bar with the time left on a terminal, one line a trial elsewhere."""
+"""Progress on stderr: a bar with the time left on a terminal. Elsewhere one line a trial, and in a
+long one a line a minute."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celedger.cli.session import note
+from celedger.cli.time_left import TimeLeft
 from celedger.model import Task, TrialRecord
 from celedger.trial import events
+from celedger.views.format import count, duration
 
 if TYPE_CHECKING:
     from celedger.ledger import Ledger
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
+_MINUTE = 60.0
 SHORT = 10  # hex digits of a hash, as git shows them in a middling repository
+
+
+_Key = tuple[str, str, int]  # of a trial: its task's name, its commit's hash, its seed
+
+
+def _name(key: _Key) -> str:
+    task, sha, seed = key
+    return f"{task} {sha[:SHORT]} seed {seed}"
 
 
 def usual_seconds(ledger: Ledger, task: Task) -> float | None:
@@ -39,7 +52,7 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
     text = f"{record.task} {sha[:SHORT]} seed {record.trial.seed}: {kind}"
     if seconds is None or outcome is None:
         return f"{text}, {record.reused}"
-    text += f", {record.epochs} epochs, {seconds:.1f} s"
+    text += f", {count(record.epochs, 'epoch')}, {seconds:.1f} s"
     if outcome.marks:
         text += f" [{', '.join(outcome.marks)}]"
     if record.early_stopped:
@@ -51,15 +64,27 @@ def _trial_line(sha: str, record: TrialRecord, seconds: float | None) -> str:
 
 
 class Progress:
-    """A listener for the events of a bench, which runs the `needs`."""
+    """A listener for the events of a bench, which runs the `needs`. `clock` is in seconds."""
 
-    def __init__(self, bench: Bench | None = None, needs: Sequence[Need] = ()) -> None:
+    def __init__(
+        self,
+        bench: Bench | None = None,
+        needs: Sequence[Need] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._total = len(needs)
         self._done = 0
-        self._trial = ""
+        self._trials: dict[_Key, str] = {}  # that run: what is said of each
         self._announced: set[str] = set()  # holders that were waited for, tasks that strayed
         self._bar: Any = None
         self._row: Any = None
+        self._clock = clock
+        self._said: dict[_Key, float] = {}  # when a trial that runs had its last line
+        self._left = TimeLeft(
+            [need.task for need in needs],
+            lambda task: None if bench is None else usual_seconds(bench.ledger, task),
+            1 if bench is None else bench.engine.workers,
+        )
         if bench is not None:
             bench.listen = self
 
@@ -67,13 +92,17 @@ class Progress:
         if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
             from rich import progress
             from rich.console import Console
+            from rich.text import Text
 
-            columns: list[Any] = [progress.TextColumn("{task.description}")]
+            class Left(progress.ProgressColumn):
+                def render(_, task: progress.Task) -> Text:  # noqa: N805 -- `self` is the listener
+                    return Text(self._time_left())
+
+            columns: list[Any] = [progress.TextColumn("{task.description}", markup=False)]
             if self._total:
                 columns += [progress.BarColumn(bar_width=24), progress.MofNCompleteColumn()]
-                columns += [progress.TimeRemainingColumn(elapsed_when_finished=True)]
             self._bar = progress.Progress(
-                *columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600
+                *columns, Left(), console=Console(stderr=True), transient=True
             )
             self._bar.start()
             self._row = self._bar.add_task("starting", total=self._total or None)
@@ -100,12 +129,15 @@ class Progress:
             case events.Installing(sha, task):
                 self._show(f"installing the requirements of {sha[:SHORT]} for {task.name}")
             case events.Started(commit, task, seed):
-                self._trial = f"{task.name} {commit.sha[:SHORT]} seed {seed}"
-                self._show(self._trial)
+                key = task.name, commit.sha, seed
+                self._left.start(key, task, self._clock())
+                self._said[key] = self._clock()
+                self._trials[key] = _name(key)
+                self._show()
             case events.StartedCold(task, reason):
                 self.say(f"celedger: {task.name} starts cold: {reason}")
-            case events.EpochReported(number):
-                self._show(f"{self._trial} epoch {number}")
+            case events.EpochReported(commit, task, seed, number):
+                self._epoch((task.name, commit.sha, seed), number)
             case events.Strayed(_, task, _, file) if task.name not in self._announced:
                 self._announced.add(task.name)
                 self.say(
@@ -123,13 +155,34 @@ class Progress:
             case events.Reused(commit, record):
                 self._end(commit.sha, record, None)
 
+    def _epoch(self, key: _Key, number: int) -> None:
+        now = self._clock()
+        self._left.epoch(key, now)
+        text = self._trials[key] = f"{_name(key)} epoch {number}"
+        self._show()
+        if self._bar is None and now - self._said.setdefault(key, now) >= _MINUTE:
+            self._said[key] = now
+            self.say(", ".join(filter(None, [text, self._time_left()])))
+
+    def _time_left(self) -> str:
+        seconds = self._left.seconds(self._clock())
+        if seconds is None:
+            return ""
+        return f"{f'{seconds:.0f} s' if seconds < 59.5 else duration(seconds)} left"
+
     def _end(self, sha: str, record: TrialRecord, seconds: float | None) -> None:
         self._done += 1
-        count = f"[{self._done}/{self._total}] " if self._total else ""
+        key = record.task, sha, record.trial.seed
+        self._left.end(key, record.task)
+        self._trials.pop(key, None)
+        # Further seeds that a check asks for have no number.
+        number = f"[{self._done}/{self._total}] " if self._done <= self._total else ""
         if self._bar is None or not record.ok or seconds is None:
-            self.say(count + _trial_line(sha, record, seconds))
-        self._show(self._trial)
+            self.say(number + _trial_line(sha, record, seconds))
+        self._show()
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str = "") -> None:
+        """Show a step before a trial, or without one the trials that run."""
         if self._bar is not None:
+            text = text or "; ".join(self._trials.values())
             self._bar.update(self._row, description=text, completed=self._done)

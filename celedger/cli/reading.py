@@ -60,14 +60,15 @@ def show(
     with reading(context.obj) as session:
         document: Document
         try:
-            document = CommitRows.of(session.ledger, session.repository.resolve(revision).sha)
+            sha = session.repository.resolve(revision).sha
+            document = CommitRows.of(session.ledger, sha, session.ledger.findings(sha))
         except UnknownRevision:
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
             document = NoiseList([TaskNoise.of(session.ledger, *title)])
-        options.answer(document, json)
+        options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
 
@@ -119,7 +120,7 @@ def drift(
                 "the ledger holds no such task or metric",
                 f"{command('show', commits[-1].sha[:12])} names those it has",
             )
-        options.answer(CourseList(segmented), json)
+        options.answer(CourseList(segmented), json, context.obj.retyped)
     return Status.GOOD
 
 
@@ -196,3 +197,13 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
         problem = f"the ledger holds no trial of {revision}"
         raise CeledgerError(problem, f"type {run_command(session.ledger, revision)}")
     return series, whole
+
+
+def true_axis(series: list[Commit], whole: list[Commit]) -> list[Commit]:
+    """Return the commits of an axis on which these measured ones stand, measured or not: the main
+    line of the whole history, from the first of them on."""
+    from celedger.repo.history import main_line
+
+    line = main_line(whole)
+    axis = line if {c.sha for c in series} <= {c.sha for c in line} else whole
+    return axis[next(i for i, c in enumerate(axis) if c.sha == series[0].sha) :]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.reading import measured
+from celedger.cli.reading import measured, true_axis
 from celedger.cli.session import Session, note, reading, replacing
 from celedger.errors import MachineError, Status
 
@@ -46,25 +46,26 @@ def report(
     with reading(context.obj) as session:
         path = output or session.ledger.folder / ".celedger" / "report.html"
         seen = session.ledger.facts()
-        print(_write(session, revision, path), flush=True)
+        print(write_page(session, revision, path), flush=True)
         try:
             while watch:
                 time.sleep(_POLL)
                 if (facts := session.ledger.facts()) != seen:
                     seen = facts
-                    note(f"written anew: {_write(session, revision, path)}")
+                    note(f"written anew: {write_page(session, revision, path)}")
         except KeyboardInterrupt:
             pass
     return Status.GOOD
 
 
-def _write(session: Session, revision: str, path: Path) -> Path:
+def write_page(session: Session, revision: str, path: Path) -> Path:
+    """Write the page of a history, whole or not at all. Raises CeledgerError."""
     from celedger.drift.segment_cache import segment_cache
     from celedger.views.report.page import build
 
     scope = _scope(session, revision)
     with segment_cache(session.repository.state_dir / "drift") as cache:
-        html = build(session.ledger, scope, cache)
+        html = build(session.ledger, scope, cache, session.ledger.findings())
     _replace(path, html)
     return path
 
@@ -74,7 +75,6 @@ def _scope(session: Session, revision: str) -> Scope:
     commit on."""
     import time
 
-    from celedger.repo.history import main_line
     from celedger.views.report.series import Scope
 
     repository, aside = session.repository, 0
@@ -83,11 +83,8 @@ def _scope(session: Session, revision: str) -> Scope:
     trained = set(session.ledger.commits_with_trials())
     if trained:  # else the page says what to type first
         commits, whole = measured(session, revision)
-        line = main_line(whole)
         aside = sum(c.sha in trained for c in whole) - len(commits)
-        axis = line if {c.sha for c in commits} <= {c.sha for c in line} else whole
-        first = next(i for i, c in enumerate(axis) if c.sha == commits[0].sha)
-        axis = axis[first:]
+        axis = true_axis(commits, whole)
     return Scope(
         repository.root.name, revision, axis, commits, whole, repository.tags(),
         repository.remote_url(), aside, time.time(),
@@ -104,4 +101,4 @@ def _replace(path: Path, html: str) -> None:
             file.write(html)
     except OSError as error:
         problem = f"cannot write {path}: {error.strerror or error}"
-        raise MachineError(problem, "name another place with --output") from error
+        raise MachineError(problem, "name a file that can be written") from error

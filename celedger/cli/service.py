@@ -15,6 +15,7 @@ import typer
 from celedger.cli import options
 from celedger.cli.session import (
     Options,
+    Session,
     find,
     keep_out_of_git,
     note,
@@ -196,6 +197,7 @@ def _write(text: str) -> None:
 def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
+    from celedger.cli.report import write_page
     from celedger.errors import MachineError
     from celedger.repo import Repository
     from celedger.service.worker import Worker
@@ -203,6 +205,11 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
 
     def configure(repository: Repository) -> Config:
         return stack.enter_context(settled(repository, command, engine=engine))[0]
+
+    def publish(repository: Repository, settings: Config) -> None:
+        if settings.report is not None:
+            page = Session(repository, settings, session.ledger, session.gate)
+            write_page(page, "HEAD", settings.report)
 
     with (
         writing(command, attended=not from_hook, engine=engine) as session,
@@ -230,6 +237,7 @@ def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
             listen=progress,
             attended=not from_hook,
             draw=draw_bisect,
+            publish=publish,
         )
         done = worker.drain()
         if done is None:

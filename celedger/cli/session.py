@@ -6,23 +6,27 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    import typer
+
     from celedger.config import Config
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
-    from celedger.model import Task, Why
+    from celedger.model import Commit, Task, Why
     from celedger.repo import Repository
     from celedger.system.gate import Gate
     from celedger.trial.runner import Bench
+    from celedger.views.document import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,9 @@ class Options:
 
     def typed(self, program: str) -> str:
         """Return how `celedger` or `git` is to be typed, in the same folder, to mean the same."""
-        words = [program]
+        typed = Path(sys.argv[0])
+        is_absent = typed.name == program and shutil.which(program) is None
+        words = [str(typed) if is_absent else program]
         if self.repository != Path():
             words += ["-C", str(self.repository)]
         if self.ledger is not None and program == "celedger":
@@ -42,8 +48,9 @@ class Options:
         return shlex.join(words)
 
     def retyped(self, text: str) -> str:
-        """Return a text whose commands, in backquotes, mean this repository and ledger."""
-        return text.replace("`celedger ", f"`{self.typed('celedger')} ")
+        """Return a text whose commands mean this repository and ledger: those in backquotes, and
+        those on a line of their own."""
+        return re.sub(r"(?m)(`|^  )celedger (?=\S)", rf"\1{self.typed('celedger')} ", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Looking(Session):
-    """A session for diagnostic runs, whose results never enter the ledger."""
+    """A session for diagnostic runs, of which only the answer enters the ledger."""
 
     bench: Bench
     tasks: tuple[Task, ...]
     folder: Path  # for what the probes leave; gone at the end
+    started: float
 
 
 def note(text: str) -> None:
@@ -160,12 +168,16 @@ def reading(options: Options) -> Iterator[Session]:
 
 
 @contextmanager
-def writing(options: Options, *, attended: bool = True, **flags: object) -> Iterator[Session]:
-    """A session that appends. The ledger is made where there is none, and kept out of git.
+def writing(
+    options: Options, *, attended: bool = True, read_only: bool = False, **flags: object
+) -> Iterator[Session]:
+    """A session that appends. The ledger is made where there is none, and kept out of git. With
+    `read_only`, one that cannot be written to is opened all the same.
 
     Raises NotAllowed where nobody attends and the settings are not allowed.
     """
     from celedger.ledger import Ledger
+    from celedger.ledger.opening import writable
     from celedger.repo import Repository
     from celedger.service import allow
     from celedger.system.gate import Gate
@@ -180,9 +192,13 @@ def writing(options: Options, *, attended: bool = True, **flags: object) -> Iter
             note(f"celedger: settings and suites are those of {start[:10]}, where git bisect began")
         keep_out_of_git(repository, settings.ledger)
         archive = archive_of(repository, settings)
-        with Ledger.open(settings.ledger, create=True, archive=archive) as ledger:
+        read_only &= settings.ledger.is_file() and not writable(settings.ledger)
+        with Ledger.open(
+            settings.ledger, create=True, readonly=read_only, archive=archive
+        ) as ledger:
             _report_lost_trials(ledger, options)
-            _report_leftovers(repository, ledger)
+            if not read_only:
+                _report_leftovers(repository, ledger)
             if settings.engine == "local":
                 _name_orders(repository)
             try:
@@ -235,14 +251,14 @@ def diagnosing(
 
     from celedger.errors import CannotJudge
 
-    with writing(options, suite=suite, device=device) as session:
+    with writing(options, read_only=True, suite=suite, device=device) as session:
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
         failed = False
         try:
             with set_bench(session, verb, tasks) as (bench, chosen):
                 yield Looking(
                     session.repository, session.config, session.ledger, session.gate, bench,
-                    chosen, folder,
+                    chosen, folder, time.time(),
                 )  # fmt: skip
         except CannotJudge:
             failed = any(folder.rglob("log.txt"))
@@ -252,6 +268,57 @@ def diagnosing(
         finally:
             if not failed:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep(
+    session: Session,
+    task: Task,
+    commits: Sequence[Commit],
+    command: str,
+    headline: str,
+    answer: Mapping[str, Json],
+    *,
+    started: float,
+) -> None:
+    """Keep the answer of a diagnosis with the last of its commits, and the command to repeat it.
+    The verb goes on where the ledger cannot be written to."""
+    from random import Random
+
+    from celedger.errors import LedgerError
+    from celedger.ledger import ulid
+    from celedger.ledger.findings import FindingRecord
+    from celedger.views.document import finite
+
+    first, last = commits[0].sha, commits[-1].sha
+    record = FindingRecord(
+        ulid.new(started, Random()), command.partition(" ")[0], task.suite, task.name, last,
+        first if first != last else "", command, started, headline, finite(answer),
+    )  # fmt: skip
+    try:
+        session.ledger.record_commits(commits)
+        session.ledger.record_finding(record)
+    except LedgerError as error:
+        warn(f"the answer is not kept: {error}")
+
+
+TYPED = 12  # digits of a hash in a command that is kept
+_OF_ONE_ANSWER = ("json", "output", "timeline", "record")  # say nothing of what is answered
+
+
+def command_line(context: typer.Context, **values: str) -> str:
+    """Return the verb and its arguments as they were typed, with other values for some of them."""
+    words = [str(context.info_name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        was_typed = source is not None and source.name == "COMMANDLINE"
+        if name in _OF_ONE_ANSWER or (name not in values and not was_typed):
+            continue
+        value = values.get(name, context.params[name])
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            words += [] if parameter.param_type_name == "argument" else [parameter.opts[0]]
+            words += [] if each is True else [str(each)]
+    return shlex.join(words)
 
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:

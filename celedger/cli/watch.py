@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli import options
-from celedger.cli.session import diagnosing
+from celedger.cli.session import TYPED, command_line, diagnosing, keep
 from celedger.errors import Status, UsageError
 
 
@@ -45,13 +45,13 @@ def watch(
     """Train a task once with watchpoints on its tensors.
 
     They see overflow, underflow, weights, gradients, activations, loss and data of any training
-    with torch; nothing enters the record. Exits 1 when a watchpoint fired, 125 when nothing
-    trained.
+    with torch. `celedger show` lists the answer with its commit. Exits 1 when a watchpoint
+    fired, 125 when nothing trained.
     """
     from celedger.diagnose.watch import watch as watched
     from celedger.views.document import dumps
     from celedger.views.picture import check_suffix
-    from celedger.views.watch import watch_json, watch_text
+    from celedger.views.watch import watch_headline, watch_json, watch_text
 
     if output is not None:
         check_suffix(output)
@@ -79,7 +79,10 @@ def watch(
                 tensor_figure(report, tensor, output)
             else:
                 watch_figure(report, output)
-        print(dumps(watch_json(report)) if json else watch_text(report, width=options.width()))
+        answer = watch_json(report)
+        keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
+             watch_headline(report), answer, started=session.started)  # fmt: skip
+        print(dumps(answer) if json else watch_text(report, width=options.width()))
     if report.fired:
         return Status.BAD
     return Status.CANNOT_JUDGE if report.failed else Status.GOOD

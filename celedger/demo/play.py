@@ -77,8 +77,9 @@ class Stage:
     planted: dict[str, str]
 
 
-def set_stage(folder: Path, seed: int) -> Stage:
-    """Make the demo's repository at `folder`, or find it there again for the same seed.
+def set_stage(folder: Path, seed: int, device: str | None = None) -> Stage:
+    """Make the demo's repository at `folder`, or find it there again for the same seed. Its trials
+    run on the `device`.
 
     Raises UsageError where something else is there, or torch is not installed.
     """
@@ -86,7 +87,7 @@ def set_stage(folder: Path, seed: int) -> Stage:
         raise UsageError("the demo trains with torch", "pip install 'celedger[torch]'")
     planted = materialise(folder, seed)
     repository = Repository.open(folder)
-    return Stage(repository, config.load(repository.root, {}), planted)
+    return Stage(repository, config.load(repository.root, {}, device=device), planted)
 
 
 def play(

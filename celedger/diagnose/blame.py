@@ -22,6 +22,7 @@ _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
 _GIVEN = 1.0  # what a call is given was made elsewhere: its own line is a later guess
 _BINDING = 0.25  # for each binding between a line and the call that is given its result
+_SETTINGS = ("schedule", "settings")  # causes: a setting of the optimiser, named as the tensor
 _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
 
@@ -58,6 +59,8 @@ def blame(
         if finding.given:
             reached = [(cost + _GIVEN * (at != "file"), at) for cost, at in reached]
             reached += _sources(change, hunk, frames)
+        if finding.cause in _SETTINGS:
+            reached += _written(change, hunk, finding.tensor)
         cost, at = min(reached, default=(_LOADED, ""))
         closeness = _CLOSENESS.get(at, 3)
         if closeness < 3 or files & {hunk.new, hunk.old}:
@@ -96,6 +99,15 @@ def _sources(
         sources = change.slice_at(path, frame.line, side=side)
         if distances := [sources[line] for line in lines if line in sources]:
             yield start + _BINDING * min(distances), "near"
+
+
+def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[float, str]]:
+    """Yield the costs of a hunk that may have made a setting which the loop itself writes."""
+    for side, path in (("a", hunk.old), ("b", hunk.new)):
+        lines = change.changed_lines(hunk, side)
+        sources = change.setting_at(path, setting, side=side) if lines else {}
+        if distances := [sources[line] for line in lines if line in sources]:
+            yield _BINDING * min(distances), "near"
 
 
 def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -> str | None:

@@ -375,9 +375,11 @@ class Layer(NamedTuple):
     rounding: float
 
 
-def depth(c: TraceComparison) -> tuple[Layer, ...]:
-    """Return the layers of the first full step in which anything differs."""
-    step = min((pair.step for pair in c.differing("leave", "grad")), default=-1)
+def depth(c: TraceComparison, first: int = 0) -> tuple[Layer, ...]:
+    """Return the layers of the first full step, from `first` on, in which one differs. What
+    differed before a finding had no effect."""
+    steps = (pair.step for pair in c.differing("leave", "grad"))
+    step = min((step for step in steps if step >= first), default=-1)
     back: dict[tuple[str | None, int], float] = {}
     for a, b in c.pairs_of("grad", step=step):
         back.setdefault((a.path, a.number), relative_error(a.tensors, b.tensors))

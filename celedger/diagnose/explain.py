@@ -25,7 +25,8 @@ from celedger.errors import CannotJudge, RepositoryError, UsageError
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
 from celedger.repo.hunks import hunks
-from celedger.system import environment
+from celedger.system import environment, gpu
+from celedger.system.gpu import Device
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 
@@ -48,13 +49,15 @@ class Side:
     name: str  # as printed
     commit: Commit
     params: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    device: Device | None = None  # another than the bench's
+    float32: bool = False  # without TF32, which the other side's device lacks
     python: str = ""  # another interpreter
     autocast: str = ""
 
 
 def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
-    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key."""
+    """Return the side with these `KEY=VALUE` settings. Raises UsageError for an unknown key,
+    MachineError for a device that is not there."""
     for text in settings:
         key, sign, value = text.partition("=")
         if not sign or not key:
@@ -63,8 +66,7 @@ def variant(side: Side, task: Task, settings: Sequence[str]) -> Side:
             kind, _, number = value.partition(":")
             if value != "cpu" and (kind != "cuda" or not (number or "0").isdigit()):
                 raise UsageError(f"no device {value!r}", "write cpu, cuda or cuda:N")
-            visible = "" if value == "cpu" else number or "0"
-            side = replace(side, environment={**side.environment, "CUDA_VISIBLE_DEVICES": visible})
+            side = replace(side, device=gpu.resolve(value))
         elif key == "autocast":
             if value not in AUTOCASTS:
                 raise UsageError(f"no autocast {value!r}", f"there are {', '.join(AUTOCASTS)}")
@@ -136,10 +138,12 @@ class Desk:
         self._runs = 0
 
     def _bench_of(self, side: Side) -> Bench:
-        """Return the bench with the side's interpreter."""
-        if not side.python:
-            return self.bench
+        """Return the bench with the side's device and interpreter."""
         name, bench = self.task.name, self.bench
+        if side.device is not None and side.device != bench.device:
+            bench = bench.on(side.device)
+        if not side.python:
+            return bench
         python = environment.resolve_interpreter(side.python, bench.base_env.get("PATH", ""))
         described = environment.describe(
             python, device=bench.device, threads=self.task.threads,
@@ -166,7 +170,7 @@ class Desk:
         done = diagnose(
             self._bench_of(side), side.commit, self.task, self.seed if seed is None else seed,
             self._folder_of_run(), probe, params=side.params,
-            environment={**EAGER, **side.environment},
+            environment={**EAGER, **({"NVIDIA_TF32_OVERRIDE": "0"} if side.float32 else {})},
         )  # fmt: skip
         return done, [read(folder) for folder in processes(done.out)]
 
@@ -174,14 +178,17 @@ class Desk:
         """Train the side with watchpoints. Raises CannotJudge if it does not train."""
         return watch(
             self._bench_of(side), side.commit, self.task, self.seed, self._folder_of_run(), {},
-            params=side.params, environment=side.environment,
+            params=side.params,
         )  # fmt: skip
 
 
 def explain(desk: Desk, a: Side, b: Side) -> Explanation:
     """Find the first difference between two sides of one task. Raises CannotJudge if side a does
     not train, or if nothing was trained with torch."""
-    exact = (a.environment, a.python, a.autocast) == (b.environment, b.python, b.autocast)
+    devices = {(side.device or desk.bench.device).key for side in (a, b)}
+    if len(devices) > 1:
+        a, b = (replace(side, float32=True) for side in (a, b))
+    exact = len(devices) == 1 and (a.python, a.autocast) == (b.python, b.autocast)
     change = CodeChange()
     if a.commit != b.commit:
         change = code_change(desk.bench.checkouts.repository, a.commit.sha, b.commit.sha)
@@ -198,8 +205,8 @@ def explain(desk: Desk, a: Side, b: Side) -> Explanation:
         return whole
     if exact:
         return _bit_by_bit(desk, whole, runs, c, change)
-    whole = replace(whole, growth=c.growth(), layers=depth(c))
     finding = unexplained(c, _coarsest(a, b))
+    whole = replace(whole, growth=c.growth(), layers=depth(c, finding.step if finding else 0))
     if finding is None:
         error = largest_error(c)
         note = f"the largest relative error of a module's output in step 0 is {error:.2g}"
@@ -271,8 +278,9 @@ def _bit_by_bit(
     front = c.front()
     if front is None and c.equal:
         return replace(whole, vanished=sum(1 for pair in c.pairs if c.differs(pair)))
-    whole = replace(whole, verdict="difference", growth=c.growth(), layers=depth(c))
     finding = judge(c, front) if front is not None else None
+    layers = depth(c, finding.step if finding else 0)
+    whole = replace(whole, verdict="difference", growth=c.growth(), layers=layers)
     # If every bit agrees up to a place where the code itself differs, the training has repeated
     # itself far enough.
     if finding is None or finding.cause not in (*_LITERAL, "argument"):

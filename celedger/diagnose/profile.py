@@ -14,6 +14,7 @@ import numpy as np
 
 from celedger.diagnose import stalls
 from celedger.diagnose.advice import advise
+from celedger.diagnose.ranks import communication
 from celedger.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
 from celedger.diagnose.trace import EVENTS, processes, records
 from celedger.errors import CannotJudge
@@ -35,9 +36,17 @@ def printed_name(file: str, roots: Mapping[str, str]) -> str:
     return file
 
 
-def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
-    """Sum up the probe's event. `roots` map prefixes of file names to their printed form. Raises
-    CannotJudge if too few steps were timed."""
+def load(ranks: Mapping[int, Mapping[str, Any]], roots: Mapping[str, str]) -> Document:
+    """Sum up the probe's event of the lowest rank, and compare its communication with that of the
+    others (a training that is not distributed has rank 0). `roots` map prefixes of file names to
+    their printed form. Raises CannotJudge if too few steps were timed."""
+    documents = {rank: _sum_up(event, roots) for rank, event in sorted(ranks.items())}
+    document = {**documents[min(documents)], "communication": communication(documents)}
+    return {**document, "advice": advise(document)}
+
+
+def _sum_up(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
+    """Return the document of one rank, without advice."""
     steps, evaluation, busy = _steps(event["edges"])
     warm_up, settled = event["untimed"]
     window, count = event["window"], len(steps.number)
@@ -57,7 +66,7 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
     pauses = {step: lines[line] for step, line in event["pauses"] if line >= 0}
     # The share of evaluation and steps together, as if all steps took as long as the timed ones.
     share = sum(evaluation) / (float(own.mean()) * count + sum(evaluation))
-    document = {
+    return {
         "environment": {name: event[name] for name in ("torch", "device", "threads", "workers")},
         "steps": {
             "count": count, "timed": len(own), "number": steps.number.tolist(),
@@ -79,13 +88,37 @@ def load(event: Mapping[str, Any], roots: Mapping[str, str]) -> Document:
             "rows": sorted(rows, key=lambda row: -row["seconds"]),
         },
         "lines": _hot_lines(samples, steps.number),
+        "gpu": _gpu(event, float(np.median(steps.own))),
         "waits": [
             {"method": method, "times": times, **line_fields(lines[line])}
             for method, line, times in event["waits"]
         ],
         "stalls": stalls.find(steps, samples, pauses),
+        "communication": _communication(window),
     }  # fmt: skip
-    return {**document, "advice": advise(document)}
+
+
+def _communication(window: Mapping[str, Any]) -> Document | None:
+    """Return the mean seconds of a step in the window, and of its communication."""
+    spent = window["communication"]
+    if not spent:
+        return None
+    seconds = {"step_seconds": window["steps"], **spent}
+    return {name: float(np.mean(values)) for name, values in seconds.items()}
+
+
+def _gpu(event: Mapping[str, Any], step: float) -> Document | None:
+    """Return the device's own work as seconds a step, with the share of a usual `step` (s) in which
+    it idles, and that of its clock which the power limit cost; None without a GPU."""
+    work = event["window"].get("device")
+    if work is None:
+        return None
+    # A kernel takes as long under the profiler as without it; the host does not.
+    idle = max(0.0, 1.0 - work["busy"] / step)
+    return {
+        **work, "idle_share": idle, "tf32": event["tf32"],
+        "power_capped_share": event.get("power_capped", 0.0),
+    }  # fmt: skip
 
 
 def _processors(steps: TimedSteps) -> list[float]:
@@ -197,7 +230,19 @@ def profile(
     bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
 ) -> Document:
     """Profile one run of the task. Raises CannotJudge if it failed or has too few steps."""
-    return load(run(bench, commit, task, seed, out, probe), roots(bench))
+    rows = _observed(bench, commit, task, seed, out, probe)
+    ranks = {folder: (0, 1) for folder, _ in rows}  # and the world's size
+    ranks |= {one: (r["rank"], r["world"]) for one in ranks for r in records(one, "rank")}
+    longest, _ = _longest(rows)
+    world = ranks[longest][1]
+    # The folders n·world to n·world + world - 1 are of one training: see the observer.
+    events = {
+        ranks[folder][0]: event
+        for folder, event in rows
+        if int(folder.name) // world == int(longest.name) // world
+    }
+    rank = f"rank {min(events)} of {world}" if world > 1 else None
+    return {**load(events, roots(bench)), "rank": rank}
 
 
 def run(
@@ -205,6 +250,17 @@ def run(
 ) -> dict[str, Any]:
     """Run the task once with a probe, and return the event of its longest training. Raises
     CannotJudge if it failed, or trained nothing that a probe could observe."""
+    return _longest(_observed(bench, commit, task, seed, out, probe))[1]
+
+
+def _longest(rows: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Path, dict[str, Any]]:
+    return max(rows, key=lambda row: (row[0] / EVENTS).stat().st_size)
+
+
+def _observed(
+    bench: Bench, commit: Commit, task: Task, seed: int, out: Path, probe: Mapping[str, object]
+) -> list[tuple[Path, dict[str, Any]]]:
+    """Run the task once with a probe, and return the folder and event of each training."""
     kind = str(probe["kind"])
     # torch.compile is pointless here: nothing is compiled under a dispatch mode.
     variables = None if kind == "profile" else EAGER
@@ -220,7 +276,7 @@ def run(
             "profiling follows torch 2.0 or later: "
             "a forward or backward pass and an optimiser's steps",
         )
-    return max(events, key=lambda row: (row[0] / EVENTS).stat().st_size)[1]
+    return [(folder, {**event, "power_capped": ended.power_capped}) for folder, event in events]
 
 
 def roots(bench: Bench) -> dict[str, str]:

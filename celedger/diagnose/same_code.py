@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from celedger.diagnose.slicing import backward_slice, header, span
+from celedger.diagnose.slicing import backward_slice, header, setting_slice, span
 from celedger.repo.hunks import Hunk
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -138,6 +138,11 @@ class CodeChange:
         """Return the lines that what is called there may be given from, with their distance."""
         source = self._sides[side].get(path)
         return backward_slice(source.tree, line) if source and source.tree else {}
+
+    def setting_at(self, path: str, key: str, *, side: str) -> Mapping[int, int]:
+        """Return the lines that write a setting of this name, and its sources' with distance."""
+        source = self._sides[side].get(path)
+        return setting_slice(source.tree, key) if source and source.tree else {}
 
     def function_at(self, path: str, line: int, *, side: str) -> range:
         source = self._sides[side].get(path)

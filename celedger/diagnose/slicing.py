@@ -11,9 +11,9 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Block = _Function | ast.ClassDef
 
 
-def backward_slice(tree: ast.Module, line: int) -> Mapping[int, int]:
+def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapping[int, int]:
     """Return the lines from which the arguments of the calls in a line may come, each with the
-    number of bindings on the way."""
+    number of bindings on the way. `called`: the called functions, too."""
     scopes = [node for node in ast.walk(tree) if isinstance(node, _Block) and line in span(node)]
     scopes.sort(key=lambda node: len(span(node)))
     functions = [node for node in scopes if isinstance(node, _Function)]
@@ -22,7 +22,7 @@ def backward_slice(tree: ast.Module, line: int) -> Mapping[int, int]:
     start = [node for node in _statements(body) if line in header(node)]
     distances: dict[int, int] = {}
     seen: set[str] = set()
-    names = {name for node in start for name in _given(node)}
+    names = {name for node in start for name in (_loaded(_own(node)) if called else _given(node))}
     for distance in range(1, 8):
         fresh = names - seen
         if not fresh:
@@ -33,6 +33,24 @@ def backward_slice(tree: ast.Module, line: int) -> Mapping[int, int]:
             for number in span(node) if isinstance(node, _Block) else header(node):
                 distances.setdefault(number, distance)
         names = {name for node in nodes for name in _loaded(_own(node))}
+    return distances
+
+
+def setting_slice(tree: ast.Module, key: str) -> Mapping[int, int]:
+    """Return the lines that write a setting, as `group["lr"] = rate(step)` does, and those from
+    which its value may come, each with the number of bindings on the way."""
+    distances: dict[int, int] = {}
+    for node in ast.walk(tree):
+        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AugAssign) and any(
+            isinstance(target, ast.Subscript)
+            and isinstance(target.slice, ast.Constant)
+            and target.slice.value == key
+            for target in targets
+        ):
+            sources = backward_slice(tree, node.lineno, called=True)
+            for line, far in {**sources, **dict.fromkeys(header(node), 0)}.items():
+                distances[line] = min(far, distances.get(line, far))
     return distances
 
 

@@ -54,6 +54,7 @@ class JudgedTraining:
     training: Watched
     findings: tuple[WatchpointFinding, ...]
     scale: LossScale
+    limits: Mapping[str, float]  # by watchpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,9 @@ def watch(
     thresholds: Mapping[str, float],
     *,
     params: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> WatchReport:
     """Train once with watchpoints, unless `folder` holds the record of such a training: then judge
-    that. `params` and `environment` change the task's.
+    that. `params` change the task's.
 
     Raises CannotJudge where nothing trained: no build, no torch, or a failure before any step; and
     UsageError where the folder holds something else.
@@ -90,8 +90,7 @@ def watch(
     about = {"task": task.name, "commit": commit.sha, "seed": seed, "recipe": task.recipe}
     failed = _recorded(folder, about)
     if failed is None:
-        variables = {**EAGER, **(environment or {})}
-        run = partial(diagnose, bench, commit, task, seed, params=params, environment=variables)
+        run = partial(diagnose, bench, commit, task, seed, params=params, environment=EAGER)
         failed = _record(folder, run)
         (folder / _RECORD).write_text(json.dumps({**about, "failed": failed}))
     judged = tuple(judge(training, thresholds) for training in _trainings(folder))
@@ -170,7 +169,7 @@ def judge(training: Watched, thresholds: Mapping[str, float]) -> JudgedTraining:
             first = min(places, key=lambda place: place.step)
             others = {(place.module, place.tensor) for place in places}
             findings.append(WatchpointFinding(point, limit, first, len(others) - 1))
-    return JudgedTraining(training, tuple(findings), loss_scale(clean))
+    return JudgedTraining(training, tuple(findings), loss_scale(clean), bounds)
 
 
 def _above(limit: float, figure: float) -> bool:

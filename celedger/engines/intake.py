@@ -61,9 +61,11 @@ class Intake:
     def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
         kind = orders.WRITES["append_epochs"][1]
         reports = [r for facts in lines for r in orders.rebuilt(kind, facts["arguments"][1])]
-        if self._journal is not None and reports:
-            self._ledger.append_epochs(self.order.ulid, reports)
-            yield events.EpochReported(reports[-1].epoch)
+        order = self.order
+        if self._journal is not None and reports and order.commit is not None:
+            self._ledger.append_epochs(order.ulid, reports)
+            epoch = reports[-1].epoch
+            yield events.EpochReported(order.commit, order.tasks[0], order.seed, epoch)
 
     def _take_one(self, facts: dict[str, Any]) -> Iterator[events.Event]:
         order = self.order

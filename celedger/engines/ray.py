@@ -85,7 +85,7 @@ class Ray:
             )  # fmt: skip
         except Exception as error:  # Ray has no one kind for what may be wrong here
             where = f" at {address}" if address else ""
-            reason = str(error).strip().split("\n")[0][:200]
+            reason = re.split(r"[.\n] |\n", str(error).strip())[0][:200]
             raise MachineError(
                 f"no Ray cluster can be used{where}: {reason}",
                 "start one with `ray start --head`, or set engine_address in your configuration",

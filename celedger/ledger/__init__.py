@@ -5,15 +5,15 @@ Lives here: the one class that other rooms hold. They must not know that it is S
 
 from __future__ import annotations
 
+from celedger.ledger.findings import Findings
 from celedger.ledger.jobs import Jobs
 from celedger.ledger.merge import Merger
 from celedger.ledger.read import Reader
 from celedger.ledger.stream import Stream
-from celedger.ledger.write import Writer
 
 __all__ = ["Ledger"]
 
 
-class Ledger(Reader, Writer, Jobs, Merger, Stream):
+class Ledger(Reader, Findings, Jobs, Merger, Stream):
     """Facts are added and read, never changed. Open it with `Ledger.open`. A view asks for a
     `Reader`, which has nothing to write with."""

@@ -21,13 +21,13 @@ from celedger.text import plain
 # A fact's table, each after those that its rows refer to.
 TABLES = (
     "commits", "metrics", "tasks", "definitions", "environments", "footprints", "trial_sets",
-    "trials", "closures", "verdicts", "bisects", "baselines",
+    "trials", "closures", "verdicts", "bisects", "baselines", "findings",
 )  # fmt: skip
 # The column that names a row in every ledger. Rows of other tables are equal if all columns are.
 NAMES = {
     "commits": "sha", "metrics": "name", "tasks": "recipe", "environments": "fingerprint",
     "footprints": "digest", "trial_sets": "digest", "trials": "ulid", "closures": "trial",
-    "bisects": "ulid", "baselines": "ulid",
+    "bisects": "ulid", "baselines": "ulid", "findings": "ulid",
 }  # fmt: skip
 # The rows that belong to a fact. The first part is there once the fact is complete.
 PARTS = {

@@ -17,6 +17,7 @@ from celedger.ledger.store import Store
 _COUNTED = {
     "trials": "outcomes", "commits": "commits", "tasks": "tasks", "environments": "environments",
     "verdicts": "verdicts", "bisects": "bisects", "baselines": "baselines",
+    "findings": "findings",
 }  # fmt: skip
 # Of these the latest row on a subject counts, whichever ledger it comes from.
 _LATEST = {

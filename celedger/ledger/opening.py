@@ -40,7 +40,7 @@ def open_for_writing(path: Path, *, create: bool, check: bool = True) -> sqlite3
     if create and not size(path):
         _make(path)
     _must_be_a_file(path)
-    if not _writable(path):
+    if not writable(path):
         raise LedgerError(f"{path} is read-only, and the ledger must be written to")
     connection = _opened(path, "mode=rw", check=check)
     _set_journal(connection, path)
@@ -52,7 +52,7 @@ def open_for_writing(path: Path, *, create: bool, check: bool = True) -> sqlite3
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Return a connection that cannot write; works on a read-only file or folder too."""
     _must_be_a_file(path)
-    if _writable(path):  # not "mode=ro": so that the last to close tidies up
+    if writable(path):  # not "mode=ro": so that the last to close tidies up
         connection = _opened(path, "mode=rw")
         connection.execute("PRAGMA query_only = ON")
         return connection
@@ -103,7 +103,7 @@ def writing(connection: sqlite3.Connection) -> Iterator[None]:
 def readonly(path: Path) -> sqlite3.Connection:
     """Return a connection to a file that may be damaged; works on a read-only disk too."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
-    if not _writable(path) and not size(Path(f"{path}-wal")):
+    if not writable(path) and not size(Path(f"{path}-wal")):
         uri += "&immutable=1"  # else SQLite asks for a -shm, which cannot be made there
     return sqlite3.connect(uri, uri=True, isolation_level=None)
 
@@ -211,7 +211,7 @@ def _must_be_a_file(path: Path) -> None:
         raise LedgerError(f"{path} cannot be read: permission denied")
 
 
-def _writable(path: Path) -> bool:
+def writable(path: Path) -> bool:
     """Return True if the file can be written, and its -wal be made beside it."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 

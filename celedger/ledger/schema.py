@@ -80,24 +80,31 @@ def checksums(db: Database) -> None:
     """Every fact gets its checksum, of what it is now. A trial without an outcome gets it then."""
     run(db, _CHECKSUMS)
     append_only(db, "checksums")
-    for table in facts.TABLES:
+    for table in facts.TABLES[: facts.TABLES.index("findings")]:  # those that there are by then
         ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
         keys = db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall()
         for (row,) in keys:
             facts.seal(db.conn, table, row)
 
 
+def findings(db: Database) -> None:
+    """Add what diagnoses said."""
+    run(db, _FINDINGS)
+    append_only(db, "findings")
+
+
 MIGRATIONS: Mapping[str, Callable[[Database], None]] = {
     "1_first": first,
     "2_sources": sources,
     "3_checksums": checksums,
+    "4_findings": findings,
 }
 
 # Every table, `sqlite-utils`' own among them.
 TABLES = (
     "baselines", "bisects", "checksums", "closures", "commits", "definitions", "derived",
-    "environments", "fingerprints", "footprints", "jobs", "metrics", "outcomes", "parents",
-    "points", "steps", "summaries", "tasks", "trial_sets", "trials", "verdicts",
+    "environments", "findings", "fingerprints", "footprints", "jobs", "metrics", "outcomes",
+    "parents", "points", "steps", "summaries", "tasks", "trial_sets", "trials", "verdicts",
     "_sqlite_migrations",
 )  # fmt: skip
 
@@ -108,6 +115,23 @@ CREATE TABLE checksums (         -- in the order in which facts were completed
   row INTEGER NOT NULL,
   value INTEGER NOT NULL         -- CRC-32; the latest of a fact counts
 ) STRICT;
+"""
+
+_FINDINGS = """
+CREATE TABLE findings (          -- what diagnoses said; their runs are not in the ledger
+  id INTEGER PRIMARY KEY,
+  ulid TEXT NOT NULL UNIQUE,
+  verb TEXT NOT NULL,
+  suite TEXT NOT NULL,
+  task TEXT NOT NULL,
+  revision INTEGER NOT NULL REFERENCES commits(id),
+  before INTEGER REFERENCES commits(id),  -- NULL: it was compared with no other commit
+  command TEXT NOT NULL,         -- after `celedger`
+  started REAL NOT NULL,         -- seconds since the epoch, UTC
+  headline TEXT NOT NULL,
+  document TEXT NOT NULL         -- JSON
+) STRICT;
+CREATE INDEX findings_by_revision ON findings (revision, id);
 """
 
 _TABLES = """

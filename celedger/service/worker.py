@@ -82,6 +82,7 @@ class Worker:
     listen: events.Listener = events.ignore
     attended: bool = False
     draw: Draw | None = None  # makes the pictures of alerts
+    publish: Callable[[Repository, Config], None] | None = None  # writes the report's page
     owner: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
     def drain(self) -> int | None:
@@ -183,6 +184,20 @@ class Worker:
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
             news.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
+        self._publish(job)
+
+    def _publish(self, job: Job) -> None:
+        """Write the report anew where the user's configuration names its file. A page that cannot
+        be written is a line in the log."""
+        if self.publish is None:
+            return
+        try:
+            repository = self._place(job)
+            settings = self.configure(repository)
+            if settings.report is not None:
+                self.publish(repository, settings)
+        except Exception as error:  # whatever is wrong with it, the work goes on
+            self.say(f"the report was not written: {error}")
 
     def _place(self, job: Job) -> Repository:
         """The work tree that moved, or, when it is gone, the repository: it has the commit."""

@@ -134,11 +134,10 @@ def describe(
         "cores": len(cores()),
         "threads": threads,
         "device": gpu.name if gpu else "cpu",
-        "device_uuid": gpu.uuid if gpu else None,
         "driver": gpu.driver if gpu else None,
         "cuda": gpu.cuda if gpu else None,
     }
-    beside = {
+    beside: dict[str, object] = {
         "interpreter": python,
         "excluded": probe["excluded"],
         "host": platform.node(),
@@ -146,6 +145,9 @@ def describe(
         "memory": psutil.virtual_memory().total,
         "gpu_memory": gpu.memory if gpu else None,
     }
+    if gpu:
+        stable["gpu_settings"] = dict(gpu.settings)
+        beside["device_uuid"] = gpu.uuid  # `auto` takes any of them
     if variables:
         stable["variables"] = dict(variables)
     text = json.dumps(stable, sort_keys=True, separators=(",", ":"))

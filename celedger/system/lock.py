@@ -124,6 +124,19 @@ class DeviceLock:
         """Return who the file says holds it; None when it says nothing that can be understood."""
         return _holder(self._paths[-1])
 
+    def free(self) -> bool:
+        """Return True if nobody holds it now."""
+        if not self.path.exists():
+            return True
+        lock = try_flock(self.path, mode=0o666)
+        if lock is not None:
+            lock.close()
+        return lock is not None
+
+    def of(self, device: str, cores: Sequence[int] = ()) -> DeviceLock:
+        """Return the lock of another device, or of some cores."""
+        return DeviceLock(device, folder=self.path.parent, label=self.label, cores=cores)
+
     @contextlib.contextmanager
     def hold(
         self,

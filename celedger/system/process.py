@@ -57,6 +57,7 @@ class Exit:
     cpu: float
     oom_killed: bool
     message: str
+    instructions: float | None = None  # in user mode; None where nothing counts them
     warm: bool = False  # forked by a launcher (system/warm.py), and stayed so
 
     @property
@@ -307,7 +308,10 @@ class Running:
             message = f"exit status {code}"
         wall = facts.get("wall", time.monotonic() - self._started)
         rss, cpu = int(facts.get("max_rss", 0)), facts.get("cpu", 0.0)
-        return Exit(self._end or End.EXITED, code, wall, rss, cpu, starved, message, self.warm)
+        return Exit(
+            self._end or End.EXITED, code, wall, rss, cpu, starved, message,
+            facts.get("instructions"), self.warm,
+        )  # fmt: skip
 
 
 def run(

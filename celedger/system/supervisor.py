@@ -18,8 +18,9 @@ that it may use, [] for all; `locale`, its LC_CTYPE.
 
 The status pipe carries one JSON object a line: `{"pid": N}` at once, `{"errno": N}` when
 the command could not be executed, `{"returncode": N, "wall": S}` when the command ended,
-and `{"max_rss": BYTES, "cpu": S}` when nothing is left of it. An end of the pipe without
-the last line means that the supervisor itself was killed.
+and `{"max_rss": BYTES, "cpu": S}` when nothing is left of it, with `"instructions": N` where they
+can be counted. An end of the pipe without the last line means that the supervisor itself was
+killed.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
             report(status, errno=error.errno or 0)
             os._exit(127)
         return
+    counter = module("counter").Counter(command) if order["record"] and LINUX else None
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
     try:
@@ -209,7 +211,10 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
         except OSError:  # a full disk: nothing is known then
             pass
     # In bytes on macOS already.
-    report(status, max_rss=max_rss * (1024 if sys.platform != "darwin" else 1), cpu=cpu)
+    facts = {"max_rss": max_rss * (1024 if sys.platform != "darwin" else 1), "cpu": cpu}
+    if counter is not None and (count := counter.read()) is not None:
+        facts["instructions"] = count
+    report(status, **facts)
     os.close(status)  # now: to give back a launcher's memory takes a while
     os._exit(0)
 

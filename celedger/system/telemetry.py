@@ -11,11 +11,20 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from celedger.model import Mark
-from celedger.system import gpu as nvml
-from celedger.system.gpu import Gpu, GpuSample
+from celedger.system import gpu_tenants
+from celedger.system.gpu_tenants import GpuTenants
+from celedger.system.nvml import Gpu, GpuReader, GpuSample
 from celedger.system.tree import Usage
 
 PERIOD = 0.25  # seconds between two samples: 4 Hz
+
+# Reasons of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "Clocks Event Reasons")
+# after which a time cannot be compared: hardware slowdown (0x08), software (0x20) and hardware
+# (0x40) thermal slowdown, external power brake (0x80). Not so: idle (0x01), chosen clocks
+# (0x02, 0x10, 0x100), and the software power cap, which is the normal state of a power-limited
+# board under load and equal for all trials: the power limit is part of the environment.
+SLOWED, POWER_CAPPED = 0x08 | 0x20 | 0x40 | 0x80, 0x04
+COSTLY = 0.01  # of the clock cycles of a trial; half of what a quiet GPU's times vary
 
 # The kernel counts CPU time in steps of 10 ms, so a share over less than this says nothing.
 _SHORTEST_SHARE = 0.1
@@ -29,6 +38,7 @@ class _Interval:
     energy: float | None
     rss: list[int] = field(default_factory=list)
     gpu: list[GpuSample] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)  # the largest, by name
 
 
 class Sampler:
@@ -38,17 +48,19 @@ class Sampler:
     def __init__(self, gpu: Gpu | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._gpu = gpu
         self._clock = clock
-        self._before = frozenset(nvml.computing(gpu)) if gpu else frozenset()
+        self._began = clock()
+        self._reader = GpuReader(gpu) if gpu else None
+        first = self._reader.sample() if self._reader else GpuSample()
+        self._tenants = GpuTenants(first, all_processes=gpu_tenants.sees_all_processes())
         self._read: Callable[[], Usage] | None = None
         self._sampled: float | None = None
         self._usage = Usage()
         self._ours: set[int] = set()
         self._cpu = 0.0  # seconds, over all commands so far
         self._share_base = (clock(), 0.0)
-        first = nvml.sample(gpu, (), self._before) if gpu else GpuSample()
         self._first_energy = self._energy = first.energy
-        # DISTURBED when another process computed on the GPU, THROTTLED when it slowed itself.
-        self.marks: set[Mark] = set()
+        self._busy = 0  # samples of the GPU at work
+        self._lost = dict.fromkeys((SLOWED, POWER_CAPPED), 0.0)  # of them, by reason
         self._peaks: dict[str, float] = {}
         self._interval = _Interval(clock(), self._energy)
 
@@ -59,14 +71,15 @@ class Sampler:
             self._look()
 
     def take(self) -> dict[str, float]:
-        """The figures since the last take: the largest `rss`, `gpu_memory` and
-        `gpu_temperature`, the mean of `gpu_utilisation`, `gpu_power` and `gpu_clock`, the
-        `gpu_energy` spent, the `cpu_share` in cores. What is not known is left out."""
+        """The figures since the last take: the largest `rss`, `gpu_memory` (or `gpu_memory_grown`,
+        see `GpuTenants.memory`) and `gpu_temperature`, the mean of `gpu_utilisation`, `gpu_power`
+        and `gpu_clock`, the `gpu_energy` spent, the `cpu_share` in cores. What is not known is left
+        out."""
         if self._sampled is None or self._clock() - self._sampled >= PERIOD / 5:
             self._look()
         interval, now = self._interval, self._clock()
         self._interval = _Interval(now, self._energy)
-        figures: dict[str, float] = {}
+        figures: dict[str, float] = dict(interval.memory)
         rss = interval.rss or ([self._usage.rss] if self._usage.pids else [])
         if rss:
             figures["rss"] = float(max(rss))
@@ -75,7 +88,6 @@ class Sampler:
             figures["cpu_share"] = (self._cpu - cpu) / (now - base)
             self._share_base = (now, self._cpu)
         for name, attribute, summary in (
-            ("gpu_memory", "memory", max),
             ("gpu_utilisation", "utilisation", fmean),
             ("gpu_power", "power", fmean),
             ("gpu_clock", "clock", fmean),
@@ -89,7 +101,7 @@ class Sampler:
         return figures
 
     def totals(self) -> dict[str, float]:
-        """Over the whole trial: the peaks of memory (`peak_rss`, `gpu_memory`) and the
+        """Over the whole trial: the peaks of memory (`peak_rss`, that of the GPU) and the
         `gpu_energy` spent. A short trial peaks between two samples: the caller takes the larger
         of `peak_rss` and the commands' `Exit.max_rss`."""
         figures = dict(self._peaks)
@@ -108,17 +120,41 @@ class Sampler:
             self._ours.update(usage.pids)  # for NVML a process may outlive its end by a moment
             self._interval.rss.append(usage.rss)
             self._peak("peak_rss", usage.rss)
-        if self._gpu is None:
+        if self._reader is None:
             return
-        look = nvml.sample(self._gpu, self._ours, self._before)
+        look = self._reader.sample()
+        contexts = gpu_tenants.contexts(usage.pids)
+        self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
+        memory, largest = self._tenants.memory(look), self._interval.memory
+        for name, value in memory.items():
+            largest[name] = max(largest.get(name, 0), value)
+            self._peak(name, value)
         self._interval.gpu.append(look)
-        self._peak("gpu_memory", look.memory)
         if look.energy is not None:
             self._energy = look.energy
-        if look.others:
-            self.marks.add(Mark.DISTURBED)
-        if look.throttled:
-            self.marks.add(Mark.THROTTLED)
+        if look.utilisation == 0 or look.reasons is None:
+            return
+        self._busy += 1
+        for reasons in self._lost:
+            if look.reasons & reasons:
+                self._lost[reasons] += self._cycles_lost(look)
+
+    def _cycles_lost(self, look: GpuSample) -> float:
+        fastest = self._gpu.fastest if self._gpu else None
+        if not fastest or look.clock is None:
+            return 1.0
+        return max(0.0, 1.0 - look.clock / fastest)
+
+    def lost(self, reasons: int) -> float:
+        """Return the share of the GPU's clock cycles that these reasons may have cost."""
+        return self._lost[reasons] / self._busy if self._busy else 0.0
+
+    @property
+    def marks(self) -> set[Mark]:
+        """DISTURBED if another process computed on the GPU, THROTTLED if its own slowdown cost
+        speed."""
+        marks = {Mark.DISTURBED} if self._tenants.disturbed else set()
+        return marks | ({Mark.THROTTLED} if self.lost(SLOWED) >= COSTLY else set())
 
     def _peak(self, name: str, value: float | None) -> None:
         if value is not None:

@@ -8,6 +8,7 @@ can finish.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -64,6 +65,7 @@ class Attempt:
         self.log = journal.log_path(ledger, trial.ulid)
         self.out = journal.out_path(ledger, trial.ulid)
         self.spent, self.cpu = 0.0, 0.0  # seconds of all commands: of the clock, of processors
+        self.instructions = 0.0  # of all commands; nan where nothing counts them
         self.peak = 0.0  # bytes of any process
         self.starts: set[bool] = set()  # of its commands: warm, cold
         self.named = NamedPaths()
@@ -118,6 +120,7 @@ class Attempt:
                 return self._outcome(OutcomeKind.OK, self.enough, None, Mark.EARLY_STOPPED)
             self.spent += end.wall
             self.cpu += end.cpu
+            self.instructions += math.nan if end.instructions is None else end.instructions
             self.starts.add(end.warm)
             kind = classify(end, self.log)
             if kind is not OutcomeKind.OK:
@@ -152,6 +155,8 @@ class Attempt:
         if len(self.starts) == 1:
             warm = "warm_" * (True in self.starts)
             totals |= {f"{warm}duration": self.spent, f"{warm}cpu_time": self.cpu}
+            if self.instructions == self.instructions:
+                totals[f"{warm}instructions"] = self.instructions
         if not self.peak or (self.task.preload and False in self.starts):
             del totals["peak_rss"]
         return totals
@@ -186,7 +191,7 @@ class Attempt:
         report faster than a disk stores, and the runner must still watch the clock."""
 
         def epoch_added(epoch: int) -> None:
-            self.bench.listen(events.EpochReported(epoch))
+            self.bench.listen(events.EpochReported(self.commit, self.task, self.trial.seed, epoch))
             if self.until is not None and not self.enough:
                 self.enough = self.until(self.trial.ulid)
 

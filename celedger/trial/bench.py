@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random, SystemRandom
@@ -147,6 +147,12 @@ class Workbench:
         if not task.venv:
             return ""
         return self.venvs.key(self._common_commit or commit, task, self._base(task))
+
+    def on(self, device: Device) -> Self:
+        """Return a bench that shares all but the device, and the lock of that one."""
+        other = replace(self, device=device, device_lock=self.device_lock.of(device.key))
+        other._checkout = self.checkout
+        return other
 
     @contextmanager
     def device_held(self) -> Iterator[None]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from celedger.errors import CannotJudge
 from celedger.model import Commit, OutcomeKind, Task
+from celedger.system import process
+from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 
@@ -31,6 +33,7 @@ class Diagnostic:
     log: Path
     kind: OutcomeKind
     message: str = ""
+    power_capped: float = 0.0  # share of the GPU's clock cycles lost to its power limit
 
     @property
     def ok(self) -> bool:
@@ -70,8 +73,16 @@ def diagnose(
         kind, reason = bench.prepare(commit, task, installation, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
+        sampler = Sampler(bench.device.gpu)
+
+        def look(running: process.Running) -> None:
+            if bench.device.gpu is not None:  # else a diagnostic run is watched from inside alone
+                sampler.sample(running.usage)
+
         for _, argv in bench.lines(task, installation, seed, out):
-            end = bench.run_command(task, argv, out, env=env, log=log, timeout=task.timeout)
+            end = bench.run_command(
+                task, argv, out, env=env, log=log, timeout=task.timeout, on_tick=look
+            )
             fault = out / FAILED
             if fault.exists():
                 reason = fault.read_text().strip().splitlines()[-1]
@@ -81,7 +92,7 @@ def diagnose(
             kind = classify(end, log)
             if kind is not OutcomeKind.OK:
                 return Diagnostic(out, log, kind, explain(end, log))
-    return Diagnostic(out, log, OutcomeKind.OK)
+    return Diagnostic(out, log, OutcomeKind.OK, power_capped=sampler.lost(POWER_CAPPED))
 
 
 def _site(bench: Bench, out: Path) -> Path:

@@ -44,6 +44,9 @@ class StartedCold(NamedTuple):
 
 
 class EpochReported(NamedTuple):
+    commit: Commit
+    task: Task
+    seed: int
     number: int
 
 

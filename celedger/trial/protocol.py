@@ -28,12 +28,19 @@ TELEMETRY: tuple[Metric, ...] = (
     # importing, they must not be compared with those of a cold trial.
     Metric("warm_duration", "s", Direction.LOWER, Kind.SPEED, Floor(0.05, relative=True)),
     # Seconds of all processors together, with the same difference.
-    Metric("cpu_time", "s", Direction.LOWER, Kind.WORK, Floor(0.05, relative=True)),
-    Metric("warm_cpu_time", "s", Direction.LOWER, Kind.WORK, Floor(0.05, relative=True)),
+    Metric("cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
+    Metric("warm_cpu_time", "s", Direction.INFO, Kind.WORK, Floor(0.05, relative=True)),
+    Metric("instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
+    Metric("warm_instructions", "", Direction.INFO, Kind.WORK, Floor(0.01, relative=True)),
     Metric("peak_rss", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
     Metric("rss", "B", kind=Kind.MEMORY),
     Metric("cpu_share", "cores"),
     Metric("gpu_memory", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"),
+    # In its place where NVML tells no process's memory, as in a container: the device's, less what
+    # it was at the start.
+    Metric(
+        "gpu_memory_grown", "B", Direction.LOWER, Kind.MEMORY, Floor(0.03, relative=True), "max"
+    ),
     Metric("gpu_utilisation", "%", kind=Kind.SPEED),
     Metric("gpu_power", "W", kind=Kind.SPEED),
     Metric("gpu_energy", "J", kind=Kind.SPEED),

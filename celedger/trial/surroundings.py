@@ -117,6 +117,9 @@ def variables(
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "CUDA_VISIBLE_DEVICES": visible_devices,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # A torch for ROCm ignores an empty CUDA_VISIBLE_DEVICES, and celedger measures no GPU of
+        # AMD's.
+        "HIP_VISIBLE_DEVICES": "-1",
         # `git status` in a trial need not write its index, so the next checkout is faster.
         "GIT_OPTIONAL_LOCKS": "0",
         # Git commands of a trial that lost its own .git, or that run in one of those copies, must

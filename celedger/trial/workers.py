@@ -19,7 +19,6 @@ from typing import NamedTuple
 from celedger.model import Kind, TrialRecord
 from celedger.system import gpu
 from celedger.system.gpu import Device
-from celedger.system.lock import DeviceLock
 from celedger.trial import events
 from celedger.trial.engine import Need, Signals
 from celedger.trial.runner import Bench
@@ -195,15 +194,12 @@ def employ(bench: Bench, slots: Sequence[Slot]) -> None:
 
 def _beside(bench: Bench, slot: Slot, listen: events.Listener) -> Bench:
     """Return a bench like another, for the thread that calls this."""
-    lock = bench.device_lock
     twin = replace(
         bench,
         ledger=bench.ledger.twin(),
         venvs=replace(bench.venvs, _entries={}),
         device=slot.device,
-        device_lock=DeviceLock(
-            slot.device.key, folder=lock.path.parent, label=lock.label, cores=slot.cores
-        ),
+        device_lock=bench.device_lock.of(slot.device.key, slot.cores),
         listen=listen,
         launchers=bench.launchers and bench.launchers.twin(),
         cores=slot.cores,

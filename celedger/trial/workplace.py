@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from celedger import suite as suites
@@ -24,7 +25,6 @@ from celedger.system.warm import Launchers
 from celedger.trial import events, parts, protocol, requests
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
-from celedger.trial.requirements import Requirements
 from celedger.trial.reuse.results import PACKAGE
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy, settings
@@ -80,7 +80,10 @@ def set_bench(
     approval.
     """
     _check_machine(repository, config, tasks)
-    device = gpu.resolve(config.device)
+    device_lock = lock.DeviceLock(
+        "cpu", folder=lock.default_folder(), label=f"{label} in {repository.root}"
+    )
+    device = gpu.resolve(config.device, free=lambda uuid: device_lock.of(uuid).free())
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
     starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
@@ -91,42 +94,44 @@ def set_bench(
         tell=tell,
     )
 
-    def described(ledger: Ledger, python: str, task: Task, root: Path) -> Environment:
+    def described(ledger: Ledger, python: str, task: Task, root: Path | None) -> Environment:
+        # Nothing of a virtual environment is the repository's own code: see venvs.py.
         here = environment.describe(
-            python, device=device, threads=task.threads, repo_root=root,
+            python, device=device, threads=task.threads, repo_root=root or Path(python).parent,
             variables=settings(base, task),
         )  # fmt: skip
         return settled(ledger, task, here)
-
-    def review(task: Task, python: str, files: Requirements) -> None:
-        gate.review([requests.of_environment(repository, task, python, files.files)])
 
     environments = {
         t.name: described(ledger, interpreters[t.name], t, repository.root) for t in tasks
     }
     builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
-    suite_files = suites.snapshot(suite.folder, repository.state_dir / "suites")
-    if suite_files.name != hash_of(suite.files):
-        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
     bench = Bench(
-        ledger, Checkouts(repository), suite, suite_files, child, environments, interpreters,
-        gate, Builds(repository, builds, caches, config.cache_limit),
-        # Nothing of a virtual environment is the repository's own code: see venvs.py.
-        Venvs(repository, venvs, caches, config.cache_limit, base,
-              lambda ledger, python, task: described(ledger, python, task, Path(python).parent),
-              review),
-        device,
-        lock.DeviceLock(
-            device.key, folder=lock.default_folder(), label=f"{label} in {repository.root}"
+        ledger, Checkouts(repository), suite, _snapshot(suite, repository), child, environments,
+        interpreters, gate, Builds(repository, builds, caches, config.cache_limit),
+        Venvs(
+            repository, venvs, caches, config.cache_limit, base, partial(described, root=None),
+            lambda task, python, files: gate.review(
+                [requests.of_environment(repository, task, python, files.files)]
+            ),
         ),
-        base, socket.gethostname(), why, listen, sandbox=config.sandbox,
+        device, device_lock.of(device.key), base, socket.gethostname(), why, listen,
+        sandbox=config.sandbox,
         launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
     )  # fmt: skip
     if together:
         threads = max(task.threads for task in tasks)
         employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
+
+
+def _snapshot(suite: suites.Suite, repository: Repository) -> Path:
+    """Copy the suite where no edit reaches it. Raises SuiteError if it was edited meanwhile."""
+    copy = suites.snapshot(suite.folder, repository.state_dir / "suites")
+    if copy.name != hash_of(suite.files):
+        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
+    return copy
 
 
 def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:

@@ -113,7 +113,7 @@ class BisectAnswer(Document):
 
     def _conclusion(self, report: Report) -> list[str]:
         what = f"{report.task} {report.metric or 'crash'}"
-        effect = self._effect_text(report)
+        effect = effect_text(report, self._unit(report))
         if effect:
             effect = f"  effect      {report.metric} {effect}"
         if not report.metric:
@@ -189,7 +189,8 @@ class BisectAnswer(Document):
         return [*lines, "", "reproduce with", *(f"  {line}" for line in commands)]
 
     def _row(self, report: Report) -> tuple[str, ...]:
-        effect, probability = self._effect_text(report), sure(report.probability)
+        effect = effect_text(report, self._unit(report))
+        probability = sure(report.probability)
         if report.named:
             return (report.metric, short(report.culprits[0].sha), effect, probability)
         if report.status == "set":
@@ -217,20 +218,21 @@ class BisectAnswer(Document):
         metric = self.metrics.get(report.metric)
         return metric.unit if metric else ""
 
-    def _effect_text(self, report: Report) -> str:
-        """Return the levels before and after, and their difference; empty if it is not known."""
-        if not math.isfinite(report.effect):
-            lost = any(not math.isfinite(value) for _, value in report.readings)
-            return "is not finite any more" if lost else ""
-        levels = (report.level, report.level + report.effect)
-        text = " → ".join(measure(level, unit=self._unit(report)) for level in levels)
-        if not report.level:
-            return text
-        effect, low, high = (
-            percent(x / abs(report.level)) for x in (report.effect, report.low, report.high)
-        )
-        bounded = math.isfinite(report.low) and math.isfinite(report.high)
-        return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
+
+def effect_text(report: Report, unit: str) -> str:
+    """Return the levels before and after, and their difference; empty if it is not known."""
+    if not math.isfinite(report.effect):
+        lost = any(not math.isfinite(value) for _, value in report.readings)
+        return "is not finite any more" if lost else ""
+    levels = (report.level, report.level + report.effect)
+    text = " → ".join(measure(level, unit=unit) for level in levels)
+    if not report.level:
+        return text
+    effect, low, high = (
+        percent(x / abs(report.level)) for x in (report.effect, report.low, report.high)
+    )
+    bounded = math.isfinite(report.low) and math.isfinite(report.high)
+    return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
 
 
 def sure(probability: float) -> str:

@@ -9,7 +9,8 @@ from celedger.errors import CeledgerError
 from celedger.ledger.read import Reader
 from celedger.model import BisectRecord, Commit
 from celedger.views.document import Document, pick
-from celedger.views.format import clip, count, iso_time, plain, probability, short
+from celedger.views.format import count, iso_time, plain, probability, short
+from celedger.views.tables import wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,10 @@ class BisectList(Document):
     def text(self, width: int = 100) -> str:
         lines = []
         for bisect in self.bisects:
-            ends = f"{short(bisect.good)}..{short(bisect.bad)}"
             what = f"{bisect.task} {bisect.metric or 'crash'}"
-            lines.append(f"{bisect.ulid}  {iso_time(bisect.ended)}  {what}  {ends}")
-            lines.append(clip(f"  {self._answer(bisect)}", width))
+            lines += wrap(f"{bisect.ulid}  {iso_time(bisect.ended)}  {what}", width, 4)
+            ends = f"{short(bisect.good)}..{short(bisect.bad)}"
+            lines += wrap(f"  {ends}: {self._answer(bisect)}", width, 4)
         return "\n".join([*lines, "", "`celedger plot bisect ID` draws one again"])
 
     def json(self) -> dict[str, object]:

@@ -20,12 +20,13 @@ from celedger.ledger.read import Reader
 from celedger.model import Commit, Metric
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, plain, short
-from celedger.views.picture import CYCLE
+from celedger.views.picture import CYCLE, SHAPES
 from celedger.views.samples import Batch
 
 MOST_COMMITS = len(CYCLE)  # colours that all readers can tell apart
 MOST_PANELS = 9
 _PER_ROW = 3
+_FEW = 30  # positions that are told apart
 _STEP_UNITS = {"step_time": "s"}  # as celedger.child.torch reports them
 
 
@@ -151,37 +152,47 @@ def draw(chart: Chart) -> Figure:
     across = min(_PER_ROW, len(chart.panels)) if chart.axis == "epoch" else 1
     down = -(-len(chart.panels) // across)
     commits = dict.fromkeys(c.commit for _, curves in chart.panels for c in curves)
-    colours = {commit.sha: colour for commit, colour in zip(commits, CYCLE, strict=False)}
+    marks = dict(zip((c.sha for c in commits), zip(CYCLE, SHAPES, strict=True), strict=False))
     height = 1.2 + (3.4 if down == 1 else 2.6) * down + 0.2 * len(commits)
     with picture.style():
         figure = picture.sheet(chart.title, height)
         grid = figure.subplots(down, across, squeeze=False)
         for axes, (metric, curves) in zip(grid.flat, chart.panels, strict=False):
-            _draw_panel(axes, metric, curves, colours)
+            _draw_panel(axes, metric, curves, marks)
             axes.set_xlabel(chart.axis)
         for axes in grid.flat[len(chart.panels) :]:
             axes.set_visible(False)
-        grid.flat[0].set_title(chart.subject, loc="left")
-        picture.finish(figure, grid.flat[0], columns=2)
+        picture.subtitle(grid.flat[0], chart.subject)
+        picture.finish(figure, grid.flat[0])
     return figure
 
 
 def _draw_panel(
-    axes: Axes, metric: Metric, curves: Sequence[Curve], colours: dict[str, str]
+    axes: Axes, metric: Metric, curves: Sequence[Curve], marks: dict[str, tuple[str, str]]
 ) -> None:
+    """Draw the curves of a metric. Where there are few positions each has a mark, and its spread a
+    line of its own: a band shows nothing of a lone one."""
     every = np.concatenate([x for curve in curves for x in (curve.low, curve.high)])
     divisor = picture.value_axis(axes, metric, every[np.isfinite(every)]).divisor
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    for curve in curves:
-        commit, positions, colour = curve.commit, curve.positions, colours[curve.commit.sha]
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    ends = [end for curve in curves for end in curve.positions[[0, -1]].tolist()]
+    few = max(ends) - min(ends) < _FEW
+    axes.set_xlim(min(ends) - 0.4, max(ends) + 0.4)
+    for number, curve in enumerate(curves):
+        commit, positions, (colour, shape) = curve.commit, curve.positions, marks[curve.commit.sha]
         mean, low, high = (x / divisor for x in (curve.mean, curve.low, curve.high))
-        marker, width = ("o", 1.5) if positions.size <= 30 else ("", 0.8)
+        marker, width = (shape, 1.5) if few else ("", 0.8)
+        at = positions.astype(float)
+        if max(ends) == min(ends):  # one epoch: beside each other
+            at = positions + 0.1 * (number - (len(curves) - 1) / 2)
         name = clip(f"{short(commit.sha)}  {plain(commit.subject)}", 64)  # two fit per row
         axes.plot(
-            positions, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
+            at, mean, color=colour, linewidth=width, marker=marker, markersize=3, alpha=0.8,
             label=name,
         )  # fmt: skip
         if curve.trials > 1:
-            axes.fill_between(positions, low, high, color=colour, alpha=0.14, linewidth=0)
-        lost = positions[np.isnan(mean)].tolist()
+            axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
+            if few:
+                axes.vlines(at, low, high, color=colour, alpha=0.4, linewidth=1.5)
+        lost = at[np.isnan(mean)].tolist()
         picture.crosses(axes, lost, metric, colour, "not finite")

@@ -51,6 +51,16 @@ SELECT date(b.ended, 'unixepoch') AS searched, b.suite, b.task, b.metric,
 FROM bisects b LEFT JOIN commits c ON c.sha = b.culprits ->> '$[0]'
 WHERE b.status = 'found' ORDER BY b.id DESC""",
     ),
+    "findings_of_diagnoses": (
+        "Findings",
+        "What explain, profile, watch and preflight said, the newest first.",
+        """\
+SELECT datetime(f.started, 'unixepoch') AS started, f.verb, f.suite, f.task,
+  substr(c.sha, 1, 10) AS sha, substr(b.sha, 1, 10) AS compared_with, c.subject, f.headline,
+  'celedger ' || f.command AS command
+FROM findings f JOIN commits c ON c.id = f.revision LEFT JOIN commits b ON b.id = f.before
+ORDER BY f.id DESC""",
+    ),
     "noisiest_metrics": (
         "Noisiest metrics",
         "The range of trials of one commit, in percent of their mean, averaged over the commits.",

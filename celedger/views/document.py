@@ -65,11 +65,15 @@ def document(**content: object) -> dict[str, Json]:
 
 def dumps(answer: Mapping[str, Json]) -> str:
     """Return the text that `--json` prints."""
+    return json.dumps(finite(answer), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def finite(answer: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the answer as JSON can hold it: its numbers that are not finite in a field of their
+    own."""
     lost: dict[str, Json] = {}
-    finite = {key: _finite(item, f"/{_pointer(key)}", lost) for key, item in answer.items()}
-    if lost:
-        finite["not_finite"] = lost
-    return json.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False)
+    content = {key: _finite(item, f"/{_pointer(key)}", lost) for key, item in answer.items()}
+    return {**content, "not_finite": lost} if lost else content
 
 
 def _finite(value: Json, pointer: str, lost: dict[str, Json]) -> Json:

@@ -10,7 +10,7 @@ from shlex import quote
 from celedger.drift.history import Course, LevelStep
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
-from celedger.views.tables import Column, table
+from celedger.views.tables import Column, table, wrap
 
 _TYPED = 12  # digits of a hash in a command: enough for a large repository
 _COLUMNS = (
@@ -32,13 +32,14 @@ class CourseList(Document):
         lines = []
         if rows:
             lines += [table(_COLUMNS, [_cells(c, s) for c, s in rows], width=width), ""]
-        lines += _ranges(rows)
+        lines += _ranges(rows, width)
         commits = count(len(frozenset().union(*(c.valued for c in courses))), "commit")
         trials = count(len(frozenset().union(*(c.trials for c in courses))), "trial")
         metrics = count(len({(c.suite, c.task, c.metric.name) for c in courses}), "metric")
         verb = f"{len(rows)} changed" if rows else "nothing changed"
         lines.append(f"{verb} over {commits}, {trials}, {metrics}")
-        lines += filter(None, map(_away_line, courses))
+        for away in filter(None, map(_away_line, courses)):
+            lines += wrap(away, width, 4)
         environments = len({c.environment for c in courses})
         if environments > 1:
             lines.append(f"{environments} environments, each looked at by itself")
@@ -79,7 +80,7 @@ def _step_json(course: Course, step: LevelStep) -> dict[str, object]:
     }
 
 
-def _ranges(rows: Sequence[tuple[Course, LevelStep]]) -> list[str]:
+def _ranges(rows: Sequence[tuple[Course, LevelStep]], width: int) -> list[str]:
     """Return between which commits each change lies that has no single commit, with the command
     that bisects there. A range of several metrics is printed once."""
     shared: dict[tuple[object, ...], list[tuple[Course, LevelStep]]] = defaultdict(list)
@@ -90,7 +91,8 @@ def _ranges(rows: Sequence[tuple[Course, LevelStep]]) -> list[str]:
     lines = []
     for (course, step), *others in shared.values():
         metrics = list(dict.fromkeys(c.metric.name for c, _ in [(course, step), *others]))
-        lines.append(f"{course.suite}/{course.task} {', '.join(metrics)}: {range_text(step)}")
+        title = f"{course.suite}/{course.task} {', '.join(metrics)}"
+        lines += wrap(f"{title}: {range_text(step)}", width, 4)
         if command := bisect_command(step, course.suite, course.task, metrics):
             lines.append(f"  {command}")
         lines.append("")

@@ -1,33 +1,66 @@
-"""The picture of drift: one metric of one task over the commits, in the order of history. Every
-trial is a dot, so that no mean hides it. Verdicts and culprits are read from the ledger; nothing is
-judged here.
+"""The picture of drift: one metric of one task over the commits, measured or not, in the order of
+history. Every trial is a dot, so that no mean hides it. Levels, verdicts and first bad commits are
+read; nothing is judged here.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from celedger.drift.history import LevelStep, courses
+from celedger.drift.history import Course, courses
+from celedger.drift.values import TaskValues
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Metric, OutcomeKind, TrialRecord, VerdictKind
+from celedger.model import BaselineAct, Commit, Metric, OutcomeKind, VerdictKind
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, percent, plain, probability, short
-from celedger.views.picture import BLUE, GREEN, INK, MUTED, RED
-from celedger.views.samples import Batch
+from celedger.views.picture import GREEN, INK, MUTED, RED, STATES
 
 _MANY = 80  # commits from which on dots are small
-_VERDICTS = {VerdictKind.REGRESSED: RED, VerdictKind.IMPROVED: GREEN}
+_VERDICTS = {VerdictKind.REGRESSED: "worse", VerdictKind.IMPROVED: "better"}
+_LASTING = 0.5  # of the smallest step: a level that differs by less from another is the same
+_LINES = ("-", "--", "-.", ":")  # of environments that were used in turns
 
-Key = tuple[str, str, str]  # suite, task, metric
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the picture shows of a task's metric.
+
+    Attributes:
+        values: The finite values of each environment, by position on the axis; the environment
+            that was used first comes first.
+        lost: Positions of the trials that failed or whose value is not finite, one for each.
+    """
+
+    axis: Sequence[Commit]
+    suite: str
+    task: str
+    recipe: str
+    metric: Metric
+    values: Mapping[str, Mapping[int, NDArray[np.float64]]]
+    courses: Sequence[Course]
+    lost: Sequence[int]
+    untestable: Sequence[int]
+    unmeasured: Sequence[int]
+    trials: int  # that measured a value
+    hidden: int  # trials of earlier definitions
+
+    @property
+    def position(self) -> dict[str, int]:
+        return {commit.sha: position for position, commit in enumerate(self.axis)}
+
+    @property
+    def valued(self) -> list[int]:
+        return sorted({position for own in self.values.values() for position in own})
 
 
 def drift_figure(
@@ -41,9 +74,9 @@ def drift_figure(
     lineage: Sequence[Commit] | None = None,
 ) -> Path:
     """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
-    oldest first (default: all with trials of it), to a PNG or SVG. `lineage` as in
-    `celedger.drift.courses`. Raises UsageError for an unknown suffix, task or metric, CeledgerError
-    if there is nothing to draw."""
+    measured or not, oldest first (default: all that the ledger knows), to a PNG or SVG. `lineage`
+    as in `celedger.drift.courses`. Raises UsageError for an unknown suffix, task or metric,
+    CeledgerError if there is nothing to draw."""
     picture.check_suffix(path)
     return picture.save(draw(ledger, task, metric, suite, commits, lineage), path)
 
@@ -51,159 +84,227 @@ def drift_figure(
 def draw(
     ledger: Reader,
     task: str,
-    metric_name: str | None = None,
+    metric: str | None = None,
     suite: str | None = None,
     commits: Sequence[Commit] | None = None,
     lineage: Sequence[Commit] | None = None,
 ) -> Figure:
     """Draw only the newest definition: values of different ones are not one history."""
     suite, task = samples.find_task(ledger, task, suite)
-    by_commit: dict[str, list[TrialRecord]] = defaultdict(list)
-    for record in ledger.trials(suite=suite, task=task):
-        by_commit[record.trial.commit].append(record)
-    if commits is None:
-        commits = [c for c in samples.history_order(ledger.commits()) if c.sha in by_commit]
-    every = [samples.batches(by_commit.get(c.sha, ())) for c in commits]
-    run = f"type {command('run', suite=suite, task=task)}"
-    if not any(every):
-        raise CeledgerError(f"no trial of {suite}/{task} at these commits is in the ledger", run)
-    recipe = max((b for own in every for b in own), key=lambda b: b.newest).recipe
-    metric = samples.find_metric(ledger, recipe, metric_name)
-    batches = {i: b for i, own in enumerate(every) for b in own[::-1] if b.recipe == recipe}
-    hidden = sum(len(b.records) for own in every for b in own if b.recipe != recipe)
-    values, failed = {}, []
-    for position, batch in batches.items():
-        own = batch.sample(metric).values
-        if finite := [x for x in own if math.isfinite(x)]:
-            values[position] = finite
-        crashed = sum(bool(r.outcome and r.outcome.kind.crashed) for r in batch.records)
-        failed += [position] * (crashed + len(own) - len(finite))
-    if not values and not failed:
-        problem = f"no trial of {suite}/{task} measured {metric.name} at these commits"
-        raise CeledgerError(problem, f"{run}, or plot another metric")
-    key = (suite, task, metric.name)
-    segments = courses(ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric.name)
-    steps = [step for course in segments for step in course.steps]
-    positions = {c.sha: i for i, c in enumerate(commits)}
+    axis = samples.history_order(ledger.commits()) if commits is None else commits
+    drawn = _read(ledger, (suite, task), metric, axis, lineage)
     with picture.style():
-        figure = picture.sheet(f"{suite}/{task} · {metric.name}", 4.8)
+        figure = picture.sheet(f"{suite}/{task} · {drawn.metric.name}", 4.6)
         axes = figure.subplots()
-        picture.commit_axis(axes, commits)
-        _draw_values(axes, metric, values, batches, _verdicts(ledger, key, positions))
-        picture.crosses(axes, sorted(set(failed)), metric, RED, "failed or not finite")
-        untestable = [i for i, b in batches.items() if b.outcomes()[OutcomeKind.UNTESTABLE.value]]
-        picture.crosses(axes, untestable, metric, MUTED, "untestable")
-        _draw_changes(ledger, axes, {position: batches[position] for position in values})
-        for step in steps:
-            colour = GREEN if step.better else RED
-            edges = _edges(step, positions)
-            axes.axvspan(*edges, color=colour, alpha=0.1, label="changed here (95 %)")
-        names = _names(ledger, key, positions, steps)
-        _draw_names(axes, names)
-        subtitle = _subtitle(values, batches, len(failed), hidden)
-        axes.set_title(subtitle, loc="left", pad=6 + 14 * min(2, len(names)))
+        changes, labels = list(_changes(ledger, drawn)), list(_named(ledger, drawn))
+        picture.commit_axis(axes, drawn.axis, named=[round(at) for at, *_ in labels])
+        picture.shade(axes, drawn.unmeasured, "not measured")
+        every = [own for values in drawn.values.values() for own in values.values()]
+        divisor = picture.value_axis(axes, drawn.metric, np.concatenate([[], *every])).divisor
+        names = ["first environment", *(text for _, text in changes)]
+        if not _in_turns(drawn):
+            labels += [(at, text, MUTED) for at, text in changes]
+            names = []
+        _draw_levels(axes, drawn, divisor)
+        _draw_values(axes, drawn, divisor, _states(ledger, drawn), names)
+        picture.crosses(axes, sorted(set(drawn.lost)), drawn.metric, RED, "failed or not finite")
+        picture.crosses(axes, drawn.untestable, drawn.metric, MUTED, "untestable")
+        picture.subtitle(axes, _subtitle(drawn))
+        picture.banner(axes, labels)
         picture.finish(figure, axes)
     return figure
 
 
+def _read(
+    ledger: Reader,
+    title: tuple[str, str],
+    metric_name: str | None,
+    axis: Sequence[Commit],
+    lineage: Sequence[Commit] | None,
+) -> Drawn:
+    (suite, task), read = title, dict[str, TaskValues]()
+    *earlier, recipe = [t.recipe for t in ledger.tasks() if (t.suite, t.name) == title]
+    metric = samples.find_metric(ledger, recipe, metric_name)
+    segments = courses(
+        ledger, axis, lineage=lineage, suite=suite, task=task, metric=metric.name, read=read
+    )
+    run = f"type {command('run', suite=suite, task=task)}"
+    tried = read[recipe].tried
+    first = next((i for i, commit in enumerate(axis) if commit.sha in tried), None)
+    if first is None:
+        raise CeledgerError(f"no trial of {suite}/{task} at these commits is in the ledger", run)
+    axis = axis[first:]
+    position = {commit.sha: i for i, commit in enumerate(axis)}
+    values: dict[str, dict[int, NDArray[np.float64]]] = {}
+    lost, trials = [], set[int]()
+    for environment, own in read[recipe].by_environment(metric, reused=True).items():
+        trials |= read[recipe].coverage(own).trials
+        for sha, group in zip(own.commits, own.grouped.split(), strict=True):
+            finite = group[np.isfinite(group)]
+            lost += [position[sha]] * (group.size - finite.size)
+            if finite.size:
+                values.setdefault(environment, {})[position[sha]] = finite
+    unbuilt = []
+    for record in ledger.trials(recipe=recipe, failed_only=True):
+        at, outcome = position.get(record.trial.commit), record.outcome
+        if at is not None and outcome is not None:
+            lost += [at] * outcome.kind.crashed
+            unbuilt += [at] * (outcome.kind is OutcomeKind.UNTESTABLE)
+    if not values and not lost:
+        problem = f"no trial of {suite}/{task} measured {metric.name} at these commits"
+        raise CeledgerError(problem, f"{run}, or plot another metric")
+    hidden = [r for old in earlier for r in ledger.trials(recipe=old) if r.trial.commit in position]
+    return Drawn(
+        axis, suite, task, recipe, metric, values, segments, lost, sorted({*unbuilt}),
+        [i for i, commit in enumerate(axis) if commit.sha not in tried], len(trials), len(hidden),
+    )  # fmt: skip
+
+
+def _levels(drawn: Drawn, course: Course) -> Iterator[tuple[int, int, float]]:
+    """Yield the first and last position of each level between the steps of a course, if any."""
+    position = drawn.position
+    if not course.steps:
+        return
+    valued = [position[commit.sha] for commit in course.commits]
+    starts = [valued[0], *(position[step.seen_at.sha] for step in course.steps)]
+    levels = [course.steps[0].before, *(step.after for step in course.steps)]
+    ends = [*(max(p for p in valued if p < start) for start in starts[1:]), valued[-1]]
+    yield from zip(starts, ends, levels, strict=True)
+
+
+def _states(ledger: Reader, drawn: Drawn) -> dict[tuple[str, int], str]:
+    """Return where a value is worse or better, by environment and position: what `celedger check`
+    concluded of it, else how its level compares with the first one, or with the last one that a
+    person accepted."""
+    position, states = drawn.position, dict[tuple[str, int], str]()
+    sign = drawn.metric.direction.sign
+    accepted = max(
+        (position[r.commit] for r in ledger.baselines()
+         if r.act is BaselineAct.ACCEPT and r.commit in position
+         and r.suite == drawn.suite and r.covers(drawn.task, drawn.metric.name)), default=-1,
+    )  # fmt: skip
+    for course in drawn.courses:
+        reference, smallest = math.nan, math.inf
+        steps = [None, *course.steps]
+        for (start, end, level), step in zip(_levels(drawn, course), steps, strict=False):
+            if step is not None:
+                smallest = min(smallest, abs(step.after - step.before))
+            if step is None or start <= accepted:
+                reference = level
+            effect = sign * (level - reference)
+            if abs(effect) >= smallest * _LASTING:
+                name = "worse" if effect > 0 else "better"
+                here = (at for at in drawn.values[course.environment] if start <= at <= end)
+                states |= {(course.environment, at): name for at in here}
+    for verdict in ledger.verdicts(suite=drawn.suite, task=drawn.task):
+        of_metric = verdict.metric == drawn.metric.name and verdict.recipe in ("", drawn.recipe)
+        if of_metric and verdict.kind in _VERDICTS and verdict.commit in position:
+            for environment in drawn.values:
+                if verdict.environment in ("", environment):
+                    states[environment, position[verdict.commit]] = _VERDICTS[verdict.kind]
+    return states
+
+
 def _draw_values(
     axes: Axes,
-    metric: Metric,
-    values: Mapping[int, Sequence[float]],
-    batches: Mapping[int, Batch],
-    verdicts: Mapping[int, VerdictKind],
+    drawn: Drawn,
+    divisor: float,
+    states: Mapping[tuple[str, int], str],
+    names: Sequence[str],
 ) -> None:
-    """Draw a dot for each trial, and a line through the means of each environment."""
-    dots = np.array([(position, x) for position, own in values.items() for x in own]).reshape(-1, 2)
-    divisor = picture.value_axis(axes, metric, dots[:, 1]).divisor
-    size = 4 if axes.get_xlim()[1] <= _MANY else 2
-    axes.plot(
-        dots[:, 0], dots[:, 1] / divisor, "o", color=BLUE, markersize=size, alpha=0.4,
-        markeredgewidth=0, label="trial",
-    )  # fmt: skip
-    means = {position: sum(own) / len(own) / divisor for position, own in values.items()}
-    for _, stretch in groupby(means, key=lambda position: batches[position].environment):
-        at = list(stretch)
-        axes.plot(at, [means[p] for p in at], "o-", color=BLUE, markersize=size, label="mean")
-    for kind, colour in _VERDICTS.items():
-        at = [position for position, own in verdicts.items() if own is kind and position in means]
-        if at:
-            levels = [means[position] for position in at]
-            axes.plot(at, levels, "o", color=colour, markersize=size + 3, label=kind.value)
+    """Draw each trial, the mean of each commit, and a line through the means of each environment,
+    which ends where nobody measured. With `names` the environments have lines of their own."""
+    size = 4.5 if len(drawn.axis) <= _MANY else 2.5
+    breaks = np.array(sorted(set(range(len(drawn.axis))) - set(drawn.valued)))
+    for number, (environment, own) in enumerate(drawn.values.items()):
+        at = np.array(list(own))
+        means = np.array([values.mean() for values in own.values()]) / divisor
+        style = _LINES[number % len(_LINES)] if names else "-"
+        label = f"mean, {names[number]}" if names else "mean"
+        for run in np.split(
+            np.arange(at.size), np.flatnonzero(np.diff(breaks.searchsorted(at))) + 1
+        ):
+            axes.plot(at[run], means[run], style, color=MUTED, linewidth=1.0, label=label)
+        dots = np.repeat(at, [values.size for values in own.values()])
+        trials = np.concatenate(list(own.values())) / divisor
+        beside = picture.side_by_side(axes, dots, trials)
+        for name, (colour, shape) in STATES.items():
+            here = [states.get((environment, p), "unchanged") == name for p in at.tolist()]
+            if any(here):
+                chosen = np.repeat(here, [values.size for values in own.values()])
+                axes.plot(
+                    beside[chosen], trials[chosen], "o", color=colour, markersize=size * 0.7,
+                    alpha=0.4, markeredgewidth=0, label="one trial",
+                )  # fmt: skip
+                axes.plot(
+                    at[here], means[here], shape, color=colour, markersize=size, label=name,
+                )  # fmt: skip
 
 
-def _draw_changes(ledger: Reader, axes: Axes, measured: Mapping[int, Batch]) -> None:
-    """Draw a line where the environment changed, and name the change."""
-    for (old, before), (new, after) in pairwise(measured.items()):
-        if before.environment != after.environment:
-            ends = (ledger.environment(batch.environment) for batch in (before, after))
-            differences = samples.environment_changes(*ends)
-            text = ", ".join(f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences)
-            axes.axvline((old + new) / 2, color=MUTED, linewidth=0.9, linestyle="--")
-            axes.text(
-                (old + new) / 2, 0.02, clip(plain(text), 48) or "environment changed", rotation=90,
-                ha="right", va="bottom", fontsize=7, color=MUTED,
-                transform=axes.get_xaxis_transform(),
+def _in_turns(drawn: Drawn) -> bool:
+    """Return True if an environment was used again after a later one."""
+    spans = [(min(own), max(own)) for own in drawn.values.values()]
+    return any(last > first for (_, last), (first, _) in pairwise(spans))
+
+
+def _draw_levels(axes: Axes, drawn: Drawn, divisor: float) -> None:
+    """Draw the levels that `celedger drift` prints, and the 95 % set of each step between them."""
+    position = drawn.position
+    for course in drawn.courses:
+        for start, end, level in _levels(drawn, course):
+            axes.plot(
+                (start - 0.5, end + 0.5), (level / divisor,) * 2, color=INK, linewidth=1.6,
+                alpha=0.75, solid_capstyle="butt", label="level",
             )  # fmt: skip
+        for step in course.steps:
+            # What lies on a merged branch came with the merge, which is on the axis.
+            among = {position[c.sha] for c in (*step.among, step.end) if c.sha in position}
+            label = "got better here (95 %)" if step.better else "got worse here (95 %)"
+            picture.shade(axes, sorted(among), label, GREEN if step.better else RED, 0.13)
 
 
-def _draw_names(axes: Axes, names: Mapping[int, str]) -> None:
-    """Write names above the axes, alternating between two lines."""
-    for i, (position, text) in enumerate(sorted(names.items())):
-        axes.axvline(position, color=INK, linewidth=0.7, linestyle=":")
-        axes.text(
-            position, 1.01 + 0.05 * (i % 2), text, ha="center", fontsize=8,
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-
-
-def _verdicts(ledger: Reader, key: Key, positions: Mapping[str, int]) -> dict[int, VerdictKind]:
-    suite, task, metric = key
-    return {
-        positions[v.commit]: v.kind
-        for v in ledger.verdicts(suite=suite, task=task)
-        if v.metric == metric and v.commit in positions
-    }
-
-
-def _names(
-    ledger: Reader, key: Key, positions: Mapping[str, int], steps: Sequence[LevelStep]
-) -> dict[int, str]:
-    """Return the commits named by bisects, and the change points that none explains."""
-    named = {
-        bisect.culprits[0]: bisect.probability
-        for bisect in ledger.bisects()
-        if bisect.status == "found" and (bisect.suite, bisect.task, bisect.metric) == key
-    }
-    names = {
-        positions[sha]: f"{short(sha)} first bad ({probability(p)})"
-        for sha, p in named.items()
-        if sha in positions
-    }
-    for step in steps:
+def _named(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str, str]]:
+    """Yield the commits that bisects named, then the steps that none explains."""
+    position, named = (
+        drawn.position,
+        {
+            bisect.culprits[0]: bisect
+            for bisect in ledger.bisects()
+            if bisect.status == "found"
+            and (bisect.suite, bisect.task, bisect.metric)
+            == (drawn.suite, drawn.task, drawn.metric.name)
+        },
+    )
+    steps = [step for course in drawn.courses for step in course.steps]
+    for sha, bisect in named.items():
+        kind = "better" if bisect.report.get("improved") else "bad"
+        text = f"{short(sha)} first {kind} ({probability(bisect.probability)})"
+        seen = (step.seen_at.sha for step in steps if sha in {commit.sha for commit in step.among})
+        if sha in position:
+            yield position[sha], text, INK
+        elif at := next(seen, ""):
+            yield position[at], f"{text}, of a merged branch", INK
+    for step in sorted(steps, key=lambda step: -step.probability):
         if not named.keys() & {commit.sha for commit in step.among}:
             text = f"one of {len(step.among)}" if len(step.among) > 1 else short(step.end.sha)
             if step.before:
                 text += f" {percent((step.after - step.before) / abs(step.before))}"
-            names[positions[step.seen_at.sha]] = f"{text} ({probability(step.probability)})"
-    return names
+            text += f" ({probability(step.probability)})"
+            yield position[step.seen_at.sha], text, INK
 
 
-def _edges(step: LevelStep, positions: Mapping[str, int]) -> tuple[float, float]:
-    """Return the two ends of a 95 % set. If its first commits are not measured, and so not on the
-    axis, it begins at the measured commit before them."""
-    among = [positions[c.sha] for c in step.among if c.sha in positions]
-    first = min(among, default=positions[step.end.sha]) - 0.5
-    if step.unmeasured and step.start is not None and step.start.sha in positions:
-        first = min(first, positions[step.start.sha])
-    return first, positions[step.end.sha] + 0.5
+def _changes(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str]]:
+    """Yield where each environment was first used, and how it differs from the one before."""
+    for (old, before), (new, after) in pairwise(drawn.values.items()):
+        differences = samples.environment_changes(ledger.environment(old), ledger.environment(new))
+        text = ", ".join(f"{key} {a or 'none'} → {b or 'none'}" for key, a, b in differences)
+        yield (max(before) + min(after)) / 2, clip(plain(text), 48) or "environment changed"
 
 
-def _subtitle(
-    values: Mapping[int, Sequence[float]], batches: Mapping[int, Batch], failed: int, hidden: int
-) -> str:
-    # A re-used result of another commit is drawn, but does not count as a trial.
-    ran = [own for p, own in values.items() if not all(r.derived for r in batches[p].records)]
-    text = f"{count(len(values), 'commit')}, {count(sum(map(len, ran)), 'trial')}"
-    text += f", {failed} failed or not finite" if failed else ""
-    return text + (f" ({count(hidden, 'trial')} of an earlier suite left out)" if hidden else "")
+def _subtitle(drawn: Drawn) -> str:
+    text = f"{count(len(drawn.valued), 'commit')}, {count(drawn.trials, 'trial')}"
+    text += f", {len(drawn.lost)} failed or not finite" if drawn.lost else ""
+    if drawn.unmeasured:
+        text += f"; {len(drawn.unmeasured)} of {len(drawn.axis)} commits not measured"
+    return text + (f" ({count(drawn.hidden, 'trial')} of an earlier suite left out)"
+                   if drawn.hidden else "")  # fmt: skip

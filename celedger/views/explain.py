@@ -34,15 +34,12 @@ def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
     """Return the text to paste. `tree` is the folder in which the trainings ran."""
     between = f"{answer.task}, {answer.a.name} against {answer.b.name}, seed {answer.seed}"
     steps = count(answer.steps, "step")
+    head = headline(answer)
     rows: list[tuple[str, str]] = []
     if (finding := answer.finding) is None:
-        inside = f" ({count(answer.vanished, 'difference')} inside had no effect)"
-        equal = f"no difference in {steps}{inside if answer.vanished else ''}"
-        headline = f"{_NOTHING.get(answer.verdict, equal)}: {between}"
+        head += f": {between}"
     else:
-        headline = finding.sentence[0].upper() + finding.sentence[1:] + "\n"
-        if answer.verdict == "rounding":
-            headline = f"only rounding differs: {finding.sentence}\n"
+        head += "\n"
         rows.append(("compared", f"{between}, {steps}"))
         where = f"step {finding.step}, {finding.phase}"
         if finding.module is not None:
@@ -60,12 +57,24 @@ def explanation_text(answer: Explanation, tree: Path, width: int = 100) -> str:
     rows += [("watch", text) for text in _watch_rows(answer)]
     rows += [("sure", _sure(answer, finding))] if finding is not None else []
     rows += [("note", note) for note in answer.notes]
-    lines = [headline, *(f"  {name:<12}{text}" for name, text in rows)]
+    lines = [head, *(f"  {name:<12}{text}" for name, text in rows)]
     for blamed in answer.blamed[:_HUNKS]:
         lines += ["", *_hunk_lines(blamed)]
     if len(answer.blamed) > _HUNKS:
         lines.append(f"and {count(len(answer.blamed) - _HUNKS, 'more hunk')} of the change")
     return "\n".join(lines)
+
+
+def headline(answer: Explanation) -> str:
+    """Return the answer in one sentence, without a full stop."""
+    if answer.finding is None:
+        inside = f" ({count(answer.vanished, 'difference')} inside had no effect)"
+        equal = f"no difference in {count(answer.steps, 'step')}"
+        return _NOTHING.get(answer.verdict, equal + (inside if answer.vanished else ""))
+    sentence = answer.finding.sentence
+    if answer.verdict == "rounding":
+        return f"only rounding differs: {sentence}"
+    return sentence[0].upper() + sentence[1:]
 
 
 def _distance(finding: ExplainFinding) -> str:
@@ -191,7 +200,8 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
             for one in answer.blamed
         ],
         "layers": [
-            {"module": x.path, "class": x.kind, "forward": x.forward, "backward": x.backward}
+            {"module": x.path, "class": x.kind, "step": x.step,
+             "forward": x.forward, "backward": x.backward}
             for x in answer.layers
         ],
         "notes": list(answer.notes),

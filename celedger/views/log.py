@@ -18,7 +18,8 @@ from celedger.views.format import clip, count, iso_date, percent, plain, short
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table
 
-_COLUMNS = (Column(), Column(), Column(), Column(shrink=True), Column(wrap=True))
+_COLUMNS = (Column(), Column(), Column(), Column(), Column(wrap=True))
+_MESSAGE = 120  # letters of a failure's message; `show` has all of it
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,15 @@ class TaskLine:
 
     def cells(self) -> tuple[str, ...]:
         batch, main = self.batch, self.main
-        value = ""
+        value, problem = "", ""
         if main is not None and main.n:
             value = f"{main.metric.name} {main.text()}"
         elif ends := [r.outcome for r in batch.records if r.outcome and not r.ok]:
-            value = plain(ends[-1].message)
+            problem = clip(plain(ends[-1].message), _MESSAGE)
         trials = count(len(batch.records), "trial")
         if reused := sum(bool(r.derived) for r in batch.records):
             trials += " re-used" if reused == len(batch.records) else f", {reused} re-used"
-        remarks = "; ".join(filter(None, (conclusion(self.verdicts), self.since)))
+        remarks = "; ".join(filter(None, (problem, conclusion(self.verdicts), self.since)))
         return (batch.title, batch.status, trials, value, remarks)
 
     def json(self) -> dict[str, object]:

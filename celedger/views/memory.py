@@ -13,7 +13,7 @@ from celedger.views.tables import table
 
 ROWS = 8
 _SIZES = ("peak", "held", "rss")
-_PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
+PEAKS = {"step": "a training step", "evaluation": "an evaluation"}
 _ADVICE = {
     "tensors": "keep numbers instead (.item(), .detach() of what is small), or clear it each epoch",
     "graphs": "the tensor keeps its graph: add .detach() or .item() to what is summed up",
@@ -34,6 +34,7 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     heads = columns(">last epochs", ">peak", ">held at its end", ">process")
     parts = [
         "\n".join(clip(line, width) for line in head),
+        _allocator(document["allocator"]),
         *(_peak(name, peak, width) for name, peak in document["peaks"].items() if peak["bytes"]),
         table(heads, epochs, width=width),
         _leaks(document["leaks"]) or "nothing piles up from epoch to epoch",
@@ -41,10 +42,23 @@ def memory_text(target: ProfileTarget, document: Document, *, width: int = 100) 
     return "\n\n".join(filter(None, parts))
 
 
+def memory_headline(document: Document) -> str:
+    """Return the peaks, and whether something piles up."""
+    peaks = [
+        f"the peak of {PEAKS[name]} is {size(peak['bytes'])}"
+        for name, peak in document["peaks"].items() if peak["bytes"]
+    ]  # fmt: skip
+    return "; ".join([*peaks, _leaked(document["leaks"])])
+
+
+def _leaked(leaks: Sequence[Document]) -> str:
+    return leak_text(leaks[0]) if leaks else "nothing piles up from epoch to epoch"
+
+
 def difference_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     head = "\n".join([f"memory of {target.task}, seed {target.seed}", *target.titles(width)])
     peaks = [_parts(name, p, width) for name, p in document["peaks"].items() if p["parts"]]
-    parts = [head, _verdict(document), _leaks(document["new_leaks"]), *peaks]
+    parts = [head, difference_headline(document), _leaks(document["new_leaks"]), *peaks]
     return "\n\n".join(filter(None, parts))
 
 
@@ -65,8 +79,24 @@ def _peak(name: str, peak: Document, width: int) -> str:
         for row in peak["held"]
     ]
     heads = columns(">held", ">share", "made by", "phase", "module", "line")
-    head = f"peak of {_PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
+    head = f"peak of {PEAKS[name]}: tensors of {size(peak['bytes'])}, step {peak['step']}"
     return f"{head}\n{table(heads, rows[:ROWS], width=width)}{_more(rows)}"
+
+
+def _allocator(held: Document | None) -> str:
+    """Return a sentence on torch's CUDA allocator; "" without a GPU."""
+    if held is None:
+        return ""
+    peaks = f"{size(held['peak_reserved'])} for tensors of {size(held['peak_allocated'])} at most"
+    text = (
+        f"the allocator reserved {peaks}; at the end {size(held['reserved'])} in "
+        f"{held['segments']} segments, {size(held['cached'])} of it unused and "
+        f"{size(held['split'])} free between tensors; the largest free block is "
+        f"{size(held['largest_free'])}"
+    )
+    if held["retries"]:
+        text += f"; it gave all unused memory back {held['retries']} × to go on"
+    return text
 
 
 def _leaks(leaks: Sequence[Document]) -> str:
@@ -79,13 +109,14 @@ def _more(rows: Sequence[object]) -> str:
     return f"\n… and {rest} more (--json has all)" if rest > 0 else ""
 
 
-def _verdict(document: Document) -> str:
+def difference_headline(document: Document) -> str:
+    """Return whether the peaks grew, and by how much."""
     changes = []
     for name, peak in document["peaks"].items():
         grown, before = peak["after"] - peak["before"], peak["before"]
         if before and abs(grown / before) >= PEAK_FLOOR:
             part = f"{percent(grown / before)} of {size(before)}"
-            changes.append(f"the peak of {_PEAKS[name]} is {_grown(grown)} ({part})")
+            changes.append(f"the peak of {PEAKS[name]} is {_grown(grown)} ({part})")
     if document["new_leaks"]:
         changes.append("something piles up that did not")
     word = "smaller" if changes else "no difference"
@@ -101,7 +132,7 @@ def _parts(name: str, peak: Document, width: int) -> str:
         for part in peak["parts"]
     ]  # fmt: skip
     sums = (size(peak["before"]), size(peak["after"]), _grown(peak["after"] - peak["before"]))
-    whole = (f"peak of {_PEAKS[name]}", "", "", "", *sums)
+    whole = (f"peak of {PEAKS[name]}", "", "", "", *sums)
     heads = columns("made by", "phase", "module", "line", ">before", ">after", ">difference")
     return table(heads, [*rows[:ROWS], whole], width=width) + _more(rows)
 

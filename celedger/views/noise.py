@@ -20,7 +20,7 @@ from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import NONE, count, measure, percent, short
 from celedger.views.samples import Batch, Sample
-from celedger.views.tables import Column, table
+from celedger.views.tables import Column, table, wrap
 
 TRIALS = (1, 3, 10)  # of each of two commits that are compared
 REPEATS = {True: "repeat", False: "differ", None: ""}
@@ -136,7 +136,7 @@ class NoiseList(Document):
 
     def text(self, width: int = 100) -> str:
         lines = [line for task in self.tasks for line in [*task.lines(width), ""]]
-        return "\n".join([*lines, _LEGEND])
+        return "\n".join([*lines, *wrap(_LEGEND, width)])
 
     def json(self) -> dict[str, object]:
         return {"tasks": self.tasks}

@@ -1,14 +1,17 @@
-"""The common style of all figures: paper, palette, axes of commits and of values, and how a picture
-is saved. It knows matplotlib's object API (never pyplot, no display, the caller's rcParams
-restored) and nothing of the ledger.
+"""The common style of all figures: palette, marks, axes, labels, and how a picture is saved. It
+knows matplotlib's object API (never pyplot, no display, the caller's rcParams restored) and nothing
+of the ledger.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
@@ -28,23 +31,32 @@ from celedger.views.format import Scale, clip, iso_date, short
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PURPLE, SKY, INK = "#cc79a7", "#56b4e9", "#20262e"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, INK)
+SHAPES = ("o", "s", "D", "^", "v", "P", "X")  # beside CYCLE
 MUTED, FAINT = "#66707c", "#e7eaee"
+# Colour and shape of a mark: a reader who sees no colour tells them apart, too.
+STATES = {"unchanged": (BLUE, "o"), "worse": (RED, "s"), "better": (GREEN, "D")}
 
 SUFFIXES = (".png", ".svg")
-WIDTH = 10.0  # inches
-_TICKS = 10  # hashes over dates that fit side by side on WIDTH
+WIDTH = 9.0  # inches: a README shows them on about 6
+_TICKS = 9  # hashes over dates that fit side by side on WIDTH
+_LETTERS = 108  # of a subtitle's line on WIDTH
+_ROWS, _ROW = 6, 13.0  # of a banner: rows at most, and points a row
+_EDGE = 1.01  # of the axes: where a banner's labels end at the right
+_NEAR = 0.02  # of the axis: values nearer than this hide each other
 _LONGEST_NAME = 40
 _LOG_RATIO = 30.0  # a range wider than this hides its lower half on a linear axis
-_ONE_ROW = 7  # entries of a legend that fit side by side on the narrowest sheet
+_LEGEND, _HANDLE = 128, 8  # letters of a legend's row on WIDTH, and those that a mark takes
 _WORSE_END = {Direction.HIGHER: 0.05}  # of the axis of values, as a share of its height
+_CROSS = 6.0  # points
 
 _STYLE: dict[str, object] = {
-    "savefig.dpi": 130,
+    "savefig.dpi": 144,
     "font.family": ["DejaVu Sans"],  # ships with matplotlib: the same picture on every machine
     "font.size": 9,
     "text.parse_math": False,  # a subject with two dollar signs is no formula
     "axes.titlesize": 9,
     "axes.titlecolor": MUTED,
+    "axes.titlelocation": "left",
     "axes.formatter.useoffset": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -92,18 +104,22 @@ def sheet(title: str, height: float, *, width: float = WIDTH) -> Figure:
     return figure
 
 
-def finish(
-    figure: Figure,
-    axes: Axes,
-    handles: Sequence[Artist] | None = None,
-    *,
-    columns: int | None = None,
-) -> None:
+def finish(figure: Figure, axes: Axes, handles: Sequence[Artist] | None = None) -> None:
     """Draw the legend below everything; without handles, of the labels on the axes."""
     labels = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     entries = list(labels.values()) if handles is None else list(handles)
-    columns = columns or max(1, min(len(entries), _ONE_ROW))
-    figure.legend(handles=entries, loc="outside lower left", ncols=columns)
+    letters = [len(str(entry.get_label())) + _HANDLE for entry in entries]
+    for number in range(len(entries), 0, -1):
+        if sum(max(column) for column in np.array_split(letters, number)) <= _LEGEND:
+            break
+    if entries:
+        figure.legend(handles=entries, loc="outside lower left", ncols=number)
+
+
+def subtitle(axes: Axes, text: str) -> None:
+    """Write the text above the axes, a line of it in as many lines as it needs."""
+    lines = [line for part in text.split("\n") for line in wrap(part, _LETTERS)]
+    axes.set_title("\n".join(lines))
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -137,22 +153,117 @@ def value_axis(axes: Axes, metric: Metric, values: np.ndarray) -> Scale:
     return scale
 
 
-def commit_axis(axes: Axes, commits: Sequence[Commit], *, first: int = 0) -> None:
+def commit_axis(
+    axes: Axes, commits: Sequence[Commit], *, first: int = 0, named: Sequence[int] = ()
+) -> None:
     """Label an axis whose position `first + i` is the i-th commit with short hashes over dates, as
-    many as are legible, both ends among them."""
+    many as are legible, the ends and the `named` positions among them."""
     n = len(commits)
-    ticks = np.unique(np.linspace(0, n - 1, min(n, _TICKS)).round().astype(int)).tolist()
+    ticks = spaced(n, _TICKS, [position - first for position in named])
     labels = [f"{short(commits[i].sha)}\n{iso_date(commits[i].commit_time)}" for i in ticks]
     axes.set_xticks([first + i for i in ticks], labels)
     margin = max(0.6, 0.015 * n)
     axes.set_xlim(first - margin, first + n - 1 + margin)
 
 
-def crosses(axes: Axes, at: Sequence[float], metric: Metric, colour: str, label: str) -> None:
-    """Mark positions without a value at the worse end of the metric's axis."""
+def spaced(n: int, most: int, named: Sequence[int]) -> list[int]:
+    """Return at most so many of `n` positions, evenly spaced, but `named` ones before their
+    neighbours, and then the ends."""
+    stride = max(1, -(-(n - 1) // (most - 1)))
+    ticks: list[int] = []
+    for tick in (*named, 0, n - 1, *range(0, n, stride)):
+        if all(abs(tick - other) >= stride for other in ticks):
+            ticks.append(tick)
+    return sorted(ticks)
+
+
+def crosses(
+    axes: Axes, at: Sequence[float], metric: Metric | None, colour: str, label: str
+) -> None:
+    """Mark positions without a value at the worse end of the metric's axis; without a metric, in
+    the middle."""
     if len(at):
-        share = _WORSE_END.get(metric.direction, 0.95)
+        share = _WORSE_END.get(metric.direction, 0.95) if metric else 0.5
         axes.plot(
-            at, [share] * len(at), "x", color=colour, markeredgewidth=1.4, label=label,
-            transform=axes.get_xaxis_transform(),
+            at, [share] * len(at), "x", color=colour, markersize=_CROSS, markeredgewidth=1.4,
+            label=label, transform=axes.get_xaxis_transform(),
         )  # fmt: skip
+
+
+def side_by_side(axes: Axes, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return where to draw dots of this size, so that each is seen: equal values of one commit
+    stand beside each other. Limits of the axis of commits are set."""
+    low, high = axes.get_xlim()
+    dot = 0.014 * (high - low)  # a mark of 6 points on WIDTH
+    near = _NEAR * float(np.ptp(values)) if values.size else 0.0
+    shifted = positions.astype(float)
+    order = np.lexsort((values, positions))
+    apart = (np.diff(positions[order]) != 0) | (np.diff(values[order]) > near)
+    for row in np.split(order, np.flatnonzero(apart) + 1):
+        step = min(dot, 0.8 / max(1, row.size))
+        shifted[row] += (np.arange(row.size) - (row.size - 1) / 2) * step
+    return shifted
+
+
+def shade(
+    axes: Axes, positions: Sequence[int], label: str, colour: str = FAINT, alpha: float = 0.7
+) -> None:
+    """Shade commits over the whole height."""
+    at = np.array(positions, dtype=int)
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
+    if spans := [(run[0] - 0.5, run.size) for run in runs if run.size]:
+        axes.broken_barh(
+            spans, (0, 1), transform=axes.get_xaxis_transform(), facecolor=colour, alpha=alpha,
+            zorder=0, label=label,
+        )  # fmt: skip
+
+
+def banner(axes: Axes, labels: Iterable[tuple[float, str, str]]) -> None:
+    """Write labels, as (position, text, colour), above the axes, each over a dotted line at its
+    position. None lies over another, nor over a line; one without room is left out, but not its
+    line. The title is moved above them."""
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    figure.draw_without_rendering()  # how wide a label is beside the axes depends on the layout
+    width, across = axes.get_window_extent().width, axes.transData - axes.transAxes
+    written = []
+    for position, text, colour in labels:
+        label = axes.annotate(
+            text, (across.transform((position, axes.get_ylim()[0]))[0], 1), (0, 0),
+            "axes fraction", textcoords="offset points", color=colour, fontsize=8,
+        )  # fmt: skip
+        axes.axvline(position, color=colour, linewidth=0.8, linestyle=":")
+        written.append((label.xy[0], label.get_window_extent().width / width + 0.01, label))
+    # Right of its line each leaves room for those left of it; at the right edge it is the reverse.
+    inner = [entry for entry in written if entry[0] + entry[1] <= _EDGE]
+    outer = [entry for entry in written if entry[0] + entry[1] > _EDGE]
+    boxes: list[tuple[int, float, float]] = []  # row, and both ends
+    leaders: list[tuple[int, float]] = []  # row that it leads up to, and where
+    for at, size, label in (
+        *sorted(outer, key=itemgetter(0)),
+        *sorted(inner, key=itemgetter(0))[::-1],
+    ):
+        starts = (at - size,) if at + size > _EDGE else (at, at - size)
+        free = (
+            (row, start)
+            for start, row in product(starts, range(_ROWS))
+            if start >= -0.05
+            and not any(r == row and a < start + size and start < b for r, a, b in boxes)
+            and not any(r < row and a < at < b for r, a, b in boxes)
+            and not any(r > row and start < x < start + size for r, x in leaders)
+        )
+        row, start = next(free, (-1, 0.0))
+        if row < 0:
+            label.remove()
+            continue
+        boxes.append((row, start, start + size))
+        leaders.append((row, at))
+        label.set(ha="left" if start == at else "right", position=(0, 4 + _ROW * row))
+        if row:
+            axes.annotate(
+                "", (at, 1), (0, 3 + _ROW * row), "axes fraction", textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": label.get_color(), "lw": 0.8, "ls": ":",
+                            "shrinkA": 0, "shrinkB": 0},
+            )  # fmt: skip
+    rows = 1 + max((row for row, *_ in boxes), default=-1)
+    axes.set_title(axes.get_title("left"), pad=6 + _ROW * rows)

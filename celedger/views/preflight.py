@@ -28,6 +28,7 @@ _ADVICE = {
     "training data shuffled": "shuffle=True in the training's DataLoader",
     "memory stays flat": "keep numbers, not tensors: loss.item() or loss.detach()",
     "inference latency": "torch.set_flush_denormal(True), and clamp what comes in",
+    "inference memory": "keep no outputs and no inputs in the module or in a global cache",
     "train and validation alike": "draw both from the same data, and scale them alike",
 }
 
@@ -38,8 +39,7 @@ Checks = Sequence[Mapping[str, Any]]
 def preflight_text(
     task: Task, commit: Commit, seed: int, checks: Checks, *, width: int = 100
 ) -> str:
-    counts = Counter(check["status"] for check in checks)
-    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    summary = _summary(checks)
     lines = [f"{task.suite}/{task.name} at {short(commit.sha)}, seed {seed}: {summary}", ""]
     room = max(len(check["check"]) for check in checks)
     for check in checks:
@@ -51,6 +51,17 @@ def preflight_text(
             way = f"try: {_ADVICE[name]}"
             lines += wrap(way, width, initial_indent=blank, subsequent_indent=blank)
     return "\n".join(lines)
+
+
+def preflight_headline(checks: Checks) -> str:
+    """Return how many checks ended in which way, and the names of those that failed."""
+    failed = [check["check"] for check in checks if check["status"] == "fail"]
+    return ": ".join(filter(None, [_summary(checks), ", ".join(failed)]))
+
+
+def _summary(checks: Checks) -> str:
+    counts = Counter(check["status"] for check in checks)
+    return ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
 
 
 def preflight_json(task: Task, commit: Commit, seed: int, checks: Checks) -> dict[str, Json]:

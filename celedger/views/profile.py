@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.diagnose.advice import largest_operators, module
+from celedger.diagnose.advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.slower import total
 from celedger.diagnose.stalls import NEIGHBOURS, Document
 from celedger.model import Commit
@@ -17,14 +17,6 @@ from celedger.views.tables import Column, table
 OPERATORS = 12  # rows of the text; JSON has all
 LINES = 5
 DIFFERENCES = 8  # of a table of two commits; the others go into one row
-MEANING = {
-    "data": "waiting for data",
-    "other": "between steps",
-    "forward": "forward pass",
-    "backward": "backward pass",
-    "tail": "optimiser tail",
-    "evaluation": "evaluation and reports",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,8 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     settings, steps = document["environment"], document["steps"]
     where = f"{settings['torch']}, {settings['device']}, {count(settings['threads'], 'thread')}"
     ran = f"{count(steps['count'], 'step')}, {steps['timed']} timed"
-    head = [*target.titles(width), f"seed {target.seed}, torch {where}; {ran}"]
+    rank = f", {document['rank']}" if document["rank"] else ""
+    head = [*target.titles(width), f"seed {target.seed}{rank}, torch {where}; {ran}"]
     if (delayed := document["delayed_share"] or 0.0) >= 0.005:
         head.append(
             f"other processes had the core for {share(delayed)} of the time; it is left out below"
@@ -86,12 +79,25 @@ def profile_text(target: ProfileTarget, document: Document, *, width: int = 100)
     parts = [
         "\n".join(clip(line, width) for line in head),
         _phases(document, width),
+        _communication(document, width),
         _operators(document, width),
         table(columns(">share", "phase", "line of yours"), lines, width=width),
         _stalls(document),
         "\n".join(["advice", *advice] if advice else []),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def profile_headline(document: Document) -> str:
+    """Return how long a step takes, and in which phase most of it is spent."""
+    step, *phases = document["phases"]
+    text = f"a step takes {seconds(step['median'])}"
+    if phases:
+        longest = max(phases, key=lambda row: float(row["share"]))
+        name = longest["name"]
+        text += f", {share(longest['share'])} of it: {MEANING.get(name, name)}"
+    stalls = len(document["stalls"]["found"])
+    return text + (f"; {count(stalls, 'stall')}" if stalls else "")
 
 
 def stall_text(stall: Document) -> str:
@@ -140,6 +146,10 @@ def _phases(document: Document, width: int) -> str:
         read, asked, written = (disks[k] for k in ("read_bytes", "rchar", "write_bytes"))
         text += f"\nread {size(asked)}, {size(read)} of it from disk; wrote {size(written)} to disk"
         text += f"; waited {duration(disks['wait'])} for disks" if disks["wait"] else ""
+    if (gpu := document["gpu"]) is not None:
+        text += (
+            f"\nthe GPU works {seconds(gpu['busy'])} of a step and idles {share(gpu['idle_share'])}"
+        )
     evaluation = document["evaluation"]
     if times := evaluation["times"]:
         text += (
@@ -147,6 +157,21 @@ def _phases(document: Document, width: int) -> str:
             f"each, {share(evaluation['share'])} of the training"
         )
     return text
+
+
+def _communication(document: Document, width: int) -> str:
+    if document["communication"] is None:
+        return ""
+    rows = [
+        (
+            f"rank {row['rank']}", seconds(row["seconds"]),
+            share(row["overlapped"] / (row["seconds"] or 1.0)), seconds(row["waited"]),
+            share(row["waited"] / row["step_seconds"]),
+        )
+        for row in document["communication"]["ranks"]
+    ]  # fmt: skip
+    heads = columns("communication of a step", ">time", ">overlapped", ">waited for", ">share")
+    return table(heads, rows, width=width)
 
 
 def _operators(document: Document, width: int) -> str:
@@ -201,19 +226,24 @@ def verdict(document: Document) -> str:
     )
 
 
+def slower_sentence(document: Document) -> str:
+    """Return the verdict with the difference of a whole step and its noise."""
+    whole = document["whole"]
+    noise = f"{PLUS_MINUS} {seconds(whole['noise'])} of {seconds(whole['before'])}"
+    return f"{verdict(document)} ({_difference(whole)} {noise})"
+
+
 def slower_text(target: ProfileTarget, document: Document, *, width: int = 100) -> str:
     whole, runs = document["whole"], count(document["runs"], "run")
-    noise = f"{PLUS_MINUS} {seconds(whole['noise'])} of {seconds(whole['before'])}"
     lines = [
         clip(f"{target.task}, seed {target.seed}, {runs} of each in turns", width),
         *target.titles(width),
         "",
-        f"{verdict(document)} ({_difference(whole)} {noise})",
+        slower_sentence(document),
     ]
     lines += [f"new stall: {stall_text(stall)}" for stall in document["new_stalls"]]
     lines += [
-        f"new wait for the device: {wait['times']:.3g} × .{wait['method']}() a step at "
-        f"{wait['place']}"
+        f"new wait for the device: {wait['times']:.3g} × {waiter(wait)} a step at {wait['place']}"
         for wait in document["new_waits"]
     ]
     for part, where in (("phases", ""), ("operators", "in"), ("functions", "file")):

@@ -5,11 +5,12 @@ metrics, with the verdicts and how small a change its trials could detect.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celedger.drift.standing import FirstBad, first_bad_commits
 from celedger.drift.values import PooledNoise
+from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
 from celedger.stats import noise
@@ -29,6 +30,7 @@ from celedger.views.format import (
 from celedger.views.samples import Batch, Sample
 from celedger.views.tables import Column, table, wrap
 
+_PACKAGES = 24  # that are listed where nobody knows which of them are imported
 _COLUMNS = (
     Column("metric"), Column("value"), Column("n", right=True), Column("verdict"),
     Column("effect"), Column("can tell"), Column(),
@@ -74,9 +76,12 @@ class BatchRows:
         head = f"{batch.title}  {batch.status}, {count(len(batch.records), 'trial')}"
         lines = [f"{head}  (recipe {short(batch.recipe)})"]
         if self.failed is not None:
-            note = f": {plain(self.failed.note)}" if self.failed.note else ""
-            lines += wrap(f"  verdict: {self.failed.kind.value}{note}", width, 4)
+            kind = f"{self.failed.kind.value}: "
+            note = plain(self.failed.note).removeprefix(kind)
+            lines += wrap(f"  verdict: {kind}{note}".removesuffix(": "), width, 4)
         rows = [row.cells() for row in self.metrics]
+        if not any(row.sample.n or row.sample.left_out or row.verdict for row in self.metrics):
+            rows = []  # nothing was measured
         lines += table(_COLUMNS, rows, width=width, indent=2).splitlines()
         return [*lines, *(line for r in batch.records for line in _remarks(r, width))]
 
@@ -103,10 +108,15 @@ class CommitRows(Document):
     commit: Commit
     batches: tuple[BatchRows, ...]
     first_bad: tuple[FirstBad, ...]  # what bisects named it for
+    findings: tuple[FindingRecord, ...]
 
     @classmethod
-    def of(cls, ledger: Reader, sha: str) -> CommitRows:
-        """Read a commit, by its full hash. Raises CeledgerError if it has no trials."""
+    def of(cls, ledger: Reader, sha: str, findings: Sequence[FindingRecord] = ()) -> CommitRows:
+        """Read a commit, by its full hash. Raises CeledgerError if it has neither trials nor
+        findings."""
+        known = ledger.commit(sha) if findings else None
+        if known is not None and not ledger.trials(commit=sha):
+            return cls(known, (), (), tuple(findings))
         commit, batches = samples.measured(ledger, sha)
         verdicts = ledger.verdicts(commit=sha)
         latest = samples.latest(batches)
@@ -125,7 +135,7 @@ class CommitRows(Document):
             environment = ledger.environment(batch.environment)
             rows.append(BatchRows(batch, environment, metrics, by_metric.get("")))
         first_bad = tuple(bad for bad in first_bad_commits(ledger) if bad.commit == sha)
-        return cls(commit, tuple(rows), first_bad)
+        return cls(commit, tuple(rows), first_bad, tuple(findings))
 
     def text(self, width: int = 100) -> str:
         commit = self.commit
@@ -133,7 +143,7 @@ class CommitRows(Document):
             f"commit {commit.sha}",
             clip(f"{iso_time(commit.commit_time)} UTC  {plain(commit.author)}", width),
             "",
-            clip(f"    {plain(commit.subject)}", width),
+            *wrap(f"    {plain(commit.subject)}", width, 4),
         ]
         if self.first_bad:
             lines += ["", *(f"{n.text()}, bisect {n.bisect.ulid}" for n in self.first_bad)]
@@ -143,6 +153,8 @@ class CommitRows(Document):
                 environment = rows.batch.environment
                 lines += ["", *_environment_lines(environment, rows.environment, width)]
             lines += ["", *rows.lines(width)]
+        for finding in self.findings:
+            lines += ["", *_finding_lines(finding, width)]
         return "\n".join(lines)
 
     def json(self) -> dict[str, object]:
@@ -152,7 +164,23 @@ class CommitRows(Document):
             "first_bad": self.first_bad,
             "environments": {e.fingerprint: e.details for e in environments},
             "tasks": self.batches,
+            "findings": [
+                pick(f, "ulid verb suite task before command started headline document")
+                for f in self.findings
+            ],
         }
+
+
+def _finding_lines(finding: FindingRecord, width: int) -> list[str]:
+    head = f"{finding.verb} of {finding.task}, {iso_time(finding.started)} UTC"
+    if finding.before:
+        head += f", against {short(finding.before)}"
+    # The command is not wrapped: it is there to be pasted.
+    return [
+        head,
+        *wrap(f"  {plain(finding.headline)}", width, 2),
+        f"  `celedger {finding.command}`",
+    ]
 
 
 def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
@@ -165,7 +193,9 @@ def _smallest(noises: PooledNoise, batch: Batch, sample: Sample) -> float:
 def _environment_lines(fingerprint: str, environment: Environment | None, width: int) -> list[str]:
     rows = []
     for key, value in environment.details.items() if environment else ():
-        if isinstance(value, Mapping):
+        if key == "packages" and isinstance(value, Mapping) and environment:
+            value = _packages(value, environment)
+        elif isinstance(value, Mapping):
             named = samples.flat(value).items()
             value = ", ".join(f"{name} {_detail(name, text)}" for name, text in named)
         if value is not None:
@@ -173,6 +203,19 @@ def _environment_lines(fingerprint: str, environment: Environment | None, width:
     rows.sort(key=lambda row: row[0] == "not compared")
     text = table((Column(), Column(wrap=True)), rows, width=width, indent=2)
     return [f"environment {short(fingerprint)}", *text.splitlines()]
+
+
+def _packages(versions: Mapping[str, object], environment: Environment) -> str:
+    """Return the packages that the trainings imported; all where that is not known and few are
+    installed."""
+    beside = environment.details.get(samples.BESIDE)
+    imported = beside.get("imported", ()) if isinstance(beside, Mapping) else ()
+    names = [name for name in versions if name in imported]
+    if not names and len(versions) > _PACKAGES:
+        return f"{len(versions)} installed (--json lists them)"
+    text = ", ".join(f"{name} {versions[name]}" for name in names or versions)
+    more = len(versions) - len(names) if names else 0
+    return f"{text} and {more} that it does not import" if more else text
 
 
 def _detail(name: str, text: str) -> str:

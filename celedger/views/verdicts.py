@@ -39,7 +39,7 @@ _COLUMNS = (
 )  # fmt: skip
 _BASELINE_COLUMNS = (
     Column("act"), Column("commit"), Column("of"), Column("date"),
-    Column("who", shrink=True), Column("why", shrink=True),
+    Column("who", shrink=True), Column("why", wrap=True),
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
 Rows = Sequence[tuple[Verdict, tuple[str, ...]]]
@@ -112,7 +112,8 @@ class VerdictList(Document):
         elif math.isfinite(verdict.effect):
             moved = change(verdict.effect, unit=metric.unit, like=verdict.value)
         sensitivity = _sensitivity(verdict, metric, self._answer(verdict))
-        parts = [_levels(verdict, metric), plain(verdict.note), sensitivity]
+        note = plain(verdict.note).removeprefix(f"{verdict.kind.value}: ")
+        parts = [_levels(verdict, metric), note, sensitivity]
         remarks = "; ".join(filter(None, parts))
         name = verdict.metric or "(whole task)"
         return (verdict.task, name, verdict.kind.value, moved, remarks)

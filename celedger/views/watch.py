@@ -23,11 +23,8 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
     lines: list[str] = []
     for position, judged in enumerate(report.trainings, start=1):
         training = judged.training
-        result = f"{count(len(judged.findings), 'watchpoint')} fired"
-        if not judged.findings:
-            result = "quiet until it failed" if report.failed else "all quiet"
-        head = f"{name}, seed {report.seed}: {result}; {count(training.length, 'step')}, "
-        head += f"{len(training.steps)} looked at"
+        head = f"{name}, seed {report.seed}: {_result(report, judged)}; "
+        head += f"{count(training.length, 'step')}, {len(training.steps)} looked at"
         if len(report.trainings) > 1:
             head += f", {training.rank or f'training {position} of {len(report.trainings)}'}"
         lines += [head, ""]
@@ -37,6 +34,22 @@ def watch_text(report: WatchReport, *, width: int = 100) -> str:
     if report.failed:
         lines += wrap(f"the run did not end well: {plain(report.failed)}", width)
     return "\n".join(lines).rstrip()
+
+
+def watch_headline(report: WatchReport) -> str:
+    """Return which watchpoints fired, and where each fired first."""
+    fired = [one for judged in report.trainings for one in judged.findings]
+    if not fired:
+        return _result(report, *report.trainings[:1])
+    return ", ".join(
+        f"{one.watchpoint.name} at step {one.first.step} in {module(one.first)}" for one in fired
+    )
+
+
+def _result(report: WatchReport, judged: JudgedTraining | None = None) -> str:
+    if judged is not None and judged.findings:
+        return f"{count(len(judged.findings), 'watchpoint')} fired"
+    return "quiet until it failed" if report.failed else "all quiet"
 
 
 def _finding(finding: WatchpointFinding, width: int) -> Iterator[str]:

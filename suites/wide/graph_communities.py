@@ -43,6 +43,7 @@ def graph():
 
 
 labels, features, edges = (tensor.to(device()) for tensor in graph())
+degrees = edges[1].bincount(minlength=NODES).clamp(min=1)[:, None]
 optimiser = using(torch.optim.Adam, lr=p.lr, weight_decay=p.decay)
 schedule = cosine(p.epochs * p.steps)
 labelled = (torch.arange(NODES, device=device()) // COMMUNITIES) % 4 == 0
@@ -61,7 +62,8 @@ class Layer(nn.Module):
         source, target = edges
         message = x[source]
         rows = target[:, None].expand_as(message)
-        mean = torch.zeros_like(x).scatter_reduce(0, rows, message, "mean", include_self=False)
+        # A mean by scatter_reduce has no fixed order of additions on CUDA in every torch.
+        mean = torch.zeros_like(x).index_add(0, target, message) / degrees
         most = torch.zeros_like(x).scatter_reduce(0, rows, message, "amax", include_self=False)
         return F.elu(self.norm(self.linear(torch.cat([x, mean, most], dim=1))))
 

@@ -67,6 +67,7 @@ def test_every_epoch_is_reported_with_all_its_metrics(journal: Path) -> None:
     assert set(seen[0]) == {
         "epoch", "fingerprint", "train_loss", "val_loss", "samples_per_second",
         "step_time_p50", "step_time_p90", "step_time_p99", "least_moved", "peak_memory",
+        "evaluation_time",
     }  # fmt: skip
     assert seen[2]["val_loss"] < seen[0]["val_loss"]
     assert 0 < seen[1]["step_time_p50"] <= seen[1]["step_time_p90"] <= seen[1]["step_time_p99"]

@@ -14,6 +14,7 @@ from torch import nn
 
 from celedger.child import torch as harness
 
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without CUDA")
 X = torch.linspace(-1, 1, 22, dtype=torch.float64).view(-1, 1)
 
 
@@ -70,3 +71,14 @@ def test_latency_leaves_out_the_warm_up_and_is_ordered() -> None:
     found = harness.latency(lambda: calls.append(1), warmup=3, calls=10)
     assert len(calls) == 13
     assert 0 < found["latency_p50"] <= found["latency_p90"] <= found["latency_p99"]
+
+
+@NO_GPU
+def test_a_gpu_that_torch_cannot_use_is_no_reason_to_train_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger would record the CPU's figures as the GPU's."""
+    assert harness.device().type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa-0")
+    with pytest.raises(RuntimeError, match="cannot use GPU-aaaa-0: install"):
+        harness.device()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from celedger.child.probes import memory, profile, watch
 from celedger.child.probes.losses import LossCall, leading, loss_call
 from celedger.child.probes.operators import _figures
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
+from celedger.child.probes.resources import DiskUse
 from celedger.child.torch import shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import profile as profiling
@@ -151,6 +153,28 @@ print(columns["loader"][-1], columns["host"][-1])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["64", "24"], done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="no counters of Linux")
+def test_the_bytes_of_a_loaders_worker_count_once_before_and_after_its_end() -> None:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def work() -> None:
+        with open("/dev/zero", "rb") as file:  # noqa: PTH123
+            there.send(len(file.read(3_000_000)))
+        there.recv()
+
+    disks, worker = DiskUse(), context.Process(target=work)
+    worker.start()
+    here.recv()
+    running = disks.read()
+    disks.workers_end(SimpleNamespace(_workers=[worker]))
+    here.send(0)
+    worker.join()
+    ended = disks.read()
+    assert running is not None and ended is not None
+    assert 3_000_000 <= running["rchar"] <= ended["rchar"] < 6_000_000
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from conftest import UNCOMPILED, matrix_after
 
 from celedger.diagnose.trace import records
+from celedger.diagnose.watched import read as read_watched
 from celedger.trial.surroundings import child_copy
 
 START = """\
@@ -62,7 +63,19 @@ for step in range(24):
     optimiser.step()
 print(nn.functional.cross_entropy(net(x), y).item())
 """
+CLOSURE = """\
+optimiser = torch.optim.SGD(net.parameters(), lr=5.0)
+def closure():
+    optimiser.zero_grad()
+    loss = nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+    return loss
+for step in range(3):
+    optimiser.step(closure)
+print(nn.functional.cross_entropy(net(x), y).item())
+"""
 SCRIPTS = {
+    "closure": UNCOMPILED + START + CLOSURE,
     "accumulated": UNCOMPILED + START + ACCUMULATED,
     "strict": UNCOMPILED + START + 'warnings.simplefilter("error")\nmodel = net\n' + LOOP,
     "compiled": START + 'model = torch.compile(net, backend="eager")\n' + LOOP,
@@ -76,7 +89,7 @@ SCRIPTS = {
     matrix_after(1, [
         ("strict", "trace"), ("compiled", "profile"), ("lightning", "trace"),
         ("accumulated", "profile"), ("strict", "preflight"),
-        ("lightning", "preflight"), ("accumulated", "preflight"),
+        ("lightning", "preflight"), ("accumulated", "preflight"), ("closure", "watch"),
     ]),
 )  # fmt: skip
 def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: Path) -> None:
@@ -101,7 +114,11 @@ def test_a_training_goes_on_as_without_a_probe(name: str, kind: str, tmp_path: P
     assert seen.returncode == 0, seen.stderr
     assert seen.stdout == bare.stdout
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]  # and no failure
-    if (name, kind) == ("accumulated", "preflight"):
+    if kind == "watch":  # the first step, whose weights change, is looked at
+        (training,) = read_watched(tmp_path / "out")
+        changed = {change.name for change in training.steps[0].changes}
+        assert (training.steps[0].number, len(changed)) == (0, 4)
+    elif (name, kind) == ("accumulated", "preflight"):
         (event,) = records(tmp_path / "out" / "0", "preflight")
         assert "fail" not in {check["status"] for check in event["checks"]}, event["checks"]
     elif name == "accumulated":

@@ -328,7 +328,7 @@ def test_a_read_only_disk_ends_no_command_in_an_internal_error(
         (root / ".git" / "celedger" / "checkouts" / "7").mkdir(parents=True)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         seen = tell(root, "doctor")
-        assert (seen.status, "checkouts, " in seen.out) == (0, True), seen.out + seen.err
+        assert (seen.status, "checkouts: " in seen.out) == (0, True), seen.out + seen.err
         pruned = tell(root, "doctor", "--prune")
         assert pruned.status == 0, pruned.err
         assert "removed" not in pruned.out

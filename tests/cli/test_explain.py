@@ -1,13 +1,12 @@
-"""`celedger explain`, typed: real commits, real trainings, and a ledger that never hears of it."""
+"""`celedger explain`, typed: real commits, real trainings, and a ledger that keeps the answer."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED, celedger, make_project
+from conftest import UNCOMPILED, celedger, git, make_project, record_of
 
 NET = """\
 import torch
@@ -84,15 +83,10 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project.root
 
 
-def rows(ledger: Path) -> list[str]:
-    with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
-        return list(db.iterdump())
-
-
-def test_the_wrong_axis_is_named_with_its_line_and_the_ledger_stays_as_it_was(repo: Path) -> None:
+def test_the_wrong_axis_is_named_with_its_line_and_only_the_answer_is_kept(repo: Path) -> None:
     ledger = repo / "ledger.db"
     celedger(repo, "run", "HEAD", "--task", "plain", "--suite", "tiny")
-    before = rows(ledger)
+    before = record_of(ledger)
     assert any("INSERT INTO" in row and "trials" in row for row in before)
     picture = repo / "depth.png"
     done = celedger(
@@ -111,7 +105,15 @@ def test_the_wrong_axis_is_named_with_its_line_and_the_ledger_stays_as_it_was(re
     assert (place["file"], place["line"]) == ("net.py", line + 1)
     assert any("dim=0" in text for text in found["hunks"][0]["lines"])
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert rows(ledger) == before
+    assert record_of(ledger) == before
+    shown = json.loads(celedger(repo, "show", "HEAD~1", "--json").out)
+    (kept,) = shown["findings"]
+    good, bad = (git(repo, "rev-parse", revision) for revision in ("HEAD~2", "HEAD~1"))
+    assert (kept["verb"], kept["before"], kept["document"]["explanations"]) == (
+        "explain", good, [found],
+    )  # fmt: skip
+    command = f"explain {good[:12]}..{bad[:12]} fit --suite tiny --device cpu"
+    assert (kept["command"], "dim=0" in kept["headline"]) == (command, True)
 
 
 @pytest.mark.matrix
@@ -139,6 +141,14 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert done.status == 1
     assert "fails at step 0" in done.out
     assert "weight @ y" in done.out
+
+
+def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
+    """It compared the CPU with the CPU, and found no difference."""
+    words = ("HEAD", "fit", "--suite", "tiny", "--b", "device=cuda:0", "--device", "cpu")
+    done = celedger(repo, "explain", *words, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (done.status, done.out) == (128, "")
+    assert "there is no device cuda:0: this machine shows no GPU" in done.err
 
 
 @pytest.mark.matrix

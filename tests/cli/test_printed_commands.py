@@ -7,10 +7,13 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import SCRIPT, SUITE, Done, Project, git, make_project
 from scripted import scripted
+
+from celedger.ledger import Ledger
 
 SPEED = (
     SUITE
@@ -79,6 +82,11 @@ def test_a_bisect_compares_the_culprit_with_its_parent_by_the_trials_that_stand_
     assert done.status == 0, done.err
     assert f"first bad commit of fit val_loss: {shas['bad']}" in done.out
     assert f"not run     {shas['mate'][:8]} ran in its place" in done.out
+    with Ledger.open(project.root / "ledger.db") as ledger:
+        report: Any = ledger.bisects()[-1].report
+    drawn_at = {report["commits"][position] for position, _ in report["readings"] if position >= 0}
+    assert shas["mate"] in drawn_at
+    assert shas["bad"] not in drawn_at, "no trial is drawn where none ran"
     said = type_all(project, done)
     (compared,) = [line for line in said if line.startswith("celedger diff")]
     assert compared.split()[-1] == f"{shas['parent'][:12]}..{shas['bad'][:12]}"

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import SUITE, UNCOMPILED, Done, Project, celedger, make_project, matrix_after
+from conftest import (
+    SUITE,
+    UNCOMPILED,
+    Done,
+    Project,
+    celedger,
+    make_project,
+    matrix_after,
+    record_of,
+)
 
 from celedger.ledger import Ledger
 
@@ -73,18 +81,13 @@ def run(project: Project, *words: str) -> Done:
     return celedger(project.root, "profile", *words, timeout=900)
 
 
-def dump(project: Project) -> str:
-    with sqlite3.connect(project.root / "ledger.db") as ledger:
-        return "\n".join(ledger.iterdump())
-
-
 def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     trained: Project, tmp_path: Path
 ) -> None:
     with Ledger.open(trained.root / "ledger.db", create=True):
         pass
     trace, picture = tmp_path / "trace.json.gz", tmp_path / "steps.png"
-    before = dump(trained)
+    before = record_of(trained.root / "ledger.db")
     done = run(trained, "HEAD~2", "fit", "--json", "--timeline", str(trace), "-o", str(picture))
     assert done.status == 0, done.err
     found = json.loads(done.out)
@@ -109,7 +112,7 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
     assert ("aten::mm", "backward", "head") in rows  # asked for by autograd, owned by the module
     assert any(event.get("name") == "aten::addmm" for event in _events(trace))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert dump(trained) == before
+    assert record_of(trained.root / "ledger.db") == before
 
 
 @pytest.mark.matrix

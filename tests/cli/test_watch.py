@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import UNCOMPILED, Project, make_project, matrix_after
+from conftest import UNCOMPILED, Project, make_project, matrix_after, record_of
 
 HERE = Path(__file__).parent
 SUITE = """\
@@ -82,15 +81,10 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def dump(project: Project) -> list[str]:
-    with sqlite3.connect(project.root / "ledger.db") as ledger:
-        return list(ledger.iterdump())
-
-
 def test_a_log_loss_that_underflows_is_named_with_a_scale(project: Project) -> None:
     wrong = project.run("watch", "half", "--set", "nothing=1")
     assert (wrong.status, wrong.out) == (129, "")
-    before = dump(project)
+    before = record_of(project.root / "ledger.db")
     done = project.run("watch", "half", "--json")
     assert done.status == 1, done.err
     (training,) = json.loads(done.out)["trainings"]
@@ -99,7 +93,7 @@ def test_a_log_loss_that_underflows_is_named_with_a_scale(project: Project) -> N
     assert underflow["module"] is None  # the loss function's
     assert training["half_precision"] == "float16"
     assert training["loss_scale"]["recommended"] == 32768
-    assert dump(project) == before
+    assert record_of(project.root / "ledger.db") == before
 
 
 @pytest.mark.matrix

@@ -160,6 +160,36 @@ def inputs_ignored():
     training(model=Blind)
 
 
+class HalfBlind(nn.Module):
+    """Takes a second input and uses the first alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = model()
+
+    def forward(self, x, scale):
+        return self.body(x) + 0 * scale
+
+
+def one_input_ignored():
+    training(
+        model=HalfBlind,
+        loss=lambda m, batch: F.cross_entropy(m(batch[0], batch[0][:, :4]), batch[1]),
+        evaluate=lambda m: evaluate(lambda x: m(x, x[:, :4])),
+    )
+
+
+def never_negative():
+    """A ReLU in front of targets that are negative at times."""
+
+    def loss(net, x, y):
+        return F.mse_loss(net(x), 3 * x[:, :1] + 3)
+
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.ReLU())
+    nn.init.constant_(net[2].bias, 3.0)
+    by_hand(lambda: shuffled(IMAGES, LABELS, size=32), net, loss)
+
+
 def softmax_twice():
     training(loss=lambda m, batch: F.cross_entropy(m(batch[0]).softmax(1), batch[1]))
 
@@ -270,6 +300,25 @@ def graph_kept():
         return loss
 
     by_hand(lambda: shuffled(IMAGES, LABELS, size=32), step=step)
+
+
+class Remembering(nn.Module):
+    """Keeps what it returned in eval mode, and a cache that is soon full."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.outputs, self.cache = model(), [], []
+
+    def forward(self, x):
+        y = self.body(x)
+        if not self.training:
+            self.outputs.append(y.clone())
+            self.cache = [*self.cache, x + 1][-3:]
+        return y
+
+
+def outputs_kept():
+    training(model=Remembering)
 
 
 class Locked(nn.Module):

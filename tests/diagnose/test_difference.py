@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,16 @@ import pytest
 from diagnose.made_traces import Writer
 from hypothesis import given
 from hypothesis import strategies as st
+from readable import assert_readable
 
 from celedger.diagnose.causes import judge
-from celedger.diagnose.difference import Front, Growth, TraceComparison
+from celedger.diagnose.difference import Front, Growth, TraceComparison, depth
 from celedger.diagnose.distance import distance, same_distribution
-from celedger.diagnose.explain import Explanation, Side, rounding_ratio
+from celedger.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
 from celedger.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.diagnose.trace import Tensor, Trace, read
 from celedger.model import Commit
+from celedger.views.depth import draw
 from celedger.views.explain import explanation_text, explanations_json
 
 X = np.arange(6.0)
@@ -36,6 +40,8 @@ def make(tmp_path: Path):
         targets: Any = range(20), batches: Any = range(20), given_: Any = X, keep: bool = True,
         evaluated: bool = True, made: str = "normal_",
     ) -> Trace:  # fmt: skip
+        """`out` and `inside` may be functions of the step."""
+        inner, outer = inside, out
         w = Writer(tmp_path / str(next(numbers)))
         body, head = names
         w.site(0, ("/tree/net.py", 7, "forward"))
@@ -47,6 +53,8 @@ def make(tmp_path: Path):
         w.init(f"{body}.weight", start, made)
         w.init(f"{head}.weight", np.ones((6, 1)))
         for step in range(steps):
+            out = outer(step) if callable(outer) else outer
+            inside = inner(step) if callable(inner) else inner
             w.batch("input", batches)
             w.batch("target", targets)
             w.enter("", given_)
@@ -81,6 +89,16 @@ def test_equal_trainings_have_no_difference(make: Any) -> None:
     assert c.front() is None
 
 
+def test_of_several_ranks_the_one_whose_numbers_differ_first_is_compared(make: Any) -> None:
+    left = [replace(make(), rank=f"rank {number} of 3") for number in range(3)]
+    desk: Any = SimpleNamespace(task=SimpleNamespace(metrics=()))
+    right = [make(out=3 * X), make(), make(start=X + 1)]
+    c = _first_process(desk, left, right)
+    assert c is not None and c.a.rank == "rank 2 of 3"
+    c = _first_process(desk, left, right[:2])
+    assert c is not None and c.a.rank == "rank 0 of 3"
+
+
 def test_renamed_modules_are_the_same_modules(make: Any) -> None:
     c = TraceComparison(make(), make(names=("trunk", "last")))
     assert {new: old for new, old in c.alignment.modules.items() if new != old} == {
@@ -103,6 +121,33 @@ def test_a_difference_that_reaches_nothing_has_vanished(make: Any) -> None:
     assert c.front() is None
     finding = found(make(), make(inside=X + 1e-7, keep=False))
     assert (finding.cause, finding.phase) == ("frozen", "backward")
+
+
+def test_the_figure_draws_the_step_of_the_finding(make: Any) -> None:
+    """What differed in an earlier step had no effect, so it is not what the text is about."""
+    a = make(steps=3)
+    b = make(
+        steps=3, inside=lambda step: X + 1e-7 * (step == 0), out=lambda step: 2 * X + (step == 1)
+    )
+    finding = found(a, b)
+    assert (finding.step, finding.module) == (1, "head")
+    c = TraceComparison(a, b)
+    assert {layer.step for layer in depth(c)} == {0}
+    layers = depth(c, finding.step)
+    assert {layer.step for layer in layers} == {1}
+    commit = Commit("c" * 40, "", (), "", 0, 0, "")
+    sides = (Side("parent", commit), Side("culprit", commit))
+    answer = Explanation("fit", *sides, 0, 3, "difference", finding, layers=layers)
+    figure = draw(answer)
+    assert figure.get_suptitle() == "fit: parent against culprit, step 1"
+    upper, lower = figure.axes
+    assert upper.get_title("left").startswith("step 1, forward: ")
+    names = [text.get_text() for text in lower.get_xticklabels()]
+    (band,) = [line for line in upper.lines if line.get_linewidth() == 6]
+    assert names[int(band.get_xdata()[0])] == "head"
+    assert_readable(figure)
+    update = draw(replace(answer, finding=replace(finding, step=0)))
+    assert "step 1 is the first one after it" in update.axes[0].get_title("left")
 
 
 def test_changed_settings_and_arguments_are_sure(make: Any) -> None:

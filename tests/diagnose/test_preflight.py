@@ -36,6 +36,8 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
     ),
     "forgotten": ({"every parameter learns": "fail"}, {"overfits one batch"}),
     "inputs_ignored": ({"looks at its inputs": "fail"}, {"overfits one batch"}),
+    "one_input_ignored": ({"looks at its inputs": "warn"}, set()),
+    "never_negative": ({"output fits the loss": "warn"}, {"overfits one batch"}),
     "rate_zero": (
         {"overfits one batch": "fail", "every parameter learns": "fail"}, set(),
     ),
@@ -45,6 +47,7 @@ MISTAKES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"overfits one batch", "loss at the start"},
     ),
     "graph_kept": ({"memory stays flat": "warn"}, set()),
+    "outputs_kept": ({"inference memory": "warn"}, set()),
     "order_fixed_and_graph_recorded": (
         {"training data shuffled": "warn", "train and eval mode": "warn"}, set(),
     ),
@@ -55,7 +58,7 @@ MACHINE = {"inference latency"}  # of this machine and moment
 SOUND: dict[str, set[str]] = {
     "healthy": set(),
     "on_a_sparse_graph_with_ignored_labels": {"training data shuffled"},
-    "not_copied": {"overfits one batch"},
+    "not_copied": {"overfits one batch", "inference memory"},
     "loss_inside": {"loss at the start", "every parameter learns"},
     "codes_that_collapse": {"labels balanced"},
     "adversarial": {
@@ -105,6 +108,13 @@ def test_a_sound_training_passes(out: Path, name: str) -> None:
     assert other <= SOUND[name] | MACHINE, found
 
 
+def test_an_input_without_effect_and_an_output_without_range_are_named(out: Path) -> None:
+    said = checks(out, "one_input_ignored")["looks at its inputs"]["said"]
+    assert said == "no effect on the output: input 1 of the model"
+    said = checks(out, "never_negative")["output fits the loss"]["said"]
+    assert said.endswith("never below 0")
+
+
 def test_labels_that_the_loss_ignores_are_no_class(out: Path) -> None:
     found = checks(out, "on_a_sparse_graph_with_ignored_labels")
     assert found["labels balanced"]["said"].startswith("4 of 4 classes in ")
@@ -135,6 +145,15 @@ def test_latency_is_told_for_each_number_of_processes(out: Path) -> None:
     assert set(words) == {"usual values", "random values"}  # integers alone
 
 
+def test_memory_that_inference_keeps_is_told_with_its_line(out: Path) -> None:
+    check = checks(out, "outputs_kept")["inference memory"]
+    assert check["figure"] == 32 * 4 * 4  # bytes of a batch's outputs, without the full cache
+    lines = (HERE / "checked.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "y.clone()" in line)
+    assert check["said"].endswith(f"made at checked.py:{number} in forward")
+    assert checks(out, "healthy")["inference memory"]["figure"] == 0
+
+
 def test_inputs_that_a_module_refuses_are_said(out: Path) -> None:
     check = checks(out, "loss_inside")["inference latency"]
     assert check["said"].partition("; extreme")[2].startswith(" values raise ValueError")
@@ -142,6 +161,7 @@ def test_inputs_that_a_module_refuses_are_said(out: Path) -> None:
 
 
 def test_a_module_that_cannot_be_copied_has_no_latency(out: Path) -> None:
-    check = checks(out, "not_copied")["inference latency"]
-    assert (check["status"], check["figure"]) == ("n/a", None)
-    assert check["said"].startswith("the module cannot be copied: TypeError")
+    for name in ("inference latency", "inference memory"):
+        check = checks(out, "not_copied")[name]
+        assert (check["status"], check["figure"]) == ("n/a", None)
+        assert check["said"].startswith("the module cannot be copied: TypeError")

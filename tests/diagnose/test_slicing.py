@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from celedger.diagnose.slicing import backward_slice
+from celedger.diagnose.slicing import backward_slice, setting_slice
 
 TEXT = """\
 import torch
@@ -40,3 +40,24 @@ def test_a_slice_has_what_makes_the_arguments_and_nothing_else() -> None:
     assert "pass" not in named
     assert "rate = 0.1" not in named
     assert "self.net = torch.nn.Linear(4, 1)" not in named
+
+
+def test_a_setting_that_the_loop_writes_comes_from_the_function_that_computes_it() -> None:
+    text = """\
+def rate(step):
+    return step / 4
+
+def other(step):
+    return 1
+
+def fit(groups):
+    step = 0
+    for group in groups:
+        group["lr"] = rate(step)
+        group["betas"] = other(step)
+"""
+    lines = text.splitlines()
+    named = {lines[at - 1].strip(): far for at, far in setting_slice(ast.parse(text), "lr").items()}
+    assert named['group["lr"] = rate(step)'] == 0
+    assert named["return step / 4"] == named["step = 0"] == 1
+    assert not {"return 1", 'group["betas"] = other(step)'} & named.keys()

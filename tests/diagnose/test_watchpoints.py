@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from diagnose.record_watched import RECORDED, train
+from readable import assert_readable
 
 from celedger.child.probes.watch import looks
 from celedger.diagnose import watch as watch_module
@@ -20,6 +21,7 @@ from celedger.diagnose.watched import read
 from celedger.errors import UsageError
 from celedger.model import OutcomeKind, Task
 from celedger.trial.diagnostic import Diagnostic
+from celedger.views import watch_figure
 from celedger.views.watch import watch_text
 from celedger.views.watch_figure import tensor_figure
 
@@ -81,6 +83,39 @@ def test_a_healthy_training_is_left_alone(out: Path, name: str) -> None:
     assert findings(out, name) == {}
 
 
+def report(out: Path, name: str) -> WatchReport:
+    (training,) = read(out / name)
+    commit = SimpleNamespace(sha="c" * 40)
+    return WatchReport(Task("core", name, ()), commit, 0, (judge(training, {}),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["healthy", "vanishing", "rate_large", "overflow", "bert"])
+def test_the_panels_share_their_steps_and_the_bars_show_the_thresholds(
+    out: Path, name: str
+) -> None:
+    figure = watch_figure.draw(report(out, name))
+    loss, gradients, changes, *bars = figure.axes
+    assert loss.get_xlim() == gradients.get_xlim() == changes.get_xlim()
+    assert loss.get_xscale() == gradients.get_xscale() == changes.get_xscale()
+    for bar in bars:
+        assert len(bar.get_yticks()) >= 3
+    for limit in (1.0, 1e-6):
+        assert [limit, limit] in [list(line.get_ydata()) for line in bars[1].lines]
+    assert_readable(figure)
+
+
+def test_only_what_fired_is_marked_and_every_zero_is_seen(out: Path) -> None:
+    """BERT's queries get small gradients without a finding; the text says so, and the picture."""
+    marks = {}
+    for name in ("bert", "vanishing"):
+        _, gradients, changes, *_ = watch_figure.draw(report(out, name)).axes
+        marks[name] = [sum(len(line.get_xdata()) for line in axes.lines)
+                       for axes in (gradients, changes)]  # fmt: skip
+    assert marks["bert"] == [0, 0]
+    assert min(marks["vanishing"]) > 20
+    assert changes.get_title("left").endswith("(×); black is 0")
+
+
 def test_a_forward_pass_without_modules_is_not_called_finite(out: Path) -> None:
     note = findings(out, "nan_by_hand")["overflow"].first.note
     assert note == "no module was called: the forward pass was not looked at"
@@ -134,7 +169,7 @@ def test_the_distribution_of_a_parameter_is_drawn_over_the_steps(out: Path, tmp_
     with pytest.raises(UsageError, match="no parameter 'nothing'"):
         tensor_figure(report, "nothing", tmp_path / "none.svg")
     text = tensor_figure(report, "0.weight", tmp_path / "weight.svg").read_text()
-    assert all(label in text for label in ("weight: median", "gradient: median"))
+    assert all(label in text for label in ("weight", "gradient", "half of its elements"))
 
 
 def test_why_a_weight_stays_is_said(out: Path) -> None:

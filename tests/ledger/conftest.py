@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from celedger.ledger import Ledger, ulid
+from celedger.ledger.findings import FindingRecord
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -131,6 +132,20 @@ class Facts:
                 "01P", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
             )
         )
+        ledger.record_finding(
+            FindingRecord(
+                "01F",
+                "explain",
+                "core",
+                "mlp",
+                commit.sha,
+                trials[0].commit,
+                "explain a..b",
+                1.0,
+                "it differs",
+                {"schema": 1},
+            )
+        )
         return trials
 
     def answers(self, ledger: Ledger) -> str:
@@ -138,7 +153,7 @@ class Facts:
         trials = ledger.trials()
         return repr([
             ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
-            ledger.verdicts(), ledger.bisects(), ledger.baselines(),
+            ledger.verdicts(), ledger.bisects(), ledger.baselines(), ledger.findings(),
             ledger.summaries("mlp", "loss"),
             [(ledger.series(r.trial.ulid), ledger.fingerprints(r.trial.ulid),
               ledger.steps(r.trial.ulid)) for r in trials],

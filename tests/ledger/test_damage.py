@@ -207,10 +207,10 @@ def test_the_rows_of_an_older_ledger_get_their_checksums(
             then.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
     with Ledger.open(path) as ledger, Ledger.open(filled.path, readonly=True) as new:
         assert ledger.damage() == []
-        assert facts.answers(ledger) == facts.answers(new)
-        assert ledger._rows("SELECT count(*) FROM checksums") == new._rows(
-            "SELECT count(*) FROM checksums"
-        )
+        findings = repr(new.findings())  # there were none by then
+        assert facts.answers(ledger) == facts.answers(new).replace(findings, "[]")
+        count = "SELECT count(*) FROM checksums WHERE fact != 'findings'"
+        assert ledger._rows(count) == new._rows(count)
 
 
 def test_what_is_damaged_gets_no_checksum(

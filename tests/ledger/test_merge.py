@@ -41,7 +41,7 @@ def test_everything_but_what_runs_comes_and_nothing_comes_twice(
     with Ledger.open(path) as ledger:
         assert ledger.trials() == []
     assert merged(path, other) == would
-    assert (would["trials"], would["bisects"], would["baselines"]) == (10, 1, 1)
+    assert [would[n] for n in ("trials", "bisects", "baselines", "findings")] == [10, 1, 1, 1]
     assert set(merged(path, other).values()) == {0}
     with Ledger.open(path) as ledger, Ledger.open(other, readonly=True) as source:
         ended = {r.trial.ulid for r in source.trials() if r.outcome}
@@ -50,6 +50,7 @@ def test_everything_but_what_runs_comes_and_nothing_comes_twice(
         ulid = min(ended)
         assert repr(ledger.series(ulid)) == repr(source.series(ulid))
         assert ledger.steps(ulid) == source.steps(ulid)
+        assert ledger.findings() == source.findings()
 
 
 def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:

@@ -179,7 +179,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tools_of_sqlite_utils_know_its_migrations(ledger: Ledger) -> None:
     with closing(sqlite3.connect(ledger.path)) as connection:
         applied = Migrations("celedger").applied(Database(connection))
-    assert [each.name for each in applied] == ["1_first", "2_sources", "3_checksums"]
+    assert [each.name for each in applied] == ["1_first", "2_sources", "3_checksums", "4_findings"]
 
 
 @pytest.mark.parametrize("readonly", [False, True])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from celedger.errors import LedgerError
 from celedger.ledger import Ledger
+from celedger.ledger.findings import FindingRecord
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -264,12 +265,15 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.record_baseline(
         BaselineRecord("1", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0)
     )
+    ledger.record_finding(
+        FindingRecord("1", "watch", "c", "t", commit.sha, parent.sha, "watch t", 1.0, "quiet", {})
+    )
     tables = [
         name
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 20
+    assert len(tables) == 21
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -1,12 +1,15 @@
-"""Alerts reach a real HTTP server, once each; one that fails changes nothing."""
+"""Alerts reach a real HTTP and a real SMTP server, once each; one that fails changes nothing."""
 
 from __future__ import annotations
 
 import json
 import os
+import socketserver
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -60,6 +63,51 @@ def inbox() -> Iterator[Inbox]:
         thread.join()
 
 
+@dataclass
+class Mailbox:
+    """What was mailed; while it is `full`, mail is refused."""
+
+    port: int = 0
+    full: bool = False
+    mails: list[EmailMessage] = field(default_factory=list)
+
+    def take(self) -> list[str]:
+        """Return the subjects of what came since, each without the repository's name."""
+        subjects = [mail["Subject"].partition(": ")[2] for mail in self.mails]
+        self.mails.clear()
+        return subjects
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    box = Mailbox()
+
+    class Session(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            while line := self.rfile.readline():
+                verb = line[:4].upper().strip()
+                if verb == b"RCPT" and box.full:
+                    self.wfile.write(b"452 no room\r\n")
+                elif verb == b"DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    lines = iter(self.rfile.readline, b".\r\n")
+                    text = b"".join(each.removeprefix(b".") for each in lines)
+                    mail = message_from_bytes(text, policy=policy.default)
+                    box.mails.append(mail)
+                    self.wfile.write(b"250 taken\r\n")
+                else:
+                    self.wfile.write(b"221 bye\r\n" if verb == b"QUIT" else b"250 fine\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session) as server:
+        box.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield box
+        server.shutdown()
+        thread.join()
+
+
 def configure(*addresses: str) -> None:
     file = Path(os.environ["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +142,32 @@ def test_each_piece_of_news_is_sent_once(tmp_path: Path, inbox: Inbox) -> None:
     assert inbox.take() == ["fit val_loss is good again"]
     project.run("check", shas[5])
     assert inbox.take() == []
+
+
+def test_mails_have_the_picture_and_come_once_each(tmp_path: Path, mailbox: Mailbox) -> None:
+    project = scripted(tmp_path / "project")
+    shas = project.history([1.0, 1.0, 1.0, 1.5])
+    configure(f"mailto://127.0.0.1:{mailbox.port}/?from=lab@example.org&to=ada@example.org")
+    project.run("run", f"{shas[0]}..{shas[2]}")
+    mailbox.full = True
+    done = project.run("check", shas[3])
+    assert (done.status, "an alert to mailto:// was not sent" in done.err) == (1, True), done.err
+    mailbox.full = False
+    assert project.run("check", shas[3]).status == 1
+    assert mailbox.take() == ["fit val_loss regressed"]
+
+    project.run("bisect", f"{shas[2]}..{shas[3]}", "--metric", "val_loss")
+    project.run("check", shas[3])
+    (mail,) = mailbox.mails
+    assert mail["To"] == "ada@example.org"
+    text = mail.get_body()
+    assert text is not None
+    assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in text.get_content()
+    (picture,) = mail.iter_attachments()
+    assert picture.get_content_type() == "image/png"
+    assert mailbox.take() == ["first bad commit of fit val_loss"]
+    project.run("check", shas[3])
+    assert mailbox.take() == []
 
 
 def test_an_alert_that_fails_is_tried_again_and_changes_no_answer(

@@ -362,6 +362,26 @@ def test_two_repositories_that_share_a_ledger_train_their_own(crew: Crew, tmp_pa
     assert [s for s, _ in crew.states()] == [JobState.DONE] * 2
 
 
+def test_the_page_is_written_anew_after_each_job_and_never_in_its_way(
+    crew: Crew, tmp_path: Path
+) -> None:
+    page = tmp_path / "www" / "page.html"
+    file = Path(os.environ["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'report = "{page}"\n')
+    for count in (1, 2):
+        crew.enqueue(crew.project.history([1.0 + count])[-1])
+        assert crew.project.run("worker").status == 0
+        assert f"{count} measured" in page.read_text()
+    page.unlink()
+    page.mkdir()
+    crew.enqueue(crew.project.history([4.0])[-1])
+    done = crew.project.run("worker")
+    assert "the report was not written: cannot write" in done.err
+    assert [state for state, _ in crew.states()] == [JobState.DONE] * 3
+    assert list(page.parent.iterdir()) == [page]
+
+
 @pytest.mark.matrix
 def test_the_log_does_not_grow_without_bound(project: Project) -> None:
     project.history([1.0])

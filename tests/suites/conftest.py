@@ -19,8 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITES = {name: suites.load(ROOT / "suites" / name) for name in ("core", "wide")}
 
 FORKS = """
-import json, os, runpy, sys
+import contextlib, json, os, runpy, sys
 import torch, torch._dynamo, scipy.ndimage
+from torch.utils._python_dispatch import TorchDispatchMode
+class Noted(TorchDispatchMode):
+    called = set()
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        words = [word for word in (*args, *(kwargs or {}).values()) if isinstance(word, str)]
+        kinds = [t.dtype.is_floating_point for t in args if isinstance(t, torch.Tensor)][:1]
+        self.called.add((function._schema.name, *words, *map(str, kinds)))
+        return function(*args, **(kwargs or {}))
 for line in sys.stdin:
     order = json.loads(line)
     if (pid := os.fork()) == 0:
@@ -33,7 +41,10 @@ for line in sys.stdin:
         sys.path.insert(0, os.path.dirname(sys.argv[0]))
         code = 1
         try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
+            with Noted() if order["operators"] else contextlib.nullcontext():
+                runpy.run_path(sys.argv[0], run_name="__main__")
+            if order["operators"]:
+                json.dump(sorted(Noted.called), open(order["operators"], "w"))
             code = 0
         except BaseException:
             __import__("traceback").print_exc()
@@ -42,8 +53,8 @@ for line in sys.stdin:
     print(os.waitpid(pid, 0)[1], flush=True)
 """
 # A task's name, further options, a folder to be made: the reports. The folder's file `printed` has
-# what the task printed.
-Trials = Callable[[str, str, Path], list[dict[str, float]]]
+# what the task printed, and `operators`, if asked for, what it called of torch's.
+Trials = Callable[..., list[dict[str, float]]]
 
 
 def task_of(name: str) -> tuple[Path, Task]:
@@ -62,7 +73,9 @@ def trial() -> Iterator[Trials]:
     ) as forks:  # fmt: skip
         assert forks.stdin is not None and forks.stdout is not None
 
-        def run(name: str, options: str, folder: Path) -> list[dict[str, float]]:
+        def run(
+            name: str, options: str, folder: Path, *, operators: bool = False
+        ) -> list[dict[str, float]]:
             suite_folder, task = task_of(name)
             folder.mkdir()
             journal, printed = folder / "journal.jsonl", folder / "printed"
@@ -70,6 +83,7 @@ def trial() -> Iterator[Trials]:
                 task, python=sys.executable, suite_dir=suite_folder, tree=ROOT, seed=3, out=folder
             ):
                 order = {"argv": [*line[1:], *options.split()], "journal": str(journal)}
+                order["operators"] = str(folder / "operators") if operators else ""
                 print(json.dumps({**order, "printed": str(printed)}), file=forks.stdin, flush=True)
                 assert forks.stdout.readline() == "0\n", printed.read_text()
             return [json.loads(line) for line in journal.read_text().splitlines()]

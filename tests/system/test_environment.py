@@ -17,7 +17,8 @@ from celedger.errors import MachineError
 from celedger.model import Environment
 from celedger.system import environment
 from celedger.system.environment import describe, resolve_interpreter
-from celedger.system.gpu import CPU, Device, Gpu
+from celedger.system.gpu import CPU, Device
+from celedger.system.nvml import Gpu
 from celedger.system.process import capture
 
 GPU = Gpu("GPU-1", "NVIDIA H200", 80 << 30, "550.54", "12.4", None)
@@ -82,6 +83,19 @@ def test_packages_device_threads_and_variables_make_other_environments() -> None
     ]  # fmt: skip
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 7
     assert "variables" not in base.details
+
+
+def test_settings_of_the_gpu_make_another_environment_and_its_twin_does_not() -> None:
+    """`auto` takes any free GPU of a machine."""
+
+    def on(**changes: Any) -> Environment:
+        return described({}, replace(CUDA, gpu=replace(GPU, **changes)))
+
+    capped, twin = on(settings={"power_limit": 400}), on(uuid="GPU-2")
+    assert capped.fingerprint != on(settings={"power_limit": 700}).fingerprint
+    assert capped.details["gpu_settings"] == {"power_limit": 400}
+    assert twin.fingerprint == on().fingerprint
+    assert twin.details["beside"]["device_uuid"] == "GPU-2"  # type: ignore[call-overload,index]
 
 
 def test_what_moves_with_the_commits_is_no_part_of_the_environment(tmp_path: Path) -> None:

@@ -1,181 +1,74 @@
-"""The reading of NVML against a double with pynvml's own signatures and habits: errors for what
-is not supported, None for memory that is not told."""
+"""Devices and figures of the GPU, against a double that replays NVML's answers (nvml_double.py)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import nvml_double as double
 import pytest
+from nvml_double import GIB, HERE, HOST, LATER, NvmlDouble, NVMLError
 
 from celedger.errors import MachineError
 from celedger.model import Mark
-from celedger.system import gpu
-from celedger.system.telemetry import Sampler
+from celedger.system import gpu, gpu_tenants, nvml
+from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.system.tree import Usage
 
-ALIEN = 2**22 + 7  # above the kernel's largest pid: not visible here, as in a container
-
-
-class NVMLError(Exception):
-    pass
-
-
-class FakeNvml(types.ModuleType):
-    """Two GPUs; `values` overrides what a function answers, an exception is raised."""
-
-    NVMLError = NVMLError
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.running: list[tuple[int, int | None]] = []
-        self.drawing: list[tuple[int, int | None]] = []
-        self.values: dict[str, Any] = {
-            "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=80 << 30),
-            "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=70, memory=20),
-            "nvmlDeviceGetPowerUsage": 300_000,
-            "nvmlDeviceGetTotalEnergyConsumption": 5_000_000,
-            "nvmlDeviceGetCurrentClocksEventReasons": 0,
-            "nvmlSystemGetCudaDriverVersion_v2": 12040,
-        }
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if "nvmlInit" in self.values:
-            raise self.values["nvmlInit"]
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
-        if uuid == "MIG-abc":
-            return 2
-        raise NVMLError("Not Found")
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
-        return ["GPU-aaaa-0", "GPU-bbbb-1", "MIG-abc"][handle]
-
-    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
-        return "NVIDIA H200"
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "550.54"
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
-        return [types.SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self.running]
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
-        return [types.SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self.drawing]
-
-    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
-        assert kind == 1
-        return 1980
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:  # noqa: N802
-        assert sensor == 0
-        return 61
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        try:
-            value = self.__dict__["values"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-        def answer(*arguments: object) -> Any:
-            if isinstance(value, Exception):
-                raise value
-            return value
-
-        return answer
+Install = Callable[..., NvmlDouble]
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu._nvml.cache_clear()
-    yield fake
-    gpu._nvml.cache_clear()
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return what puts a double in pynvml's place, for two GPUs of one model by default."""
+
+    def installed(*devices: dict[str, Any], **system: Any) -> NvmlDouble:
+        made = NvmlDouble(*(devices or (double.WHOLE, double.SECOND)), **system)
+        monkeypatch.setitem(sys.modules, "pynvml", made)
+        monkeypatch.setattr(nvml, "_nvml", lambda: made)
+        return made
+
+    return installed
 
 
-def test_devices_are_described(nvml: FakeNvml) -> None:
-    first, second = gpu.gpus()
+# --- devices
+
+
+def key(name: str, visible: str | None = None, **more: str) -> str:
+    env = more if visible is None else {"CUDA_VISIBLE_DEVICES": visible, **more}
+    return gpu.resolve(name, env).key
+
+
+def test_devices_are_described_with_what_an_administrator_set(install: Install) -> None:
+    install()
+    first, second = nvml.gpus()
     assert (first.uuid, second.uuid) == ("GPU-aaaa-0", "GPU-bbbb-1")
-    assert (first.name, first.memory) == ("NVIDIA H200", 80 << 30)
-    assert (first.driver, first.cuda) == ("550.54", "12.4")
+    assert (first.name, first.memory, first.fastest) == ("NVIDIA H200", 80 << 30, 1980)
+    assert (first.driver, first.cuda, first.slices) == ("550.54", "12.4", None)
+    assert first.settings == {
+        "power_limit": 700, "application_clocks": [1980, 1980], "ecc": True,
+        "compute_mode": "default", "persistence": True,
+    }  # fmt: skip
 
 
-def test_a_sample_has_si_units_and_only_the_trials_own_memory(nvml: FakeNvml) -> None:
-    here, other = os.getpid(), os.getppid()
-    nvml.running = [(here, 4 << 30), (other, 9 << 30)]
-    nvml.drawing = [(here, 1 << 30), (1, 2 << 30)]
-    seen = gpu.sample(gpu.gpus()[0], {here})
-    assert seen.memory == 4 << 30
-    assert seen.others == {other}
-    assert (seen.utilisation, seen.power, seen.energy) == (70, 300.0, 5000.0)
-    assert (seen.clock, seen.temperature, seen.throttled) == (1980, 61, False)
-
-
-def test_pids_of_another_namespace_belong_to_whoever_came_first(nvml: FakeNvml) -> None:
-    nvml.running = [(ALIEN, 5), (ALIEN + 1, 7)]
-    seen = gpu.sample(gpu.gpus()[0], {os.getpid()}, before={ALIEN})
-    assert (seen.memory, seen.others) == (7, {ALIEN})
-
-
-@pytest.mark.parametrize(
-    ("reasons", "throttled"),
-    [(0x1, False), (0x4, False), (0x102, False), (0x8, True), (0x24, True), (0x40, True),
-     (0x80, True)],
-)  # fmt: skip
-def test_heat_and_brakes_throttle_but_idling_and_the_power_cap_do_not(
-    nvml: FakeNvml, reasons: int, throttled: bool
+@pytest.mark.parametrize("broken", [NVMLError(9), OSError("libnvidia-ml.so"), None])
+def test_without_a_driver_or_library_there_are_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, broken: Exception | None
 ) -> None:
-    nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
-    assert gpu.sample(gpu.gpus()[0], ()).throttled is throttled
-    old = nvml.values
-    old["nvmlDeviceGetCurrentClocksThrottleReasons"] = old.pop(
-        "nvmlDeviceGetCurrentClocksEventReasons"
-    )
-    assert gpu.sample(gpu.gpus()[0], ()).throttled is throttled
-
-
-def test_what_is_not_supported_is_none_and_never_raises(nvml: FakeNvml) -> None:
-    for name in list(nvml.values):
-        nvml.values[name] = NVMLError("Not Supported")
-    nvml.running = [(os.getpid(), None)]
-    (device, _) = gpu.gpus()
-    assert (device.memory, device.cuda) == (None, "")
-    seen = gpu.sample(device, {os.getpid()})
-    assert (seen.memory, seen.utilisation, seen.power, seen.energy) == (None, None, None, None)
-    assert (seen.throttled, seen.others) == (None, frozenset())
-    assert seen.clock == 1980
-
-
-@pytest.mark.parametrize("error", [NVMLError("Driver Not Loaded"), OSError("libnvidia-ml.so")])
-def test_without_a_driver_there_are_no_gpus(nvml: FakeNvml, error: Exception) -> None:
-    nvml.values["nvmlInit"] = error
-    assert gpu.gpus() == []
+    library = broken and NvmlDouble(double.WHOLE, nvmlInit=broken)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    nvml._nvml.cache_clear()
+    assert nvml.gpus() == []
     assert gpu.resolve("auto", {}) == gpu.CPU
+    nvml._nvml.cache_clear()
 
 
-def test_without_the_library_there_are_no_gpus(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu.gpus() == []
-
-
-def test_devices_are_chosen_as_cuda_counts_them(nvml: FakeNvml) -> None:
-    def key(name: str, visible: str | None = None) -> str:
-        return gpu.resolve(name, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}).key
-
+def test_devices_are_chosen_as_cuda_counts_them(install: Install) -> None:
+    install()
     assert key("auto") == key("cuda:0") == key("cuda") == "GPU-aaaa-0"
     assert key("cuda:1") == "GPU-bbbb-1"
     assert key("cuda:0", "1") == key("cuda:0", "GPU-b") == "GPU-bbbb-1"
@@ -188,58 +81,255 @@ def test_devices_are_chosen_as_cuda_counts_them(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:-1", "gpu", "cuda:x", "", "CPU", "auto:1"])
-def test_a_device_that_is_not_there_is_an_error(nvml: FakeNvml, name: str) -> None:
+def test_a_device_that_is_not_there_is_an_error(install: Install, name: str) -> None:
+    install()
     with pytest.raises(MachineError, match="device") as caught:
         gpu.resolve(name, {})
     assert caught.value.hint
 
 
-def test_the_figures_of_an_interval_and_of_the_trial(nvml: FakeNvml) -> None:
+def test_auto_takes_a_gpu_that_is_locked_by_nobody_and_idle(install: Install) -> None:
+    made = install()
+    second = gpu.resolve("auto", {}, lambda uuid: uuid != "GPU-aaaa-0")
+    assert (second.key, second.name) == ("GPU-bbbb-1", "cuda:1")
+    made.devices[0] |= double.NOTEBOOK[0]
+    assert gpu.resolve("auto", {}).key == "GPU-aaaa-0"  # a notebook that rests
+    made.devices[0][double.ACTIVE] = double.active(5, LATER)
+    assert gpu.resolve("auto", {}).key == "GPU-bbbb-1"
+    assert gpu.resolve("auto", {}, lambda uuid: False).key == "GPU-aaaa-0"  # waits for it
+
+
+def test_a_number_is_refused_where_cuda_would_count_otherwise(install: Install) -> None:
+    """CUDA counts the fastest first unless CUDA_DEVICE_ORDER says otherwise."""
+    install(double.WHOLE, double.OTHER_MODEL)
+    for name, visible in (("cuda:1", None), ("auto", "1"), ("cuda", "0")):
+        with pytest.raises(MachineError, match="a number does not name a GPU here"):
+            key(name, visible)
+        key(name, visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert key("auto") == key("cuda:0", "GPU-aaaa-0") == "GPU-aaaa-0"
+
+
+def test_a_gpu_in_mig_mode_is_refused_and_its_slice_works(install: Install) -> None:
+    install(double.SPLIT)
+    for name in ("auto", "cuda:0"):
+        with pytest.raises(MachineError, match="split into MIG slices") as caught:
+            key(name)
+        assert caught.value.hint == "set CUDA_VISIBLE_DEVICES to MIG-abc"
+    assert key("cuda:0", "MIG-abc") == "MIG-abc"
+    install(double.SPLIT, double.SECOND)
+    assert key("auto") == "GPU-bbbb-1"
+
+
+def test_a_gpu_that_prohibits_computing_is_refused(install: Install) -> None:
+    install(double.WHOLE | {"nvmlDeviceGetComputeMode": 2})
+    with pytest.raises(MachineError, match="prohibits computing"):
+        key("auto")
+
+
+def test_rocm_is_named(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(nvmlDeviceGetCount=0)
+    monkeypatch.setattr(gpu, "_AMD", tmp_path)
+    with pytest.raises(MachineError, match="ROCm"):
+        key("cuda:0")
+    assert key("auto") == "cpu"
+
+
+# --- whose memory, whose work
+
+
+def watched(
+    made: NvmlDouble, monkeypatch: pytest.MonkeyPatch, steps: Sequence[dict[str, Any]], *,
+    here: bool, device: int = 0, period: float = 2.0,
+) -> Sampler:  # fmt: skip
+    """Replay a recording around a trial of one process, which has the GPU open from the second
+    step on. `here`: process numbers are those of this PID namespace."""
     now = [0.0]
-    here = os.getpid()
-    sampler = Sampler(gpu.gpus()[0], lambda: now[0])
+    monkeypatch.setattr(gpu_tenants, "sees_all_processes", lambda: here)
+    monkeypatch.setattr(gpu_tenants, "contexts", len)
+    shown = (made.devices if device == 0 else made.hidden)[0]
+    sampler: Sampler | None = None
+    for step in steps:
+        shown |= step
+        if sampler is None:
+            chosen = nvml.gpus()[0] if device == 0 else nvml.mig_slice("MIG-abc")
+            sampler = Sampler(chosen, lambda: now[0])
+            continue
+        now[0] += period
+        sampler.sample(lambda: Usage(99, (HERE,), 1000, 0.0))
+    assert sampler is not None
+    return sampler
+
+
+@pytest.mark.parametrize(
+    ("steps", "here", "memory", "disturbed"),
+    [
+        (double.HIDDEN, False, {"gpu_memory_grown": 2 * GIB}, False),
+        (double.FOREIGN, False, {"gpu_memory_grown": 2 * GIB}, False),
+        (double.FOREIGN_STRANGER, False, {"gpu_memory_grown": 2 * GIB}, True),
+        (double.NOTEBOOK, True, {"gpu_memory": 2 * GIB}, False),
+        (double.NOTEBOOK_AT_WORK, True, {"gpu_memory": 2 * GIB}, True),
+        (double.MPS, True, {"gpu_memory": 2 * GIB}, False),
+    ],
+    ids=["lists hidden", "foreign numbers", "a stranger", "notebook", "notebook at work", "mps"],
+)
+def test_memory_is_the_trials_and_only_work_of_others_disturbs(
+    install: Install, monkeypatch: pytest.MonkeyPatch, steps: double.Steps, here: bool,
+    memory: dict[str, float], disturbed: bool,
+) -> None:  # fmt: skip
+    sampler = watched(install(), monkeypatch, steps, here=here)
+    totals = sampler.totals()
+    assert {name: value for name, value in totals.items() if name.startswith("gpu_m")} == memory
+    assert sampler.marks == ({Mark.DISTURBED} if disturbed else set())
+
+
+def test_equal_numbers_in_two_name_spaces_are_not_one_process(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's process HERE is another's; the trial's own is HOST there."""
+    before = {double.MEMORY: double.memory(9), double.RUNNING: double.running((HERE, 9))}
+    after = {
+        double.MEMORY: double.memory(10), double.RUNNING: double.running((HERE, 9), (HOST, 1)),
+        double.ACTIVE: double.active(1, HOST),
+    }  # fmt: skip
+    sampler = watched(install(), monkeypatch, [before, after], here=False)
+    assert sampler.totals()["gpu_memory_grown"] == GIB
+    assert sampler.marks == set()
+
+
+def test_in_a_mig_slice_the_memory_is_the_slices_and_any_neighbour_disturbs(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML tells neither a process's memory nor its use there."""
+    made = install(double.SPLIT)
+    alone = [{}, {double.RUNNING: double.running((HERE, None)), double.MEMORY: double.memory(2)}]
+    sampler = watched(made, monkeypatch, alone, here=True, device=1)
+    assert (sampler.totals()["gpu_memory_grown"], sampler.marks) == (2 * GIB, set())
+    figures = sampler.take()  # the board's clock and heat, not its power and use
+    assert (figures["gpu_clock"], figures["gpu_temperature"]) == (1980, 61)
+    assert {"gpu_power", "gpu_energy", "gpu_utilisation"}.isdisjoint(figures)
+    slice_ = nvml.mig_slice("MIG-abc")
+    assert slice_ is not None and slice_.settings["power_limit"] == 700
+    made = install(double.SPLIT)
+    sampler = watched(made, monkeypatch, double.MIG_NEIGHBOUR, here=True, device=1)
+    assert "gpu_memory_grown" not in sampler.totals()
+    assert sampler.marks == {Mark.DISTURBED}
+
+
+def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
+    quiet = gpu_tenants.GpuTenants(nvml.GpuSample(), all_processes=False)
+    quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 0.5)
+    assert not quiet.disturbed  # may be what ran before
+    quiet.look(nvml.GpuSample(active=frozenset(), utilisation=30), (), 0, 2.0)
+    assert quiet.disturbed
+
+
+def test_two_that_come_at_once_where_one_may_be_the_trials_are_not_told_apart(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [double.FOREIGN[0], double.FOREIGN_STRANGER[-1]]
+    sampler = watched(install(), monkeypatch, steps, here=False)
+    assert "gpu_memory_grown" not in sampler.totals()
+    assert sampler.marks == {Mark.DISTURBED}
+
+
+# --- figures
+
+
+@pytest.mark.parametrize(
+    ("reasons", "clock", "slowed"),
+    [(0x1, 345, False), (0x4, 1500, False), (0x102, 1500, False), (0x8, 1500, True),
+     (0x24, 1500, True), (0x40, 1500, True), (0x80, 1500, True), (0x40, 1980, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("driver", [double.WHOLE, double.R470], ids=["R550", "R470"])
+def test_a_slowdown_counts_if_it_costs_speed(
+    install: Install, monkeypatch: pytest.MonkeyPatch, driver: dict[str, Any], reasons: int,
+    clock: int, slowed: bool,
+) -> None:  # fmt: skip
+    old = "nvmlDeviceGetCurrentClocksThrottleReasons"
+    name = double.REASONS if double.REASONS in driver else old
+    steps = [{}, {name: reasons, double.CLOCK: clock}]
+    sampler = watched(install(driver), monkeypatch, steps, here=True)
+    assert sampler.marks == ({Mark.THROTTLED} if slowed else set())
+    assert (sampler.lost(POWER_CAPPED) > 0) == bool(reasons & 4)
+
+
+def test_a_slowdown_of_an_idle_gpu_costs_nothing(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = {double.RATES: double.SimpleNamespace(gpu=0, memory=0), double.REASONS: 0x48}
+    steps = [{}, idle | {double.CLOCK: 345}]
+    assert watched(install(), monkeypatch, steps, here=True).marks == set()
+
+
+def test_what_is_not_supported_is_left_out_and_never_raises(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: dict[str, Any] = dict.fromkeys(double.WHOLE, NVMLError(double.NOT_SUPPORTED))
+    made = install(broken | {"nvmlDeviceGetUUID": "GPU-1"}, nvmlSystemGetCudaDriverVersion_v2=None)
+    assert (nvml.gpus()[0].memory, nvml.gpus()[0].cuda) == (None, "")
+    sampler = watched(made, monkeypatch, [{}, {}], here=True)
+    assert set(sampler.take()) == {"rss", "cpu_share"}
+    assert sampler.marks == set()
+
+
+def test_the_figures_of_an_interval_and_of_the_trial(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, now = install(), [0.0]
+    monkeypatch.setattr(gpu_tenants, "sees_all_processes", lambda: True)
+    sampler = Sampler(nvml.gpus()[0], lambda: now[0])
+    here, shown = os.getpid(), made.devices[0]
     usage = Usage(99, (here,), 1000, 0.0)
-    for memory, power, joules in ((10, 100, 5010), (30, 200, 5030), (20, 300, 5060)):
+    for gib, watts, joules in ((10, 100, 5010), (30, 200, 5030), (20, 300, 5060)):
         now[0] += 1.0
-        nvml.running = [(here, memory)]
-        nvml.values["nvmlDeviceGetPowerUsage"] = power * 1000
-        nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = joules * 1000
+        shown[double.RUNNING] = double.running((here, gib))
+        shown["nvmlDeviceGetPowerUsage"] = watts * 1000
+        shown["nvmlDeviceGetTotalEnergyConsumption"] = joules * 1000
         sampler.sample(lambda: usage)
     assert sampler.take() == {
-        "rss": 1000.0, "cpu_share": 0.0, "gpu_memory": 30.0, "gpu_utilisation": 70.0,
+        "rss": 1000.0, "cpu_share": 0.0, "gpu_memory": 30.0 * GIB, "gpu_utilisation": 70.0,
         "gpu_power": 200.0, "gpu_energy": 60.0, "gpu_clock": 1980.0, "gpu_temperature": 61.0,
     }  # fmt: skip
     now[0] += 1.0
-    nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = 5_100_000
+    shown["nvmlDeviceGetTotalEnergyConsumption"] = 5_100_000
     second = sampler.take()
-    assert (second["gpu_energy"], second["gpu_memory"]) == (40.0, 20.0)
-    assert sampler.totals() == {"peak_rss": 1000.0, "gpu_memory": 30.0, "gpu_energy": 100.0}
+    assert (second["gpu_energy"], second["gpu_memory"]) == (40.0, 20 * GIB)
+    assert sampler.totals() == {"peak_rss": 1000.0, "gpu_memory": 30 * GIB, "gpu_energy": 100.0}
     assert sampler.marks == set()
 
 
-def test_a_stranger_disturbs_and_heat_throttles_but_a_dying_trial_is_no_stranger(
-    nvml: FakeNvml,
-) -> None:
-    now = [0.0]
-    here = os.getpid()
-    sampler = Sampler(gpu.gpus()[0], lambda: now[0])
-    nvml.running = [(here, 10)]
-    for usage in (Usage(99, (here,), 1000, 0.0), Usage()):
-        now[0] += 1.0
-        sampler.sample(lambda usage=usage: usage)  # type: ignore[misc]
+def test_a_dying_trial_is_no_stranger(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [{}, {double.RUNNING: double.running((HERE, 2)), double.ACTIVE: double.active(1, HERE)}]
+    sampler = watched(install(), monkeypatch, steps, here=True)
+    sampler.sample(Usage)
     assert sampler.marks == set()
-    nvml.running.append((os.getppid(), 1))
-    nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x40
-    now[0] += 1.0
-    sampler.take()
-    assert sampler.marks == {Mark.DISTURBED, Mark.THROTTLED}
+
+
+def test_a_forked_worker_counts_as_its_parent(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time\nfile = open(sys.argv[1])\n"
+        "os.fork()\nos.write(1, b'up\\n')\ntime.sleep(100)\n"
+    )
+    path = tmp_path / "nvidia-uvm"
+    path.touch()
+    with pytest.MonkeyPatch.context() as patch, subprocess.Popen(
+        [sys.executable, "-S", "-c", script, str(path)],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        patch.setattr(gpu_tenants, "_OPEN", {str(path)})
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert gpu_tenants.contexts([process.pid, *map(int, children), 2**22 + 1]) == 1
+        os.killpg(process.pid, 9)
 
 
 def test_the_real_library_is_read_without_an_error_whatever_the_machine_has() -> None:
     code = (
-        "from celedger.system import gpu; import sys; assert 'pynvml' not in sys.modules\n"
-        "for one in gpu.gpus(): print(one, gpu.sample(one, ()))\n"
-        "print(gpu.resolve('auto').name)"
+        "from celedger.system import gpu, nvml; import sys; assert 'pynvml' not in sys.modules\n"
+        "for one in nvml.gpus(): print(one, nvml.GpuReader(one).sample())\n"
+        "try: print(gpu.resolve('auto').name)\n"
+        "except gpu.MachineError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

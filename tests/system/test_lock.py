@@ -71,6 +71,15 @@ class _EnoughError(Exception):
     pass
 
 
+def test_a_device_is_free_unless_somebody_holds_it(tmp_path: Path) -> None:
+    lock = DeviceLock("cpu", folder=tmp_path, label="").of("GPU-1")
+    assert lock.free()
+    with lock.hold(lambda holder: None):
+        assert not lock.free()
+        assert lock.of("GPU-2").free()
+    assert lock.free()
+
+
 def test_a_holder_that_wrote_rubbish_is_waited_for_without_a_name(tmp_path: Path) -> None:
     lock = DeviceLock("cpu", folder=tmp_path, label="")
     waited: list[Holder] = []

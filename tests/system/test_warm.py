@@ -421,7 +421,7 @@ def test_only_plain_scripts_and_modules_are_forked() -> None:
 @pytest.mark.parametrize(
     ("preload", "problem"),
     [("nothing_of_this_name", "cannot be imported"), ("starts_a_thread", "started threads"),
-     ("open_file", "left files open")],
+     ("open_file", "left files open"), ("starts_cuda", "used CUDA, which a fork cannot use")],
 )  # fmt: skip
 def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     tmp_path: Path, preload: str, problem: str
@@ -432,6 +432,11 @@ def test_a_launcher_that_is_unfit_means_a_cold_start_and_says_why(
     packages.mkdir(parents=True)
     (packages / "starts_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=1).start()"
+    )
+    (packages / "starts_cuda.py").write_text(  # as torch answers in a fork after cuInit
+        "import os, sys, types\nparent = os.getpid()\ntorch = types.ModuleType('torch')\n"
+        "in_fork = lambda: os.getpid() != parent\n"
+        "torch.cuda = types.SimpleNamespace(_is_in_bad_fork=in_fork)\nsys.modules['torch'] = torch"
     )
     (packages / "open_file.py").write_text("f = open('/dev/null', 'w')")
     (tmp_path / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix, 'bin')}\n")

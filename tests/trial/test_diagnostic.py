@@ -74,6 +74,18 @@ def test_it_runs_the_commit_with_the_probe_and_leaves_no_row(
     assert table.held(commit.sha, task, 3) == []
 
 
+def test_a_bench_on_another_device_shares_the_checkout_and_waits_for_that_device(
+    bench: tuple[Bench, Commit],
+) -> None:
+    table, _ = bench
+    other = table.on(replace(table.device, key="GPU-7", visible="GPU-7"))
+    assert other.checkout is table.checkout
+    assert other.variables(other.suite.tasks[0], {})["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    with other.device_held():
+        assert not other.device_lock.free()
+        assert table.device_lock.free()
+
+
 def test_a_training_that_fails_under_the_probe_is_a_result(
     bench: tuple[Bench, Commit], tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ def test_every_table_and_column_is_there_and_every_query_answers(ledger: Path) -
             name: connection.execute(query["sql"]).fetchall()
             for name, query in about["queries"].items()
         }
-    assert all(answers.values())
+    assert [name for name, rows in answers.items() if not rows] == ["findings_of_diagnoses"]
     assert [(row[5], row[6]) for row in answers["what_regressed"]] == [("val_loss", "regressed")]
     assert answers["first_bad_commits"][0][5].startswith("level 1.5")
 

@@ -47,7 +47,7 @@ def test_every_unmeasured_commit_back_to_the_last_good_one_is_in_the_set(
     assert (step.start, step.end, step.seen_at) == (made[6], made[12], made[12])
     assert (step.unmeasured, step.between) == (5, 6)
     short = [c.sha[:8] for c in made]
-    text = CourseList(found).text(80)
+    text = CourseList(found).text(100)
     assert f"between {short[6]} and {short[12]}, 6 commits, 5 not measured" in text
     command = f"celedger bisect {made[6].sha[:12]}..{made[12].sha[:12]}"
     assert f"  {command} --suite core --task mlp_digits --metric val_loss\n" in text
@@ -103,6 +103,14 @@ def test_what_a_merge_brought_counts_and_what_was_there_before_does_not(
     step = only_step(of_loss(history, measured, made))
     assert step.among == tuple(made[3:8])
     assert (step.start, step.end, step.unmeasured) == (made[2], made[7], 3)
+    main_line = [c for i, c in enumerate(made) if i not in line or i == 6]
+    assert main_line[4] == made[6]
+    (axes,) = drift_picture.draw(
+        history.ledger, "mlp_digits", "val_loss", commits=main_line, lineage=made
+    ).axes
+    (shaded,) = [c for c in axes.collections if c.get_label() == "got worse here (95 %)"]
+    (box,) = [path.get_extents() for path in shaded.get_paths()]
+    assert (box.x0, box.x1) == (2.5, 5.5)  # of 3, the merge 6, and 7
 
 
 def test_commits_measured_only_in_another_environment_are_not_measured_in_this_one(
@@ -152,7 +160,8 @@ def test_a_result_that_was_reused_counts_as_measured(history: Any, make_commits:
     assert (step.start, step.end) == (made[3], made[5])
     assert "over 8 commits, 12 trials, 1 metric" in CourseList(found).text()
     figure = drift_picture.draw(history.ledger, "mlp_digits", "val_loss", commits=made)
-    assert figure.axes[0].get_title("left") == "8 commits, 12 trials"
+    title = "8 commits, 12 trials; 1 of 9 commits not measured"
+    assert figure.axes[0].get_title("left") == title
 
 
 def test_the_picture_shows_the_gap_and_counts_as_the_text_does(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from conftest import matrix_after
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
+from readable import assert_readable
 
 from celedger.bisection import Report
 from celedger.errors import CeledgerError, MachineError, UsageError
 from celedger.model import (
+    BaselineAct,
+    BaselineRecord,
     BisectRecord,
     Commit,
     Direction,
@@ -37,40 +41,21 @@ Commits = Callable[..., list[Commit]]
 TASK = ("core", "mlp_digits")
 
 
-def text_boxes(figure: Figure) -> list[tuple[str, Any]]:
-    figure.draw_without_rendering()
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    drawn: list[Any] = []
-    ticks: list[Any] = []
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            drawn += [tick.label1 for tick in axis._update_ticks()]  # type: ignore[attr-defined]
-            ticks += axis.get_ticklabels(which="both")
-    # Ticks beyond the limits exist but are never drawn.
-    beyond = {id(label) for label in ticks} - {id(label) for label in drawn}
-    found = []
-    for text in figure.findobj(Text):
-        if text.get_visible() and text.get_text().strip() and id(text) not in beyond:
-            # An annotation's own extent includes its arrow, which may touch its mark.
-            if isinstance(text, Annotation):
-                text.update_positions(renderer)
-            found.append((text.get_text(), Text.get_window_extent(text, renderer)))
-    return found
-
-
-def assert_readable(figure: Figure) -> None:
-    boxes = text_boxes(figure)
-    assert len(boxes) > 4
-    sheet = figure.bbox.padded(1)
-    for name, box in boxes:
-        assert sheet.x0 <= box.x0 and box.x1 <= sheet.x1, f"{name!r} leaves the sheet"
-        assert sheet.y0 <= box.y0 and box.y1 <= sheet.y1, f"{name!r} leaves the sheet"
-    for (a, one), (b, other) in itertools.combinations(boxes, 2):
-        assert not one.padded(-0.5).overlaps(other.padded(-0.5)), f"{a!r} lies over {b!r}"
-
-
 def lines(axes: Axes, label: str) -> list[Any]:
     return [line for line in axes.lines if line.get_label() == label]
+
+
+def trials(axes: Axes) -> list[float]:
+    return [y for line in lines(axes, "one trial") for y in line.get_ydata()]
+
+
+def marked(axes: Axes, state: str) -> list[int]:
+    """Return the positions of the commits that are drawn in this state, with its colour and
+    shape."""
+    colour, shape = picture.STATES[state]
+    own = lines(axes, state)
+    assert all((line.get_color(), line.get_marker()) == (colour, shape) for line in own)
+    return sorted(int(x) for line in own for x in line.get_xdata())
 
 
 @pytest.mark.parametrize("n", matrix_after(3, [1, 13, 500, 2, 5, 12, 24, 60]))
@@ -107,20 +92,99 @@ def test_drift_marks_all_there_is_to_know(history: Any, make_commits: Commits) -
     (axes,) = figure.axes
     assert axes.get_ylabel() == "val_loss\n← lower is better"
     assert figure.get_suptitle() == "core/mlp_digits · val_loss"
-    (dots,) = lines(axes, "trial")
-    assert len(dots.get_xdata()) == 31  # 10 commits × 3 + the trial that ran at the failing one
+    dots = trials(axes)
+    assert len(dots) == 31  # 10 commits × 3 + the trial that ran at the failing one
     assert [list(line.get_xdata()) for line in lines(axes, "mean")] == [
-        [0, 1, 3], [4, 5, 6, 7, 8, 9, 10, 11],
+        [0, 1], [3], [4, 5, 6, 7, 8, 9, 10, 11],
     ]  # fmt: skip
     assert [list(line.get_xdata()) for line in lines(axes, "failed or not finite")] == [[9]]
     assert [list(line.get_xdata()) for line in lines(axes, "untestable")] == [[2]]
-    marked = [[int(x) for x in line.get_xdata()] for name in ("regressed", "improved")
-              for line in lines(axes, name)]  # fmt: skip
-    assert marked == [[7, 8, 9, 10, 11], [5]]
+    assert marked(axes, "worse") == [7, 8, 9, 10, 11]
+    assert marked(axes, "better") == [5]
+    assert marked(axes, "unchanged") == [0, 1, 3, 4, 6]
     named = [t.get_text() for t in axes.texts]
     assert f"{made[7].sha[:8]} first bad (97 %)" in named
     assert "torch 2.12.0 → 2.13.0" in named
     assert_readable(figure)
+
+
+def test_the_axis_is_that_of_history_and_unmeasured_commits_are_gaps(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(10))
+    for position in (1, 2, 7):
+        history.trial(made[position], {"val_loss": 0.4})
+    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+    assert axes.get_xticks()[-1] == 8  # nothing is known of the first commit
+    assert [list(line.get_xdata()) for line in lines(axes, "mean")] == [[0, 1], [6]]
+    (shaded,) = [c for c in axes.collections if c.get_label() == "not measured"]
+    extents = [path.get_extents() for path in shaded.get_paths()]
+    assert [(box.x0, box.x1) for box in extents] == [(1.5, 5.5), (6.5, 8.5)]
+    assert "3 commits, 3 trials; 6 of 9 commits not measured" in axes.get_title("left")
+    low, high = axes.get_ylim()
+    assert low < 0.4 < high
+
+
+@pytest.mark.parametrize(
+    ("levels", "worse", "better"),
+    [([0.4, 0.5, 0.4], range(8, 16), ()), ([0.4, 0.3, 0.4], (), range(8, 16)),
+     ([0.4, 0.5, 0.47], range(8, 24), ())],
+)  # fmt: skip
+def test_the_colour_says_what_is_bad_though_nobody_judged_it(
+    history: Any, make_commits: Commits, levels: list[float], worse: range, better: range
+) -> None:
+    made, draw = history.commits(make_commits(24)), random.Random(1)
+    for i, commit in enumerate(made):
+        for seed in range(3):
+            history.trial(commit, {"val_loss": draw.gauss(levels[i // 8], 0.002)}, seed=seed)
+    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+    assert marked(axes, "worse") == list(worse)
+    assert marked(axes, "better") == list(better)
+    assert len(lines(axes, "level")) == 3
+    history.ledger.record_baseline(BaselineRecord(
+        "01KP", BaselineAct.ACCEPT, made[-1].sha, "core", "", "", "Ada", "meant so", 1.0
+    ))  # fmt: skip
+    (axes,) = drift_picture.draw(history.ledger, "mlp_digits", commits=made).axes
+    assert marked(axes, "unchanged") == list(range(24))
+
+
+def test_environments_used_in_turns_have_a_whole_line_each(
+    history: Any, make_commits: Commits
+) -> None:
+    made = history.commits(make_commits(12))
+    one, other = history.ledger.environments()
+    for i, commit in enumerate(made):
+        if i != 6:
+            history.trial(commit, {"val_loss": 0.4}, environment=other if i % 2 else one)
+    figure = drift_picture.draw(history.ledger, "mlp_digits", commits=made)
+    (axes,) = figure.axes
+    means = {
+        name: [list(line.get_xdata()) for line in lines(axes, f"mean, {name}")]
+        for name in ("first environment", "torch 2.12.0 → 2.13.0")
+    }
+    assert list(means.values()) == [[[0, 2, 4], [8, 10]], [[1, 3, 5], [7, 9, 11]]]
+    assert not axes.texts  # an environment in turns did not change at one commit
+    assert_readable(figure)
+
+
+def test_labels_lie_over_no_line(history: Any, make_commits: Commits) -> None:
+    made, draw, level = history.commits(make_commits(60)), random.Random(2), 0.4
+    for i, commit in enumerate(made):
+        level *= 1.0 if i % 6 else 1.2 if i // 6 % 2 else 1 / 1.1
+        for seed in range(3):
+            history.trial(commit, {"val_loss": draw.gauss(level, 0.002)}, seed=seed)
+    figure = drift_picture.draw(history.ledger, "mlp_digits", commits=made)
+    assert_readable(figure)
+    (axes,) = figure.axes
+    labels = [text for text in axes.texts if text.get_text()]
+    assert len(labels) > 4
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    for label in labels:
+        box = Text.get_window_extent(label, renderer).padded(-1)
+        for line in axes.lines:
+            assert not line.get_window_extent(renderer).overlaps(box), label.get_text()
+        for arrow in (text.arrow_patch for text in axes.texts if text.arrow_patch is not None):
+            assert not arrow.get_window_extent(renderer).overlaps(box), label.get_text()
 
 
 def test_bytes_are_shown_in_mebibytes(history: Any, make_commits: Commits) -> None:
@@ -137,9 +201,9 @@ def test_hindered_trials_do_not_count_for_speed(history: Any, make_commits: Comm
     for commit in made:
         history.trial(commit, {"duration": 10.0, "val_loss": 1.0})
     history.trial(made[1], {"duration": 90.0, "val_loss": 1.0}, marks=(Mark.THROTTLED,))
-    for metric, trials in (("duration", [10.0, 10.0]), ("val_loss", [1.0] * 3)):
+    for metric, values in (("duration", [10.0, 10.0]), ("val_loss", [1.0] * 3)):
         (axes,) = drift_picture.draw(history.ledger, "mlp_digits", metric).axes
-        assert list(lines(axes, "trial")[0].get_ydata()) == trials
+        assert trials(axes) == values
 
 
 def test_values_that_are_not_finite_stand_with_the_failures(
@@ -173,7 +237,7 @@ def test_only_the_newest_recipe_is_one_history(history: Any, make_commits: Commi
     for commit in made:
         history.trial(commit, {"val_loss": 0.4}, task=other)
     (axes,) = drift_picture.draw(history.ledger, "mlp_digits").axes
-    assert list(lines(axes, "trial")[0].get_ydata()) == [0.4] * 3
+    assert trials(axes) == [0.4] * 3
     assert "1 trial of an earlier suite left out" in axes.get_title("left")
 
 
@@ -192,6 +256,26 @@ def test_curves_are_small_multiples(history: Any, make_commits: Commits) -> None
     (legend,) = figure.legends
     assert legend.get_texts()[0].get_text() == f"{made[0].sha[:8]}  {made[0].subject}"
     assert_readable(figure)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_spread_of_few_epochs_is_seen_whole(
+    history: Any, make_commits: Commits, epochs: int
+) -> None:
+    made = history.commits(make_commits(2))
+    for number, commit in enumerate(made):
+        for seed in range(3):
+            values = [0.4 + 0.1 * number + 0.01 * seed + e for e in range(epochs)]
+            history.trial(commit, {"val_loss": values[-1]}, seed=seed, curves={"val_loss": values})
+    chart = curves.read_chart(history.ledger, TASK, [commit.sha for commit in made])
+    (axes,) = curves.draw(chart).axes
+    spreads = [c.get_segments() for c in axes.collections if hasattr(c, "get_segments")]
+    heights = [[high - low for (_, low), (_, high) in own] for own in spreads]
+    assert heights == [[pytest.approx(0.02)] * epochs] * 2
+    ends = [tuple(point) for own in spreads for segment in own for point in segment]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert all(left < x < right and bottom < y < top for x, y in ends)
+    assert len({x for x, _ in ends}) == 2  # commits of one epoch do not hide each other
 
 
 def test_the_longest_names_still_fit(history: Any, make_commits: Commits) -> None:
@@ -273,7 +357,9 @@ def test_the_picture_of_a_bisect_names_the_culprit(
     assert [bar.get_facecolor()[:3] for bar in bars].count(
         matplotlib.colors.to_rgb(picture.RED)
     ) == 1
-    assert f"{made[culprit].sha[:8]} (97 %)  {made[culprit].subject}" in values.get_title("left")
+    title = values.get_title("left")
+    assert f"first bad commit {made[culprit].sha[:8]} (97.0 %), 0.4100 → 0.4570 (+11.5 %" in title
+    assert title.endswith(made[culprit].subject)
     assert_readable(figure)
 
 
@@ -290,15 +376,32 @@ def test_a_crash_is_bisected_without_a_metric(make_commits: Commits) -> None:
     readings = ((-1, 0.0), (7, 1.0), (3, 1.0))
     crash = searched(make_commits(9), 4, metric="", crash="failed", readings=readings)
     figure = drawn(crash)
-    assert figure.get_suptitle() == "core/mlp_digits crash"
+    assert figure.get_suptitle() == "core/mlp_digits · crash"
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["runs", "crashes"]
     assert_readable(figure)
+
+
+def test_a_crash_has_a_low_panel_and_a_mark_for_each_trial(make_commits: Commits) -> None:
+    readings = ((-1, 0.0), (-1, 0.0), (-1, 0.0), (7, 1.0), (3, 1.0), (3, 1.0))
+    figure = drawn(searched(make_commits(9), 4, metric="", crash="failed", readings=readings))
+    figure.draw_without_rendering()
+    upper, lower = figure.axes
+    assert upper.get_window_extent().height < lower.get_window_extent().height
+    marks = [
+        tuple(point)
+        for line in upper.lines
+        for point in upper.transData.transform(line.get_xydata())
+    ]
+    assert len(marks) == len(readings)
+    for one, other in itertools.combinations(marks, 2):
+        assert math.dist(one, other) > 5, "a mark hides another"
+    assert f"{len(readings)} trials" in upper.get_title("left")
 
 
 def test_several_metrics_are_drawn_one_below_the_other(make_commits: Commits) -> None:
     made = make_commits(9)
     figure = drawn(searched(made, 4), searched(made, 6, untestable=(0, 1)))
-    assert figure.get_suptitle() == "core/mlp_digits val_loss, val_loss"
+    assert figure.get_suptitle() == "core/mlp_digits · val_loss, val_loss"
     assert len(figure.axes) == 4
     assert_readable(figure)
 

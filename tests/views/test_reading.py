@@ -67,10 +67,11 @@ def test_the_log_is_newest_first_and_lines_up(history: Any, story: list[Commit])
         f"{story[5].sha[:8]}  2026-02-25  Refactor the loader (5)\n"
         "  core/mlp_digits  ok      1 trial   val_loss nan\n"
         "1bcfb39c  2026-02-25  Use fused layer norm (4)\n"
-        "  core/mlp_digits  failed  1 trial   exit status 1: ValueError: no\n"
+        "  core/mlp_digits  failed  1 trial"
+        "                             exit status 1: ValueError: no\n"
         "512572f7  2026-02-25  Fix typo (3)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4616 ± 0.0010"
-        "       val_loss regressed +12.2 %\n"
+        "  val_loss regressed +12.2 %\n"
         "78b3ba12  2026-02-25  Document $x$ and y_1 (2)\n"
         "  core/mlp_digits  ok      3 trials  val_loss 0.4114 ± 0.0010"
     )

@@ -103,8 +103,10 @@ def test_keys_walk_the_measured_commits_and_open_one(
         f"document.querySelector('#commit-title').textContent.includes('{shas[WORSE][:8]}')"
     )
     assert browser.run("document.querySelectorAll('#commit .curve.bad').length") == 2
-    legend = browser.run("document.querySelector('#commit-body').textContent")
-    assert f"{shas[WORSE - 1][:8]} baseline" in legend
+    body = browser.run("document.querySelector('#commit-body').textContent")
+    assert f"{shas[WORSE - 1][:8]} baseline" in body
+    assert f"LayerNorm's eps differs {page_repository.EVIL} celedger explain A..B char_lm" in body
+    assert browser.run("window.hacked === undefined")
 
 
 def test_the_address_holds_the_view(browser: Browser, page: str, shas: list[str]) -> None:

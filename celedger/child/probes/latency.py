@@ -30,17 +30,10 @@ EXTREMES = {"denormal values": 1e-40, "extreme values": 1e4}
 
 def latency(probe: FirstSteps) -> tuple[str, Any, str]:
     """Measure a copy, in eval mode, of the largest module that training called."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return "n/a", None, "the training's processes would wait for each other"
-    calls = [call for _, call in probe.last.items()]
-    if not calls:
-        return "n/a", None, "no module was called in training"
-    module, args, kwargs, _ = max(calls, key=lambda call: _size(call.module))
-    try:
-        module = copy.deepcopy(module).eval()
-    except Exception as error:
-        return "n/a", None, f"the module cannot be copied: {type(error).__name__}: {error}"
-    args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+    copied = evaluated_copy(probe)
+    if isinstance(copied, str):
+        return "n/a", None, copied
+    module, args, kwargs = copied
     what, inputs = "one row", _one_row((args, kwargs))
     try:
         _durations(_call(module, inputs), calls=0)
@@ -51,7 +44,7 @@ def latency(probe: FirstSteps) -> tuple[str, Any, str]:
         except Exception as error:
             return "n/a", None, f"the module cannot be called alone: {type(error).__name__}"
     figures, refused = {USUAL: _measure(module, inputs)}, ""
-    for label, one in _variants(inputs).items():
+    for label, one in variants(inputs).items():
         try:
             figures[label] = _measure(module, one)
         except Exception as error:  # a distribution's check of its parameters, say
@@ -66,6 +59,22 @@ def latency(probe: FirstSteps) -> tuple[str, Any, str]:
     if times > SLOW_INPUT:
         return "warn", figures, f"{sentence}; {worst} take {times:.1f} times as long"
     return "pass", figures, sentence
+
+
+def evaluated_copy(probe: FirstSteps) -> tuple[nn.Module, Any, Any] | str:
+    """Return a copy, in eval mode, of the largest module that training called, with the arguments
+    of its last call; or why there is none."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return "the training's processes would wait for each other"
+    calls = [call for _, call in probe.last.items()]
+    if not calls:
+        return "no module was called in training"
+    module, args, kwargs, _ = max(calls, key=lambda call: _size(call.module))
+    try:
+        module = copy.deepcopy(module).eval()
+    except Exception as error:
+        return f"the module cannot be copied: {type(error).__name__}: {error}"
+    return module, *tree_map_only(Tensor, Tensor.detach, (args, kwargs))
 
 
 def _size(module: nn.Module) -> int:
@@ -84,7 +93,7 @@ def _one_row(inputs: Any) -> Any:
     return tree_map_only(Tensor, cut, inputs)
 
 
-def _variants(inputs: Any) -> dict[str, Any]:
+def variants(inputs: Any) -> dict[str, Any]:
     """Return random inputs (integers of those that came), and, for floating-point inputs, extreme
     ones."""
     dense = [t for _, t in tensors(inputs) if t.layout == torch.strided and t.numel()]

@@ -94,7 +94,7 @@ class Probe(observe.Probe):
         """Record new storages among an operator's results."""
         maker = None
         for _, tensor in tensors(result):
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage is not None and storage._cdata not in self._live:
                 maker = maker or self._maker(function._schema.name)
                 self._add(storage, maker)
@@ -208,6 +208,7 @@ class Probe(observe.Probe):
             marks=[json.loads(mark) for mark in self._marks],
             lines=self._lines.table,
             peak_rss=peak_rss(),
+            allocator=allocator() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]
         )
 
     # -- marks ------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Probe(observe.Probe):
 
         for obj in gc.get_objects():
             if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
-                storage = _storage(obj)
+                storage = storage_of(obj)
                 if storage is not None and storage._cdata not in self._live:
                     self._add(storage, BEFORE)
 
@@ -270,7 +271,7 @@ class Probe(observe.Probe):
                 if node not in visited:
                     visited.add(node)
                     waiting += [n for n, _ in node.next_functions if n is not None]
-            storage = _storage(obj)
+            storage = storage_of(obj)
             live = None if storage is None else self._live.get(storage._cdata)
             graphs.append((len(visited) - before, live.maker.line if live else -1))
         return sorted(graphs, reverse=True)[:_TOP]
@@ -294,7 +295,32 @@ def _objects() -> list[tuple[str, int, int, int]]:
     return [(file, line, size, number) for (file, line), (size, number) in sums.items()]
 
 
-def _storage(tensor: Tensor) -> Any:
+def allocator() -> dict[str, int]:
+    """Return what torch's CUDA allocator holds (bytes; torch's "CUDA memory management"): the peaks
+    of tensors and of reserved memory, and by its own snapshot, now, what is `reserved` in how many
+    `segments`, what of it is free (`cached` in whole segments, `split` beside blocks in use) with
+    the `largest_free` block, and how often it had to give all back and try again (`retries`)."""
+    import torch
+
+    stats: dict[str, int] = torch.cuda.memory_stats()
+    segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    free: dict[bool, list[int]] = {True: [], False: []}  # by whether the segment is in use
+    for segment in segments:
+        blocks = [b["size"] for b in segment["blocks"] if b["state"] == "inactive"]
+        free[segment["allocated_size"] > 0] += blocks
+    return {
+        "peak_allocated": stats.get("allocated_bytes.all.peak", 0),
+        "peak_reserved": stats.get("reserved_bytes.all.peak", 0),
+        "reserved": sum(segment["total_size"] for segment in segments),
+        "segments": len(segments),
+        "cached": sum(free[False]),
+        "split": sum(free[True]),
+        "largest_free": max([*free[True], *free[False], 0]),
+        "retries": stats.get("num_alloc_retries", 0),
+    }
+
+
+def storage_of(tensor: Tensor) -> Any:
     """Return a tensor's storage; None if it has none of its own: sparse, functional or fake."""
     try:
         return tensor.untyped_storage()

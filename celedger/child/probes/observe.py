@@ -44,6 +44,8 @@ class Probe:
     belongs to the second of them: read torch.is_grad_enabled().
     """
 
+    reads_values = True  # a probe that measures time must not wait for the device
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
         self.names = ModuleNames()
@@ -84,8 +86,7 @@ class Probe:
         one divides by its `grad_scale` itself. With a closure: after its first evaluation."""
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        """Called after a step. `skipped`: a gradient scaler met infinite gradients and skipped the
-        update."""
+        """Called after a step. `skipped`: a gradient scaler left it out."""
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         """Called when the script has called `celedger.child.log`."""
@@ -101,14 +102,22 @@ class Probe:
 
 
 def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Run a part of the probe, unless it has failed. A failure is recorded, and ends the probe."""
+    """Run a part of the probe, unless it has failed, or a CUDA graph is captured. A failure is
+    recorded, and ends the probe."""
     if _observer is None:
         call(*args, **kwargs)
-    elif not _observer.off:
+    elif not (_observer.off or _capturing()):
         try:
             call(*args, **kwargs)
         except Exception as error:
             _observer.failed(error)
+
+
+def _capturing() -> bool:
+    """Return True while a CUDA graph is captured: no value can be read then, and no event timed
+    (CUDA C++ Programming Guide, "CUDA Graphs")."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def patch(
@@ -321,17 +330,19 @@ class Observer:
     def _step_ends(self, optimiser: Optimizer, *_: Any) -> None:
         if self.started and not self.off:
             self._stepped = True
-            infinite = getattr(optimiser, "found_inf", None)  # a fused one leaves out steps itself
-            guarded(self._end_step, optimiser, infinite is not None and bool(infinite))
+            guarded(self._end_step, optimiser)
 
     def _scaler_begins(self, *_: Any, **__: Any) -> None:
         self._stepped = False
 
     def _scaler_ends(self, _: Any, scaler: Any, optimiser: Optimizer, *__: Any, **___: Any) -> None:
         if self.started and not self._stepped:
-            self._end_step(optimiser, True)
+            self._end_step(optimiser, skipped=True)
 
-    def _end_step(self, optimiser: Optimizer, skipped: bool) -> None:
+    def _end_step(self, optimiser: Optimizer, *, skipped: bool = False) -> None:
+        infinite = getattr(optimiser, "found_inf", None)  # a fused one leaves out steps itself
+        if self.probe.reads_values and infinite is not None:
+            skipped |= bool(infinite)
         self.probe.step_ends(self.step, optimiser, skipped=skipped)
         self.step += 1
         self.hook()

@@ -6,17 +6,13 @@ made its node; autograd's sequence numbers link the two.
 from __future__ import annotations
 
 import bisect
-import functools
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.probes.observe import guarded
+from celedger.child.probes.communication import Communication, length
 from celedger.child.probes.phases import STATES
-from celedger.child.probes.stack import Lines, is_library_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +23,10 @@ _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
 _NODE = "autograd::engine::evaluate_function: "
 OPTIMISER = "(optimiser)"  # in place of a module, for an optimiser's step
+# In the names of the kernels that cuBLAS and cuDNN run for products in full float32.
+_FLOAT32 = ("sgemm", "f32f32_f32f32_f32", "_simt_")
 PYTHON = "(Python)"  # time of a phase outside all operators
+WAIT = "(communication)"  # time of a phase in which the training waits for other ranks
 
 
 class ProfilerWindow:
@@ -93,10 +92,15 @@ class ProfilerWindow:
         """Return `steps` (s, each step's wall time in the window, without the first, the
         profiler's warm-up) and `rows`: name, phase, module (None outside of all), calls a step,
         seconds of each step's self time, seconds a step on the device, bytes a step allocated
-        less those freed. Times of one step's rows add up to its wall time on the CPU."""
+        less those freed. Times of one step's rows add up to its wall time on the CPU.
+        `communication` (None without any): seconds of each step. `device`: see `device_work`; None
+        without a GPU."""
         if self._profile is None or self.running:
-            return {"steps": [], "rows": [], "problem": self.problem}
-        events = [e for e in self._profile.events() if not str(e.device_type).endswith("CUDA")]
+            nothing = dict.fromkeys(("communication", "device"))
+            return {"steps": [], "rows": [], "problem": self.problem, **nothing}
+        every = list(self._profile.events())
+        communication = Communication(every)
+        events = [e for e in every if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
         owners: dict[int, str] = {}
         for event in reversed(events):  # the first of a number is the outermost operator
@@ -107,14 +111,18 @@ class ProfilerWindow:
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
         )
-        for step, phase, seconds in edges.phases():
-            rows[PYTHON, phase, None]["seconds"][step] += seconds
+        waited = _by_range(communication, events)
+        for step, phase, start, end in edges.phases():
+            wait = 0.0 if communication.on_device else length(communication.waited, start, end)
+            rows[PYTHON, phase, None]["seconds"][step] += (end - start) / 1e6 - wait
+            if wait:
+                rows[WAIT, phase, None]["seconds"][step] += wait
         for event in events:
             at = edges.of(event)
             if at is None or event.name == "[memory]":
                 continue
             step, phase = at
-            seconds = event.self_cpu_time_total / 1e6
+            seconds = event.self_cpu_time_total / 1e6 - waited.get(id(event), 0.0)
             module = _within(event, _MODULE)
             if module is None and phase == "backward":
                 module = owners.get(_sequence(event))
@@ -137,7 +145,41 @@ class ProfilerWindow:
             }
             for (name, phase, module), row in rows.items()
         ]  # fmt: skip
-        return {"steps": edges.steps, "rows": table, "problem": self.problem}
+        seconds = _by_step(communication, edges) if communication.running else None
+        names = {event.name for event in events}  # the profiler repeats ranges on the device
+        work = [e for e in every if str(e.device_type).endswith("CUDA") and e.name not in names]
+        return {
+            "steps": edges.steps, "rows": table, "problem": self.problem,
+            "communication": seconds,
+            "device": device_work(work, edges.span, n) if work and n else None,
+        }  # fmt: skip
+
+
+def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
+    """Return the seconds that the training waited in the self time of each event, by its id."""
+    seconds: dict[int, float] = defaultdict(float)
+    if not communication.on_device:
+        ranges = sorted(
+            (e for e in events if not e.is_async),
+            key=lambda e: (e.time_range.start, -e.time_range.end),
+        )
+        for start, end in communication.waited:
+            around = [e for e in ranges if e.time_range.start <= start and end <= e.time_range.end]
+            if around:
+                seconds[id(around[-1])] += (end - start) / 1e6
+    return seconds
+
+
+def _by_step(communication: Communication, edges: _Edges) -> dict[str, list[float]]:
+    """Return the seconds of each step in which collectives run, in which the training computes
+    meanwhile, and in which it waits for them."""
+    return {
+        name: [length(spans, start, end) for start, end in edges.spans]
+        for name, spans in (
+            ("seconds", communication.running), ("overlapped", communication.overlapped),
+            ("waited", communication.waited),
+        )
+    }  # fmt: skip
 
 
 def _range(name: str) -> Any:
@@ -161,6 +203,42 @@ def _on_device(event: Any, what: str) -> float:
     return float(getattr(event, f"self_device_{what}", getattr(event, f"self_cuda_{what}", 0.0)))
 
 
+def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dict[str, float]:
+    """Return the device's own work in a window of `steps` steps, in seconds a step: `busy`,
+    `kernels` (a sum), `exposed_copies` (beside no kernel), `pageable_copies` (from memory that is
+    not pinned), `float32_products` (without TF32); and `launches`, the number of kernels."""
+    begin, end = span
+    ranges: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        at = max(event.time_range.start, begin), min(event.time_range.end, end)
+        if at[0] >= at[1]:
+            continue
+        copies = event.name.startswith(("Memcpy", "Memset"))
+        ranges["copies" if copies else "kernels"].append(at)
+        if copies and "Pageable" in event.name:
+            ranges["pageable"].append(at)
+        elif any(word in event.name for word in _FLOAT32):
+            ranges["float32"].append(at)
+    busy = _covered(ranges["kernels"] + ranges["copies"])
+    seconds = {
+        "busy": busy, "kernels": sum(b - a for a, b in ranges["kernels"]),
+        "exposed_copies": busy - _covered(ranges["kernels"]),
+        "pageable_copies": sum(b - a for a, b in ranges["pageable"]),
+        "float32_products": sum(b - a for a, b in ranges["float32"]),
+    }  # fmt: skip
+    table = {name: value / 1e6 / steps for name, value in seconds.items()}
+    return {**table, "launches": len(ranges["kernels"]) / steps}
+
+
+def _covered(ranges: list[tuple[float, float]]) -> float:
+    """Return the length of the union of ranges."""
+    length = until = 0.0
+    for begin, end in sorted(ranges):
+        length += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return length
+
+
 class _Edges:
     """The moments at which phases began: finds the step and phase in which an event began."""
 
@@ -171,16 +249,23 @@ class _Edges:
         begins = [i for i, phase in enumerate(self._phases) if phase == STATES[0]]
         whole = list(zip(begins[1:], begins[2:]))  # noqa: B905, RUF007 (3.8); the end cuts the last
         self._step = {i: step for step, (a, b) in enumerate(whole) for i in range(a, b)}
-        self.steps = [(self._starts[b] - self._starts[a]) / 1e6 for a, b in whole]
+        self.spans = [(self._starts[a], self._starts[b]) for a, b in whole]
+        self.steps = [(end - start) / 1e6 for start, end in self.spans]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Return the moments (µs) between which the whole steps lie."""
+        inside = sorted(self._step)
+        return (self._starts[inside[0]], self._starts[inside[-1] + 1]) if inside else (0.0, 0.0)
 
     def of(self, event: Any) -> tuple[int, str] | None:
         at = bisect.bisect_right(self._starts, event.time_range.start) - 1
         return (self._step[at], self._phases[at]) if at in self._step else None
 
-    def phases(self) -> Iterator[tuple[int, str, float]]:
-        """Return step, phase and duration (s) of each."""
+    def phases(self) -> Iterator[tuple[int, str, float, float]]:
+        """Yield step, phase, start and end (µs) of each."""
         for at, step in self._step.items():
-            yield step, self._phases[at], (self._starts[at + 1] - self._starts[at]) / 1e6
+            yield step, self._phases[at], self._starts[at], self._starts[at + 1]
 
 
 def _ancestors(event: Any) -> Iterator[Any]:
@@ -201,52 +286,3 @@ def _sequence(event: Any) -> int:
     """Return the number of the node to which an event of the backward pass belongs; -1 for none."""
     nodes = (one for one in _ancestors(event) if one.name.startswith(_NODE))
     return next((int(node.sequence_nr) for node in nodes), -1)
-
-
-class TensorReads:
-    """Count, by the user's line, the reads of a value out of a tensor. On a GPU each waits for all
-    launched work, and copies."""
-
-    METHODS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__repr__")
-
-    def __init__(self, lines: Lines) -> None:
-        self.counts: dict[tuple[str, int], int] = defaultdict(int)
-        self._lines = lines
-        self._own: dict[str, Any] = {}
-        self._inside = False
-
-    def watch(self) -> None:
-        from torch import Tensor
-
-        for name in self.METHODS:
-            if name in Tensor.__dict__:
-                self._own[name] = Tensor.__dict__[name]
-            setattr(Tensor, name, self._counted(name, getattr(Tensor, name)))
-
-    def leave(self) -> None:
-        from torch import Tensor
-
-        for name in self.METHODS:
-            if name in self._own:
-                setattr(Tensor, name, self._own[name])
-            elif name in Tensor.__dict__:
-                delattr(Tensor, name)
-
-    def _counted(self, name: str, original: Any) -> Any:
-        @functools.wraps(original)
-        def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # `float` and printing call `item` in turn
-                return original(tensor, *args, **kwargs)
-            self._inside = True
-            try:
-                guarded(count, sys._getframe(1))
-                return original(tensor, *args, **kwargs)
-            finally:
-                self._inside = False
-
-        def count(frame: FrameType) -> None:
-            # Reads by an optimiser do not count as the script's.
-            if not is_library_file(frame.f_code.co_filename):
-                self.counts[name.strip("_"), self._lines.of(frame)] += 1
-
-        return counted

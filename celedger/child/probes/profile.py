@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import observe
-from celedger.child.probes.operators import ProfilerWindow, TensorReads
+from celedger.child.probes.operators import ProfilerWindow
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
 from celedger.child.probes.resources import DiskUse
 from celedger.child.probes.stack import Lines, StackSampler
+from celedger.child.probes.waits import DeviceWaits, TensorReads
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,16 +34,18 @@ class Probe(observe.Probe):
     """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`. With `steps`, the
     training ends after so many."""
 
+    reads_values = False
+
     def starts(self) -> None:
         import torch
 
         self._hooks: list[Any] = []
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
-        self._reads = TensorReads(self._lines)
         self._sampler = StackSampler(threading.get_ident(), self._lines, lambda: self._clock.edge)
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = "cuda" if cuda else "cpu"
+        self._waits = DeviceWaits(self._lines) if cuda else TensorReads(self._lines)
         self._clock = PhaseClock(cuda=cuda)
         self._clock.watch_loaders()
         self._disks = DiskUse()
@@ -86,7 +89,7 @@ class Probe(observe.Probe):
         done = self._clock.step
         if done == WARM_UP and not self._window.requested:
             self._window.start()
-            self._reads.watch()
+            self._waits.watch()
         elif done == WARM_UP + 1 + WINDOW:  # the first warms it up
             self._stop_window()
         if done >= self.options.get("steps", sys.maxsize):
@@ -111,13 +114,15 @@ class Probe(observe.Probe):
             self._window.export(self.out / "trace.json.gz")
         self.write(
             "profile", torch=torch.__version__, device=self._device,
-            threads=torch.get_num_threads(), exact=self._clock.own.exact,
+            threads=torch.get_num_threads(),
+            tf32=self._device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
+            exact=self._clock.own.exact,
             workers=self._clock.workers, edges=self._clock.read(),
             untimed=[WARM_UP, WARM_UP + 1 + WINDOW + SETTLE],
             window={"first": WARM_UP + 1, **self._window.read()},
             lines=self._lines.table, samples=self._sampler.columns, pauses=self._pauses,
             disks=self._disks.read(),
-            waits=[(*key, n / (WINDOW + 1)) for key, n in self._reads.counts.items()],
+            waits=[(*key, n / (WINDOW + 1)) for key, n in self._waits.counts.items()],
         )  # fmt: skip
 
     def _enter(self, state: int) -> None:
@@ -127,7 +132,7 @@ class Probe(observe.Probe):
     def _stop_window(self) -> None:
         if self._window.requested:
             self._window.stop()
-            self._reads.leave()
+            self._waits.leave()
 
     def _unhook(self) -> None:
         for hook in self._hooks:

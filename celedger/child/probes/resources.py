@@ -3,6 +3,7 @@ Standard library only; elsewhere nothing is known."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import Counter
 from pathlib import Path
@@ -17,13 +18,13 @@ class DiskUse:
 
     def __init__(self) -> None:
         self._start = _counters(os.getpid())
-        self._workers: dict[int, Counter[str]] = {}
+        self._waited = 0  # ticks, by workers that ended
 
     def workers_end(self, iterator: Any, *_: Any) -> None:
-        """Count the workers of a data loader, whose counters end with them."""
+        """Count the waits of a data loader's workers. Linux adds the bytes of a process that ended
+        to those of its parent."""
         for worker in getattr(iterator, "_workers", ()):
-            if counters := _counters(worker.pid):
-                self._workers[worker.pid] = counters
+            self._waited += _counters(worker.pid)["wait"]
 
     def read(self) -> dict[str, float] | None:
         """Return bytes by name and `wait`, in seconds; None where the system does not count."""
@@ -31,8 +32,9 @@ class DiskUse:
         if not own:
             return None
         own.subtract(self._start)
-        for counters in self._workers.values():
-            own.update(counters)
+        for worker in multiprocessing.active_children():
+            own.update(_counters(worker.pid or 0))
+        own["wait"] += self._waited
         return {**own, "wait": own["wait"] / os.sysconf("SC_CLK_TCK")}
 
 

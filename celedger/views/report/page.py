@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import BaselineAct
 from celedger.stats.long_history import Settled
@@ -73,7 +74,12 @@ class TableRow:
     cells: Sequence[TableCell | None]
 
 
-def build(ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | None = None) -> str:
+def build(
+    ledger: Reader,
+    scope: Scope,
+    cache: MutableMapping[str, Settled] | None = None,
+    findings: Sequence[FindingRecord] = (),
+) -> str:
     """Return the page as HTML. `cache` as in `celedger.drift.courses`."""
     history = read(ledger, scope, cache)
     states = judge(history)
@@ -83,7 +89,7 @@ def build(ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | No
     known = {c.sha: c for c in ledger.commits()} | {c.sha: c for c in scope.lineage}
     chunks = {
         state.task.title: payload.packed(
-            payload.task(ledger, history, state, payload.epoch_commits(history, state))
+            payload.task(ledger, history, state, payload.epoch_commits(history, state), findings)
         )
         for state in states
     }

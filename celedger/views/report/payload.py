@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from celedger.drift.history import LevelStep
+from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import TrialRecord, Verdict, VerdictKind
 from celedger.text import escaped, without_sequences
 from celedger.views import samples
-from celedger.views.format import Scale, measure, percent, plain, probability, short
+from celedger.views.format import Scale, iso_date, measure, percent, plain, probability, short
 from celedger.views.report import states
 from celedger.views.report.series import Floats, Measured, Series, Stretch, TaskSeries
 from celedger.views.show import effect_text
@@ -73,7 +74,11 @@ def commits(history: Measured) -> dict[str, Any]:
 
 
 def task(
-    ledger: Reader, history: Measured, state: states.TaskState, shas: Sequence[str]
+    ledger: Reader,
+    history: Measured,
+    state: states.TaskState,
+    shas: Sequence[str],
+    findings: Sequence[FindingRecord],
 ) -> dict[str, Any]:
     """Return all that the charts and the commit panel show of a task; `shas` are the commits whose
     epochs are wanted."""
@@ -88,6 +93,11 @@ def task(
         "crash": state.crash.since[0] if state.crash is not None else -1,
         "failures": _failures(ledger.folder, state),
         "verdicts": _verdicts(history, own),
+        "findings": [
+            [history.position[f.commit], f.verb, iso_date(f.started), plain(f.headline), f.command]
+            for f in findings if (f.suite, f.task) == (own.suite, own.name)
+            and f.commit in history.position
+        ],
         "epochs": _epochs(ledger, history, own, shas),
         "replaced": own.replaced,
     }  # fmt: skip

@@ -61,6 +61,17 @@ function notes(task, at) {
   const same = verdicts.length - news.length;
   if (same) list.push(element("li", {}, `${same} metric${same === 1 ? "" : "s"} without a change`));
   if (list.length) made.push(element("ul", { "aria-label": "Verdicts" }, ...list));
+  for (const [where, verb, when, headline, command] of task.findings)
+    if (where === at)
+      made.push(
+        element(
+          "p",
+          {},
+          element("b", {}, `${verb}, ${when}`),
+          ` ${headline} `,
+          element("code", {}, `celedger ${command}`),
+        ),
+      );
   const alike = Map.groupBy(
     task.failures.filter((f) => f.at === at),
     (f) => `${f.kind} ${f.message}`,
