@@ -81,8 +81,10 @@ class Head:
     """A pool whose workers are nodes: runs the trials of a bench."""
 
     def __init__(self, bench: Bench, cluster: Cluster, question: Order) -> None:
+        """Take over what dead heads left. `question` has no commit, and is what all orders of this
+        command have in common."""
         self._bench, self._cluster, self._ledger = bench, cluster, bench.ledger
-        self._question = question  # what all orders of this command have in common
+        self._question = question
         self._repository = bench.checkouts.repository
         self._suite = orders.packed(bench.suite_files)
         self._notes = Notes(self._repository, cluster.name, cluster.address, self._ledger.path)
@@ -96,6 +98,17 @@ class Head:
     @property
     def workers(self) -> int:
         return max(self._cluster.workers - len(self._avoided), 1)
+
+    def describe(self) -> Intake:
+        """Ask a node for the environments of the tasks. Raises CeledgerError."""
+        intake = Intake(self._question, self._ledger)
+        job = _Job(self._notes.write(self._question), intake)
+        self._start(job)
+        while job in self._jobs:
+            self._take(self._gathered())
+        if intake.error is not None:
+            raise intake.error
+        return intake
 
     def submit(self, need: Need) -> Future[TrialRecord]:
         answer = _Answer(need)
@@ -172,7 +185,7 @@ class Head:
             if anew:
                 keeper = self._cluster.hire(ulid, job.order.device, frozenset(self._avoided))
                 job.node = keeper.node()
-                if job.answer is None or not job.answer.begins():
+                if job.answer is not None and not job.answer.begins():
                     raise LostNode("it is no longer wanted")
                 send(keeper, job.order, self._repository, self._suite)
             else:
@@ -231,9 +244,10 @@ class Head:
     def _conclude(self, job: _Job, raised: Exception | None) -> bool:
         """Record how an order ended, and run it again if its node was lost. Return True if a trial
         that this command waits for has ended."""
-        intake, error = job.intake, job.intake.error
-        if error is None and not intake.has_outcome:
-            error = raised or LostNode(self._last_words(job))
+        intake = job.intake
+        if intake.error is None and not intake.is_whole:
+            intake.error = raised or LostNode(self._last_words(job))
+        error = intake.error
         intake.interrupt(self._bench.now(), str(error) or "stopped by hand")
         record = intake.record
         intake.close()

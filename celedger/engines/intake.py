@@ -7,7 +7,9 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from celedger import errors
 from celedger.engines import order as orders
@@ -15,7 +17,7 @@ from celedger.engines.order import Order
 from celedger.engines.seam import OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import Trial, TrialRecord
+from celedger.model import Environment, Trial, TrialRecord
 from celedger.system import lock
 from celedger.trial import events, journal
 
@@ -26,6 +28,8 @@ class Intake:
     def __init__(self, order: Order, ledger: Ledger) -> None:
         self.order = order
         self.host = "a node"
+        self.environments: dict[str, Environment] = {}  # by task name, of the node
+        self.around: dict[str, str] = {}  # what else surrounds the tasks there
         self.error: BaseException | None = None
         self._ledger = ledger
         self._rest = b""  # a line of which more will come
@@ -37,47 +41,62 @@ class Intake:
         return self._ledger.trial(self.order.ulid)
 
     @property
-    def has_outcome(self) -> bool:
-        """Return True if the trial has ended."""
+    def is_whole(self) -> bool:
+        """Return True if all that was asked has come: the end of a trial, or environments."""
         record = self.record
+        if self.order.commit is None:
+            return bool(self.environments)
         return record is not None and record.outcome is not None
 
     def take(self, content: bytes) -> Iterator[events.Event]:
         """Add what came to the ledger, in the caller's transaction, and yield the events of it."""
         *lines, self._rest = (self._rest + content).split(b"\n")
-        for facts in map(json.loads, lines):
-            match facts:
-                case {"write": write, "arguments": arguments}:
-                    yield from self._repeat(write, arguments)
-                case {"event": "Building"} if self.order.commit is not None:
-                    yield events.Building(self.order.commit, self.order.tasks[0])
-                case {"event": "Started"} if self.order.commit is not None:
-                    yield events.Started(self.order.commit, self.order.tasks[0], self.order.seed)
-                case {"host": host}:
-                    self.host = host
-                case {"log": text}:
-                    self._write_log(text)
-                case {"error": _}:
-                    self.error = raised(facts)
+        for are_epochs, group in groupby(map(json.loads, lines), _has_epochs):
+            if are_epochs:  # one write for many: it costs as much as one of them
+                yield from self._add_epochs(list(group))
+                continue
+            for facts in group:
+                yield from self._take_one(facts)
 
-    def _repeat(self, write: str, arguments: list[object]) -> Iterator[events.Event]:
+    def _add_epochs(self, lines: list[dict[str, Any]]) -> Iterator[events.Event]:
+        kind = orders.WRITES["append_epochs"][1]
+        reports = [r for facts in lines for r in orders.rebuilt(kind, facts["arguments"][1])]
+        order = self.order
+        if self._journal is not None and reports and order.commit is not None:
+            self._ledger.append_epochs(order.ulid, reports)
+            epoch = reports[-1].epoch
+            yield events.EpochReported(order.commit, order.tasks[0], order.seed, epoch)
+
+    def _take_one(self, facts: dict[str, Any]) -> Iterator[events.Event]:
+        order = self.order
+        match facts:
+            case {"write": write, "arguments": arguments}:
+                self._repeat(write, arguments)
+            case {"event": "Building"} if order.commit is not None:
+                yield events.Building(order.commit, order.tasks[0])
+            case {"event": "Started"} if order.commit is not None:
+                yield events.Started(order.commit, order.tasks[0], order.seed)
+            case {"host": host, "environments": environments, "surroundings": around}:
+                self.host, self.around = host, around
+                self.environments = orders.rebuilt(dict[str, Environment], environments)
+            case {"log": text}:
+                self._write_log(text)
+            case {"error": _}:
+                self.error = raised(facts)
+
+    def _repeat(self, write: str, arguments: list[object]) -> None:
         """Repeat a write of the node's ledger, of this order's trial alone."""
         values = [
             orders.rebuilt(kind, each)
             for kind, each in zip(orders.WRITES[write], arguments, strict=True)
         ]
-        if write == "start_trial":
+        if write == "record_environment":
+            self._ledger.record_environment(values[0])
+        elif write == "start_trial":
             if values[0].ulid == self.order.ulid:
                 self._begin(values[0])
-        elif write == "record_environment":
-            self._ledger.record_environment(values[0])
         elif values[0] == self.order.ulid and self._journal is not None:
             getattr(self._ledger, write)(*values)
-        if write == "append_epochs" and values[1]:
-            order = self.order
-            assert order.commit is not None
-            epoch = values[1][-1].epoch
-            yield events.EpochReported(order.commit, order.tasks[0], order.seed, epoch)
 
     def _begin(self, trial: Trial) -> None:
         commit, (task,) = self.order.commit, self.order.tasks
@@ -85,6 +104,7 @@ class Intake:
         self._ledger.record_commits([commit])
         self._ledger.record_task(task)
         # The journal stays empty: its lock shows that the trial has somebody who follows it.
+        journal.remove(self._ledger, journal.path(self._ledger, trial.ulid))  # of a dead head
         path, channel, held = journal.create(self._ledger, trial)
         os.close(channel)
         self._journal = path, held
@@ -99,17 +119,21 @@ class Intake:
     def interrupt(self, now: float, why: str) -> None:
         """Record that a trial which has begun and not ended will not end."""
         record = self.record
-        if record is not None and not self.has_outcome:
+        if record is not None and not self.is_whole:
             journal.take_in(self._ledger, record, now, why)
 
     def close(self) -> None:
         if self._journal is not None:
             path, held = self._journal
-            if self.has_outcome:
+            if self.is_whole:
                 journal.remove(self._ledger, path)
             if held is not None:
                 held.close()
             self._journal = None
+
+
+def _has_epochs(facts: dict[str, Any]) -> bool:
+    return facts.get("write") == "append_epochs"
 
 
 def raised(facts: dict[str, str]) -> BaseException:

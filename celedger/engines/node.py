@@ -29,7 +29,7 @@ from celedger.trial.engine import Signals
 from celedger.trial.workplace import alike, set_bench
 
 
-class Lines:
+class LineFile:
     """The lines that a node writes for its head. One that was written survives the program."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Lines:
 class NodeLedger(Ledger):
     """The ledger of a node. It reports each write that the head has to repeat."""
 
-    lines: Lines
+    lines: LineFile
 
     def _report(self, write: str, *arguments: object) -> None:
         self.lines(write=write, arguments=arguments)
@@ -88,7 +88,7 @@ class HeadSignals(Signals):
             self.reason = self.reason or self._file.read_text()
 
 
-def execute(folder: Path, lines: Lines) -> None:
+def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
     given: Order = order.read(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
@@ -154,7 +154,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     folder = Path(sys.argv[1])
-    lines = Lines(folder / keeper.LINES)
+    lines = LineFile(folder / keeper.LINES)
     try:
         execute(folder, lines)
     except CeledgerError as error:

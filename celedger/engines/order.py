@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from types import UnionType
@@ -82,7 +83,7 @@ def rebuilt(kind: Any, value: Any) -> Any:
         return None
     if is_dataclass(kind):
         assert isinstance(kind, type)
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         return kind(**{name: rebuilt(hints[name], each) for name, each in value.items()})
     if origin is UnionType:
         return rebuilt(arguments[0], value)
@@ -93,6 +94,9 @@ def rebuilt(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(value)
     return os.fsencode(value) if kind is bytes else value
+
+
+_hints = cache(get_type_hints)  # evaluates the text of annotations
 
 
 def packed(folder: Path) -> bytes:

@@ -52,9 +52,9 @@ class Actor:
                         f"a node of the Ray cluster has no {match[1]}",
                         f"pip install celedger=={__version__} on all its nodes",
                     ) from error
-                raise LostNode(
-                    f"its node was lost: {text.strip().splitlines()[-1][:200]}"
-                ) from error
+                lines = text.strip().splitlines()
+                why = next((line for line in lines if "dead because" in line), lines[-1])
+                raise LostNode(f"its node was lost: {why[:200]}") from error
 
         return call
 
@@ -73,6 +73,8 @@ class Ray:
         except ImportError as error:
             raise MachineError(f"the engine ray needs the package ray ({error})", _EXTRA) from error
         self._ray = ray
+        # It would print what happens to nodes to stdout, which is the answer's.
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
         address = address or os.environ.get("RAY_ADDRESS", "")
         handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -83,7 +85,7 @@ class Ray:
             )  # fmt: skip
         except Exception as error:  # Ray has no one kind for what may be wrong here
             where = f" at {address}" if address else ""
-            reason = str(error).strip().split("\n")[0][:200]
+            reason = re.split(r"[.\n] |\n", str(error).strip())[0][:200]
             raise MachineError(
                 f"no Ray cluster can be used{where}: {reason}",
                 "start one with `ray start --head`, or set engine_address in your configuration",

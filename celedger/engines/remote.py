@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
 from celedger.config import Config
-from celedger.engines import order as orders
-from celedger.engines.head import Head, send
-from celedger.engines.intake import raised
+from celedger.engines.head import Head
 from celedger.engines.order import Order
 from celedger.engines.ray import Ray
 from celedger.engines.seam import Cluster
-from celedger.errors import MachineError, UsageError
+from celedger.errors import UsageError
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
-from celedger.model import Commit, Environment, Task, TrialRecord
+from celedger.model import Commit, Task, TrialRecord
 from celedger.repo import Repository
 from celedger.suite import Suite
 from celedger.trial import events, workplace
@@ -83,21 +80,16 @@ def set_bench(
         )
     here = replace(config, device="cpu")  # this machine needs none
     bench = workplace.set_bench(repository, ledger, here, suite, tasks, **options)
-    cluster = Ray(config.engine_address)
-    try:
-        return send_out(bench, config, tasks, cluster)
-    except BaseException:
-        cluster.close()
-        raise
+    for task in tasks:
+        if task.venv or task.whole:
+            what = "the requirements of each commit" if task.venv else "the files of another trial"
+            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
+    return send_out(bench, config, tasks, Ray(config.engine_address))
 
 
 def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Cluster) -> RemoteBench:
     """Return a bench like another, whose trials run on the nodes of a cluster. One of them is asked
     first in which environment they will. Raises CeledgerError."""
-    for task in tasks:
-        if task.venv or task.whole:
-            what = "the requirements of each commit" if task.venv else "the files of another trial"
-            raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
     repository = bench.checkouts.repository
     name = f"{socket.gethostname()}:{repository.common_dir}"
     question = Order(
@@ -106,37 +98,16 @@ def send_out(bench: Bench, config: Config, tasks: Sequence[Task], cluster: Clust
         tip=repository.resolve("HEAD").sha, tasks=tuple(tasks),
         device=cluster.device(config.device), sandbox=bench.sandbox, why=bench.why,
     )  # fmt: skip
-    environments, around = _describe(bench, cluster, question)
     remote = RemoteBench(**{f.name: getattr(bench, f.name) for f in fields(bench) if f.init})
-    remote.around = around
-    remote.environments = {
-        task.name: workplace.settled(bench.ledger, task, environments[task.name]) for task in tasks
-    }
-    remote.pool = Head(remote, cluster, question)
-    return remote
-
-
-def _describe(
-    bench: Bench, cluster: Cluster, question: Order
-) -> tuple[dict[str, Environment], dict[str, str]]:
-    """Return the environments of the tasks on a node, and what else surrounds them there, both by
-    task name. Raises CeledgerError."""
-    keeper = cluster.hire(question.ulid, question.device, ())
+    remote.pool = head = Head(remote, cluster, question)
     try:
-        suite = orders.packed(bench.suite_files)
-        send(keeper, question, bench.checkouts.repository, suite)
-        content, ended = b"", False
-        while not ended:
-            more, ended = keeper.read(len(content))
-            content += more
-        for facts in map(json.loads, content.splitlines()):
-            if "error" in facts:
-                raise raised(facts)
-            if "environments" in facts:
-                kind = dict[str, Environment]
-                return orders.rebuilt(kind, facts["environments"]), facts["surroundings"]
-        raise MachineError(f"a node of {cluster.name} fails: {keeper.complaint()}")
-    finally:
-        with suppress(MachineError):
-            keeper.forget()
-        cluster.release(question.ulid)
+        node = head.describe()
+    except BaseException:
+        head.close()
+        raise
+    remote.around = node.around
+    remote.environments = {
+        task.name: workplace.settled(bench.ledger, task, node.environments[task.name])
+        for task in tasks
+    }
+    return remote

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from celedger.ledger import ulid as ulids
 from celedger.text import plain
 
 # A fact's table, each after those that its rows refer to.
@@ -178,6 +179,8 @@ class Union:
         columns, (values,) = self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", row)
         if "id" in columns:
             columns, values = columns[1:], values[1:]
+        if table == "trials" and self._went_on(values[columns.index("ulid")], row):
+            values[columns.index("ulid")] = ulids.second(values[columns.index("ulid")])
         key = self._find(table, columns, values)
         parts = {} if key and self._is_complete(table, key) else PARTS.get(table, {})
         contents = {part: self._rows(part, sql, row) for part, sql in parts.items()}
@@ -193,6 +196,15 @@ class Union:
             seal(self._target, table, key)
         self._keys[table, row] = key
         return key
+
+    def _went_on(self, ulid: str, row: int) -> bool:
+        """Return True if the target has a trial as interrupted of which the source has more: its
+        node was cut off. What the source has comes as a second trial."""
+        sql = "SELECT kind != 'interrupted', epochs FROM outcomes WHERE trial = "
+        named = "(SELECT id FROM trials WHERE ulid = ?)"
+        here = self._target.execute(sql + named, (ulid,)).fetchone()
+        there = self._source.execute(sql + "?", (row,)).fetchone()
+        return bool(here and there and not here[0] and there > here)
 
     def _is_complete(self, table: str, key: int) -> bool:
         """Return True for a trial with its outcome, and for a commit with its parents."""

@@ -224,9 +224,11 @@ def test_a_node_with_another_environment_refuses(project: Project, cluster: Loop
 def test_a_commit_that_changes_nothing_named_re_uses_what_a_node_measured(
     project: Project, cluster: Loopback
 ) -> None:
+    cluster.nodes = ("one",)  # of another user's variables no node would know enough
+    project.commit("words", {"docs/README.md": "one\n"})
     project.history([1.0])
     assert typed(project, cluster, "run").status == 0
-    project.commit("words", {"README.md": "words\n"})
+    project.commit("words", {"docs/README.md": "two\n"})
     done = typed(project, cluster, "run")
     assert "re-used from" in done.err, done.err
 

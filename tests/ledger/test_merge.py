@@ -14,7 +14,7 @@ from celedger.errors import LedgerDamaged
 from celedger.ledger import Ledger
 from celedger.ledger import facts as rows
 from celedger.ledger.archive import Archive, restore
-from celedger.model import Verdict, VerdictKind
+from celedger.model import OutcomeKind, Verdict, VerdictKind
 
 
 @pytest.fixture
@@ -66,6 +66,29 @@ def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:
         ledger.merge(source)
     path.unlink()
     assert restore(path, archive).trials == 10
+
+
+def test_what_a_node_measured_after_it_was_cut_off_comes_as_a_second_trial(
+    tmp_path: Path, facts: Any
+) -> None:
+    path, node = tmp_path / "ledger.db", tmp_path / "node.db"
+    with Ledger.open(path, create=True) as ledger:
+        trial = facts.trial(ledger)
+        ledger.append(trial.ulid, 0, {"loss": 0.5})
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(node),))
+    with Ledger.open(path) as ledger:
+        ledger.finish_trial(trial.ulid, facts.outcome(OutcomeKind.INTERRUPTED), {"loss": 0.5})
+    with Ledger.open(node) as ledger:
+        ledger.append(trial.ulid, 1, {"loss": 0.25})
+        ledger.finish_trial(trial.ulid, facts.outcome(), {"loss": 0.25})
+    for _ in range(2):
+        merged(path, node)
+        with Ledger.open(path) as ledger:
+            first, second = ledger.trials()
+            assert [first.trial.ulid, first.epochs] == [trial.ulid, 1]
+            assert (second.ok, second.epochs, second.summaries) == (True, 2, {"loss": 0.25})
+            assert ledger.damage() == []
 
 
 def test_a_trial_that_ran_in_one_ledger_gets_its_end_from_the_other(
