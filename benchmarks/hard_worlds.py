@@ -16,7 +16,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,6 @@ from numpy.random import Generator
 from scipy.stats import ttest_ind
 
 from celedger.bisection import Answer, Limits, bisect_many
-from celedger.bisection.drive import InTurn
 from celedger.bisection.report import Other
 from celedger.bisection.search import BUDGET
 from celedger.errors import CannotJudge
@@ -59,9 +58,9 @@ from celedger.stats.lineage import GOOD, Lineage
 from celedger.system.gpu import CPU
 from celedger.system.lock import DeviceLock
 from celedger.trial import events
+from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench
-from celedger.trial.workplace import Need
 
 METRIC = "val_loss"
 TASK = Task(
@@ -326,12 +325,16 @@ class Workers:
         heappush(self._running, (self.now + seconds, self.started, need, future))
         return future
 
-    def wait(self, futures: Collection[Future[TrialRecord]]) -> None:
-        while not any(map(Future.done, futures)):
+    def wait(self) -> None:
+        while self._running:
             end, _, need, future = heappop(self._running)
             if future.set_running_or_notify_cancel():
                 self.now = end
-                future.set_result(InTurn(self._bench).submit(need).result())
+                future.set_result(self._bench.run_need(need))
+                return
+
+    def close(self) -> None:
+        """Do nothing: what runs takes simulated time only."""
 
 
 class ScriptedBench(Bench):
@@ -468,12 +471,12 @@ def run_case(world: World, folder: Path, limits: Limits, workers: int, number: i
             store_ends(bench)
         bench.why = Why.BISECT
         metrics = (world.metric,) if world.metric else ()
-        engine = Workers(bench, workers, number)
+        bench.pool = engine = Workers(bench, workers, number)
         began = time.process_time()
         try:
             answer = bisect_many(
                 bench, history, good, [TASK], metrics,
-                replace(limits, every_cause=world.every_cause), engine=engine,
+                replace(limits, every_cause=world.every_cause),
             )  # fmt: skip
         except CannotJudge:
             answer = None

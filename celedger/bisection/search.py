@@ -88,7 +88,7 @@ def search(
     after the other. Raises CannotJudge, LedgerError or MachineError from the trials; a
     KeyboardInterrupt passes through, and nothing is lost.
     """
-    engine = engine or InTurn(bench)
+    engine = engine or bench.engine
     seeking = _Search(
         bench, history, good, symptoms, limits, ran, none_prior, seconds, engine.workers
     )  # fmt: skip

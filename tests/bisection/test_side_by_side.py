@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,7 @@ from conftest import load_script, matrix_after
 from celedger.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
 from celedger.model import Why
-from celedger.trial.workplace import Need
+from celedger.trial.engine import Need
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
 COMMITS = 32
@@ -54,8 +54,11 @@ class Watched:
         self.most = max(self.most, len(self.needs))
         return future
 
-    def wait(self, futures: Collection[Any]) -> None:
-        self.engine.wait(futures)
+    def wait(self) -> None:
+        self.engine.wait()
+
+    def close(self) -> None:
+        self.engine.close()
 
 
 @contextmanager
@@ -73,12 +76,10 @@ def bench_of(battery: ModuleType, folder: Path, world: str, number: int = 0) -> 
 
 def bisected(battery: ModuleType, bench: Any, workers: int, **limits: Any) -> tuple[Answer, Any]:
     world, history, good = bench.case.world, bench.case.range.history, bench.case.range.good
-    engine = Watched(battery.Workers(bench, workers, 0))
+    bench.pool = engine = Watched(battery.Workers(bench, workers, 0))
     bench.why = Why.BISECT
     metrics = (world.metric,) if world.metric else ()
-    answer = bisect_many(
-        bench, history, good, [battery.TASK], metrics, Limits(**limits), engine=engine
-    )
+    answer = bisect_many(bench, history, good, [battery.TASK], metrics, Limits(**limits))
     return answer, engine
 
 
