@@ -77,10 +77,7 @@ def set_bench(
     approval.
     """
     _check_machine(repository, config, tasks)
-    device_lock = lock.DeviceLock(
-        "cpu", folder=lock.default_folder(), label=f"{label} in {repository.root}"
-    )
-    device = gpu.resolve(config.device, free=lambda uuid: device_lock.of(uuid).free())
+    device, device_lock = _device(config.device, f"{label} in {repository.root}")
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
     starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
@@ -113,10 +110,17 @@ def set_bench(
         # Nothing of a virtual environment is the repository's own code: see venvs.py.
         Venvs(repository, venvs, caches, config.cache_limit, base,
               lambda python, task: described(python, task, Path(python).parent), review),
-        device, device_lock.of(device.key), base, socket.gethostname(), why, listen,
+        device, device_lock, base, socket.gethostname(), why, listen,
         sandbox=config.sandbox,
         launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
     )  # fmt: skip
+
+
+def _device(name: str, label: str) -> tuple[gpu.Device, lock.DeviceLock]:
+    """Return the device of this name with its lock, whose waiters are told the `label`."""
+    locks = lock.DeviceLock("cpu", folder=lock.default_folder(), label=label)
+    device = gpu.resolve(name, free=lambda uuid: locks.of(uuid).free())
+    return device, locks.of(device.key)
 
 
 def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:
