@@ -80,10 +80,7 @@ def set_bench(
     approval.
     """
     _check_machine(repository, config, tasks)
-    device_lock = lock.DeviceLock(
-        "cpu", folder=lock.default_folder(), label=f"{label} in {repository.root}"
-    )
-    device = gpu.resolve(config.device, free=lambda uuid: device_lock.of(uuid).free())
+    device, device_lock = _device(config.device, f"{label} in {repository.root}")
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
     starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
@@ -116,7 +113,7 @@ def set_bench(
                 [requests.of_environment(repository, task, python, files.files)]
             ),
         ),
-        device, device_lock.of(device.key), base, socket.gethostname(), why, listen,
+        device, device_lock, base, socket.gethostname(), why, listen,
         sandbox=config.sandbox,
         launchers=Launchers(child / "celedger" / "child" / "launcher.py", repository.root),
     )  # fmt: skip
@@ -132,6 +129,13 @@ def _snapshot(suite: suites.Suite, repository: Repository) -> Path:
     if copy.name != hash_of(suite.files):
         raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
     return copy
+
+
+def _device(name: str, label: str) -> tuple[gpu.Device, lock.DeviceLock]:
+    """Return the device of this name with its lock, whose waiters are told the `label`."""
+    locks = lock.DeviceLock("cpu", folder=lock.default_folder(), label=label)
+    device = gpu.resolve(name, free=lambda uuid: locks.of(uuid).free())
+    return device, locks.of(device.key)
 
 
 def _check_machine(repository: Repository, config: Config, tasks: Sequence[Task]) -> None:

@@ -55,13 +55,15 @@ import sys
 import torch
 from torch import nn
 from celedger.child import log
-tf32, amp = (word.lower() == "true" for word in sys.argv[1:])
+tf32, amp, compiled = (word.lower() == "true" for word in sys.argv[1:])
 torch.backends.cuda.matmul.allow_tf32 = tf32
 torch.manual_seed(0)
 cuda = torch.device("cuda")
 layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 14 * 14, 256),
           nn.Linear(256, 10)]
 net = nn.Sequential(*layers).to(cuda, memory_format=torch.channels_last)
+if compiled:
+    net = torch.compile(net)
 optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
 scaler = torch.amp.GradScaler("cuda")
 rows = torch.randn(256, 3, 16, 16)
@@ -108,8 +110,13 @@ direction = "lower"
 kind = "quality"
 [[task]]
 name = "fit"
-command = "{python} {suite}/fit.py {tf32} {amp}"
-params = { tf32 = false, amp = true }
+command = "{python} {suite}/fit.py {tf32} {amp} {compiled}"
+params = { tf32 = false, amp = true, compiled = false }
+seeds = [0]
+[[task]]
+name = "compiled"
+command = "{python} {suite}/fit.py {tf32} {amp} {compiled}"
+params = { tf32 = false, amp = true, compiled = true }
 seeds = [0]
 """
 
@@ -135,6 +142,8 @@ def ask(project: Project, *words: str) -> tuple[int, str]:
         ("profile", "HEAD", "fit", "--memory"),
         ("watch", "fit", "HEAD"),
         ("preflight", "fit", "HEAD"),
+        ("profile", "HEAD", "compiled"),
+        ("watch", "compiled", "HEAD"),
     ],
     ids=" ".join,
 )
@@ -172,7 +181,7 @@ def test_a_profile_names_the_waits_and_the_idle_gpu(project: Project) -> None:
 
 
 def test_a_warm_start_trains_on_the_gpu(project: Project) -> None:
-    assert ask(project, "run", "HEAD")[0] == 0
+    assert ask(project, "run", "HEAD", "--task", "fit")[0] == 0
     done = celedger(project.root, "show", "HEAD", "--json")
     assert done.status == 0, done.err
     assert "warm_duration" in done.out and "gpu_memory" in done.out

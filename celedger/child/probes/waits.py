@@ -83,6 +83,7 @@ class DeviceWaits(TensorReads):
             self._replace(owner, "synchronize", super()._called)
         self._before = cuda.get_sync_debug_mode(), warnings.showwarning, warnings.filters[:]
         warnings.filterwarnings("always", message=_WAITED)
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")  # is a prototype
         warnings.showwarning = self._warned
         cuda.set_sync_debug_mode("warn")
 
