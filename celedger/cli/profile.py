@@ -1,4 +1,4 @@
-"""`celedger profile`: where the time and memory of a training go, outside the record."""
+"""`celedger profile`: where the time and memory of a training go, without recording a trial."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from celedger.bisection import Answer, Plan, Report
 from celedger.bisection.report import record
 from celedger.model import Commit, Metric
 from celedger.views.document import Document
-from celedger.views.format import count, duration, iso_date, measure, percent, plain, short
+from celedger.views.format import count, duration, iso_date, measure, percent, plain, short, sure
 from celedger.views.tables import Column, table
 
 _LISTED = 12  # members of a set that are listed
@@ -233,11 +233,6 @@ def effect_text(report: Report, unit: str) -> str:
     )
     bounded = math.isfinite(report.low) and math.isfinite(report.high)
     return f"{text} ({effect}; 95 %: {low} … {high})" if bounded else f"{text} ({effect})"
-
-
-def sure(probability: float) -> str:
-    """Return a probability, never printed as a certainty."""
-    return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
 
 
 def _shares(report: Report) -> list[str]:

@@ -170,6 +170,11 @@ def clip(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width, 1) - 1].rstrip() + "…"
 
 
+def sure(probability: float) -> str:
+    """Return a probability, never printed as a certainty."""
+    return "> 99.9 %" if probability > 0.999 else f"{probability * 100:.1f} %"
+
+
 def count(n: int, noun: str) -> str:
     """Return `1 trial` or `3 trials`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -14,9 +14,9 @@ def test_doctor_lists_what_is_kept_and_prunes_what_can_be_made_again(project: Pr
     project.history([1.0, 1.1])
     assert project.run("run", "HEAD~1..HEAD").status == 0
     listed = project.run("doctor")
-    assert "kept        1 builds," in listed.out, listed.out + listed.err
-    assert "1 checkouts" in listed.out
-    assert "2 logs" in listed.out
+    assert "kept        builds: 1," in listed.out, listed.out + listed.err
+    assert "checkouts: 1," in listed.out
+    assert "logs: 2," in listed.out
     assert "doctor --prune" in listed.out
     pruned = project.run("doctor", "--prune")
     assert "removed     1 of 1 builds" in pruned.out

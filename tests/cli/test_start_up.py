@@ -42,3 +42,10 @@ def test_a_verb_imports_no_other_verb_and_nothing_that_it_does_not_need() -> Non
     heavy = {"numpy", "matplotlib", "torch", "rich", "psutil", "sqlite_utils"}
     assert not imported("log") & heavy
     assert not imported("report", "--help") & {"jinja2", *heavy}
+
+
+def test_the_page_imports_no_search() -> None:
+    """SciPy, which only a bisect needs, took a quarter of a page's processor time."""
+    code = "import sys, celedger.views.report.page; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"scipy", "celedger.bisection", "matplotlib"}

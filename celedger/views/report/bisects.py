@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celedger.model import BisectRecord, Commit
-from celedger.views.bisect import sure
-from celedger.views.format import count, iso_date, short
+from celedger.views.format import count, iso_date, short, sure
 from celedger.views.report.cards import CommitLine
 from celedger.views.report.links import Host
 

@@ -12,9 +12,17 @@ from shlex import quote
 
 from celedger.drift.history import LevelStep
 from celedger.model import BisectRecord, Commit, Verdict
-from celedger.views.bisect import sure
 from celedger.views.drift import bisect_command, range_text
-from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
+from celedger.views.format import (
+    count,
+    iso_date,
+    measure,
+    percent,
+    plain,
+    probability,
+    short,
+    sure,
+)
 from celedger.views.report import links
 from celedger.views.report.series import Measured
 from celedger.views.report.states import Crash, Finding, Health, TaskState
