@@ -1,9 +1,11 @@
 """Plans and drives a bisect: which commit to try next, what its trial said, when to stop.
 
 The statistics are `stats.firstbad` and `stats.choice`; a trial is `trial.runner`. What lives
-here joins them, and can be killed at any time: typed again it goes on from the ledger.
+here joins them: `search` plans, and `drive` keeps the workers of an engine busy. It can be killed
+at any time: typed again it goes on from the ledger.
 """
 
+from celedger.bisection.drive import Engine, InTurn
 from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
 from celedger.bisection.plan import Plan, plan
 from celedger.bisection.report import Report
@@ -11,6 +13,6 @@ from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect", "bisect_many",
-    "find_symptom", "lacking_ends", "plan", "search",
+    "Answer", "Engine", "InTurn", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect",
+    "bisect_many", "find_symptom", "lacking_ends", "plan", "search",
 ]  # fmt: skip

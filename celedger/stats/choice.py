@@ -45,12 +45,14 @@ CONFIRMING = 4.0
 
 
 CLEAR = 0.6
-"""Bits of one trial at the median from which a trial under way may be ended: a shift of 4 sd whose
-levels are known from ten readings each. At 2 sd ending saves nothing (parallel.md)."""
+"""Bits of one trial at the median from which a trial under way may be ended, about 2.3 sd. At 2 sd
+ending saves nothing (parallel.md)."""
 USELESS = 0.2
-"""A trial under way is ended if it tells less than this part of what the best other one would."""
+"""A trial under way is ended if it tells less than this part of what the best other one would. With
+0, 0.1 and 0.2 a search of 1,024 commits at 4 sd takes 5.7, 5.2 and 5.1 with 4 workers and 3.3, 3.0
+and 2.9 with 16, in durations of a trial (40 cases)."""
 CHEAP = 0.1
-"""Only where a start costs at most this part of a trial."""
+"""Only where a build costs at most this part of a trial."""
 ALONE = UnderWay()
 
 
