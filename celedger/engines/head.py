@@ -34,7 +34,7 @@ from celedger.trial.workplace import imported
 
 GATHER = 0.1  # seconds in which what comes in joins one transaction
 TRIES = 3  # nodes that a trial may lose
-PATIENCE = 20.0  # seconds in which interrupted trials may end
+PATIENCE = 20.0  # seconds: in which interrupted trials may end, and without news
 _PENDING = 256  # chunks that wait for the ledger; with more the nodes wait, and memory stays flat
 
 
@@ -92,6 +92,7 @@ class Head:
         self._jobs: list[_Job] = []
         self._answered = False  # the ledger had a trial that was submitted
         self._avoided: set[str] = set()  # nodes with another environment
+        self._is_behind = False  # the ledger may lack lines that came
         for note in self._notes.left():
             self._start(_Job(note, Intake(note.order, self._ledger)), anew=False)
 
@@ -105,7 +106,7 @@ class Head:
         job = _Job(self._notes.write(self._question), intake)
         self._start(job)
         while job in self._jobs:
-            self._take(self._gathered())
+            self._next()
         if intake.error is not None:
             raise intake.error
         return intake
@@ -129,29 +130,38 @@ class Head:
     def wait(self) -> None:
         while not self._answered and any(job.answer is not None for job in self._jobs):
             self._end_needless()
-            if self._take(self._gathered()):
+            if self._next():
                 break
         self._answered = False
 
     def close(self) -> None:
         """Interrupt what is under way for this command, and record it. What cannot be recorded now
         the next command takes in."""
-        ours = [job for job in self._jobs if job.answer is not None]
-        for job in ours:
-            job.lost = TRIES
-            with suppress(MachineError):
-                if job.keeper is None:
-                    self._cluster.release(job.order.ulid)
-                else:
-                    job.keeper.cancel()
         deadline = time.monotonic() + PATIENCE
         with suppress(CeledgerError, queue.Empty):
+            for job in [job for job in self._jobs if job.answer is not None]:
+                job.lost = TRIES
+                self._interrupt(job)
+            ours = [job for job in self._jobs if job.answer is not None]
             while any(job in self._jobs for job in ours):
                 self._take(self._gathered(deadline - time.monotonic()))
         for job in self._jobs:
             job.intake.close()
             job.note.held.close()
         self._cluster.close()
+
+    def _interrupt(self, job: _Job) -> None:
+        """Interrupt a trial, and read its lines anew if the ledger may lack some."""
+        with suppress(MachineError):
+            if job.keeper is None:
+                self._cluster.release(job.order.ulid)
+            else:
+                job.keeper.cancel()
+        if self._is_behind:
+            self._jobs.remove(job)
+            job.intake.close()
+            intake = Intake(job.order, self._ledger)
+            self._start(_Job(job.note, intake, job.answer, lost=TRIES), anew=False)
 
     # --- on the way out, in the thread of the job
 
@@ -203,11 +213,21 @@ class Head:
 
     # --- on the way in, in the thread of the command
 
-    def _gathered(self, patience: float | None = None) -> list[_News]:
+    def _next(self) -> bool:
+        """Take in what comes next. Return True if a trial that this command waits for has ended."""
+        self._is_behind = True  # until it is in the ledger, whatever is raised
+        has_ended = False
+        try:
+            has_ended = self._take(self._gathered(PATIENCE))
+        except queue.Empty:
+            if any(job.keeper is None for job in self._jobs):
+                self._bench.listen(events.Waiting("a node", "others on the cluster", 0))
+        self._is_behind = False
+        return has_ended
+
+    def _gathered(self, patience: float) -> list[_News]:
         """Return what has come, and comes shortly after. Raises queue.Empty if nothing does."""
-        if patience is not None and patience <= 0:
-            raise queue.Empty
-        news = [self._news.get(timeout=patience)]
+        news = [self._news.get(timeout=max(patience, 0.0))]
         deadline = time.monotonic() + GATHER
         with suppress(queue.Empty):
             while len(news) < _PENDING and (left := deadline - time.monotonic()) > 0:
@@ -217,6 +237,7 @@ class Head:
     def _take(self, news: Sequence[_News]) -> bool:
         """Add news to the ledger in one transaction, then report them. Return True if a trial that
         this command waits for has ended."""
+        news = [(job, content) for job, content in news if job in self._jobs]
         told: list[tuple[_Job, events.Event]] = []
         with self._ledger.transaction():
             for job, content in news:
