@@ -277,12 +277,14 @@ def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
 
         monkeypatch.setattr(bench.ledger, "append_epochs", refused_once)
         commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        bench.engine.submit(Need(commit, workplace.protocol.with_telemetry(task), 0))
+        lines = until(lambda: list(cluster.folder.glob("*/celedger/node/orders/*/lines.jsonl")))
+        until(lambda: "finish_trial" in lines[0].read_text())
         with pytest.raises(LedgerError):
-            bench.run(commit, workplace.protocol.with_telemetry(task), 0)
+            bench.engine.wait()
     (record,) = bench.ledger.trials()
-    losses = bench.ledger.series(record.trial.ulid)["val_loss"]
-    assert [epoch for epoch, _ in losses] == list(range(record.epochs))
-    assert record.epochs > 0
+    assert (record.ok, record.epochs) == (True, 4)
+    assert len(bench.ledger.series(record.trial.ulid)["val_loss"]) == 4
     assert notes(project) == []
     bench.ledger.close()
 
