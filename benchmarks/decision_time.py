@@ -1,4 +1,5 @@
-"""How long one decision of a bisect takes: posterior and choice, with trials stopped at equal bits.
+"""How long one decision of a bisect takes: posterior and choice, with trials stopped at equal bits;
+the choice alone beside 15 trials under way, and which of these are useless.
 
 Ranges of 1,000 and 100,000 commits, in a line and with merges, a shift of 4 sd, 32 whole trials and
 eight stopped ones. Prints the best and the median of the processor times, in ms.
@@ -12,11 +13,13 @@ import time
 
 import numpy as np
 
-from celedger.stats import equal_bits
+from celedger.stats import choice, equal_bits
 from celedger.stats.firstbad import Evidence, Question, Reading
 from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.parallel import UnderWay
 
 SHIFT = 4.0
+WORKERS = 16
 
 
 def merging(n: int) -> Lineage:
@@ -55,7 +58,20 @@ def decisions(lineage: Lineage, random: np.random.Generator) -> dict[str, float]
         equal_bits.pick(question, evidence, equal_bits.view(question, evidence, positions))
         return time.process_time() - start
 
-    return {
+    def beside_others() -> dict[str, float]:
+        question, evidence = Question(lineage), Evidence(whole)
+        view, cost = equal_bits.view(question, evidence), choice.Cost()
+        beside = UnderWay(tuple(near(WORKERS - 1, n / 50)), WORKERS)
+        start = time.process_time()
+        equal_bits.pick(question, evidence, view, cost, beside)
+        chosen = time.process_time()
+        choice.useless(question, evidence, view.trusting, cost, beside)
+        return {
+            "beside 15 trials": chosen - start,
+            "which are useless": time.process_time() - chosen,
+        }
+
+    return beside_others() | {
         "whole trials only": timed(()),
         "with stopped ones": timed(alike),
         "after a whole trial": timed(alike, read(first, 77)),

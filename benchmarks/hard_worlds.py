@@ -3,7 +3,8 @@ them for: noisier sides, collapsing seeds, crashes, two causes, ends that differ
 
 Every case calls the use case of `celedger bisect`: ends, symptom, search, conclusion. Git's history
 and the ledger are real. A history is made once for all cases, a ledger for each case. What a
-training would report is drawn from the world. Nothing of the statistics is repeated here.
+training would report is drawn from the world. Nothing of the statistics is repeated here. With
+`--workers` several trials run at once, in simulated time.
 
     OMP_NUM_THREADS=1 python benchmarks/hard_worlds.py --worlds n2,n4 --cases 40 --jobs 2
 """
@@ -16,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
+from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -56,6 +58,7 @@ from celedger.stats.lineage import GOOD, Lineage
 from celedger.system.gpu import CPU
 from celedger.system.lock import DeviceLock
 from celedger.trial import events
+from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench
 
@@ -71,6 +74,7 @@ MESSAGES = {
 }
 OLDER = 10  # commits before GOOD
 EPOCHS = 3
+DURATION = 0.3  # sd of the logarithm of a trial's duration
 COLLAPSED = 8.0  # sd of one trial by which a collapsed seed is worse
 # A Student's interquartile range times this is a normal one's of sd 1.
 MATCHED = {2: 0.826, 3: 0.882}
@@ -304,6 +308,35 @@ class Case:
         return position != GOOD and any(reach[position, step] for step in self.steps[:1])
 
 
+class Workers:
+    """An engine of several workers in simulated time. Durations are lognormal with mean 1; a trial
+    is drawn when it ends. One that is ended frees its worker at once."""
+
+    def __init__(self, bench: Bench, workers: int, number: int) -> None:
+        self.workers, self._bench = workers, bench
+        self._random = np.random.default_rng([number, 16])
+        self._running: list[tuple[float, int, Need, Future[TrialRecord]]] = []
+        self.now, self.started = 0.0, 0
+
+    def submit(self, need: Need) -> Future[TrialRecord]:
+        seconds = float(np.exp(DURATION * self._random.standard_normal() - DURATION**2 / 2))
+        future: Future[TrialRecord] = Future()
+        self.started += 1
+        heappush(self._running, (self.now + seconds, self.started, need, future))
+        return future
+
+    def wait(self) -> None:
+        while self._running:
+            end, _, need, future = heappop(self._running)
+            if future.set_running_or_notify_cancel():
+                self.now = end
+                future.set_result(self._bench.run_need(need))
+                return
+
+    def close(self) -> None:
+        """Do nothing: what runs takes simulated time only."""
+
+
 class ScriptedBench(Bench):
     """A bench whose trials are drawn from a case. All that `Bench.run` asks the ledger is real."""
 
@@ -418,9 +451,13 @@ class Result:
     """The report is sure of a further step that is none."""
     milliseconds: float
     """Processor time of a decision."""
+    time: float
+    """Time it took, in mean durations of a trial."""
+    started: int
+    """Trials that were started, those that were ended too."""
 
 
-def run_case(world: World, folder: Path, limits: Limits, number: int) -> Result:
+def run_case(world: World, folder: Path, limits: Limits, workers: int, number: int) -> Result:
     """Bisect one case in the repository at `folder`, beside which the ledger is made. Equal
     arguments give equal results."""
     case = Case(world, Range.open(folder), np.random.default_rng([number, 15]))
@@ -434,6 +471,7 @@ def run_case(world: World, folder: Path, limits: Limits, number: int) -> Result:
             store_ends(bench)
         bench.why = Why.BISECT
         metrics = (world.metric,) if world.metric else ()
+        bench.pool = engine = Workers(bench, workers, number)
         began = time.process_time()
         try:
             answer = bisect_many(
@@ -443,13 +481,15 @@ def run_case(world: World, folder: Path, limits: Limits, number: int) -> Result:
         except CannotJudge:
             answer = None
         spent = time.process_time() - began - bench.busy
-    return judge(case, answer, limits, spent)
+    return judge(case, answer, limits, spent, engine)
 
 
-def judge(case: Case, answer: Answer | None, limits: Limits, spent: float) -> Result:
+def judge(
+    case: Case, answer: Answer | None, limits: Limits, spent: float, engine: Workers
+) -> Result:
     """Hold an answer against the truth; None where the ends were refused."""
     if answer is None:
-        return Result("nothing-changed", 0, False, 0.0, False, False, 1e3 * spent)
+        return Result("nothing-changed", 0, False, 0.0, False, False, 1e3 * spent, 0.0, 0)
     (first,) = answer.reports
     position, covers = case.range.positions, case.range.covers
     named = [position[commit.sha] for commit in first.culprits[: 1 if first.named else None]]
@@ -467,7 +507,9 @@ def judge(case: Case, answer: Answer | None, limits: Limits, spent: float) -> Re
             o.probability >= limits.confidence and not any(covers(o, s) for s in others)
             for o in first.others
         ),
-        milliseconds=1e3 * spent / (trials + 1),
+        milliseconds=1e3 * spent / (engine.started + 1),
+        time=engine.now,
+        started=engine.started,
     )
 
 
@@ -485,7 +527,7 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
     return max(low, 0.0), min(high, 1.0)
 
 
-# Mean trials that a cell may take at most: (world, commits).
+# Mean time, in durations of a trial, that a cell may take at most: (world, commits).
 TRIALS = {
     ("n2", 1024): 28.5, ("n4", 1024): 12.0, ("bad-noisier-2", 64): 40.0,
     ("good-noisier-2", 64): 40.0, ("collapse-10-4", 64): 11.0, ("collapse-30-4", 64): 18.0,
@@ -495,7 +537,8 @@ TRIALS = {
 WRONG, TOLD, FALSE = 0.05, 0.95, 0.01
 HEADER = (
     f"{'world':15s} {'cases':>5s} {'trials':>13s} {'wrong/named (95 %)':>24s} {'open':>5s} "
-    f"{'none':>5s} {'stated':>6s} {'right':>6s} {'told':>7s} {'false':>5s} {'ms':>5s}  missed"
+    f"{'none':>5s} {'stated':>6s} {'right':>6s} {'told':>7s} {'false':>5s} {'ms':>5s} "
+    f"{'time':>13s} {'started':>7s}  missed"
 )
 
 
@@ -504,6 +547,8 @@ def row(name: str, world: World, size: int, results: Sequence[Result]) -> str:
     95 % interval lies beyond what is asked."""
     trials = np.array([r.trials for r in results], dtype=float)
     error = trials.std(ddof=1) / math.sqrt(len(trials)) if len(trials) > 1 else math.nan
+    spans = np.array([r.time for r in results])
+    late = spans.std(ddof=1) / math.sqrt(len(spans)) if len(spans) > 1 else math.nan
     named = [r for r in results if r.status in ("found", "set")]
     wrong, told, false = (
         sum(getattr(r, name) for r in group)
@@ -513,7 +558,7 @@ def row(name: str, world: World, size: int, results: Sequence[Result]) -> str:
     of = len(named) if world.steps else len(results)
     low, high = wilson(wrong, of)
     beyond = {
-        "trials": trials.mean() - 1.96 * error > TRIALS.get((name, size), math.inf),
+        "time": spans.mean() - 1.96 * late > TRIALS.get((name, size), math.inf),
         "wrong": low > WRONG,
         "told": len(world.steps) > 1 and wilson(told, len(named))[1] < TOLD,
         "false": wilson(false, len(results))[0] > FALSE,
@@ -528,7 +573,9 @@ def row(name: str, world: World, size: int, results: Sequence[Result]) -> str:
         f"{sum(r.status == 'undecided' for r in results):5d} "
         f"{sum(r.status == 'nothing-changed' for r in results):5d} {stated:>6s} {right:>6s} "
         f"{f'{told}/{len(named)}' if len(world.steps) > 1 else '-':>7s} {false:5d} "
-        f"{np.mean([r.milliseconds for r in results]):5.1f}  "
+        f"{np.mean([r.milliseconds for r in results]):5.1f} "
+        f"{spans.mean():6.2f} ± {late:4.2f} "
+        f"{np.mean([r.started for r in results]):7.1f}  "
         f"{', '.join(column for column, missed in beyond.items() if missed)}"
     ).rstrip()
 
@@ -541,6 +588,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--stored", type=int, help="stored trials an end, in place of the world's")
     parser.add_argument("--first-seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--confidence", type=float, default=Limits().confidence)
+    parser.add_argument("--workers", type=int, default=1, help="trials at once, in simulated time")
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials a case at most")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args(words)
@@ -563,7 +611,7 @@ def main(words: Sequence[str] | None = None) -> None:
             create(folder, commits(shape, options.commits), checkout=False)
         print(HEADER, flush=True)
         for name, world in worlds.items():
-            case = partial(run_case, world, folders[world.shape], limits)
+            case = partial(run_case, world, folders[world.shape], limits, options.workers)
             print(row(name, world, options.commits, list(pool.map(case, numbers))), flush=True)
 
 

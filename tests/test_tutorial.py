@@ -27,7 +27,7 @@ def test_every_block_of_the_tutorial_can_be_pasted(tmp_path: Path) -> None:
     )  # fmt: skip
     statuses = re.findall(r"^status (\d+)$", shell.stdout, flags=re.MULTILINE)
     # The last `run` and `check` say worse, and `explain` that something differs.
-    assert [int(s) for s in statuses] == [0, 0, 0, 1, 1, 0, 1, 0], shell.stdout + shell.stderr
+    assert [int(s) for s in statuses] == [0, 0, 0, 1, 1, 0, 1, 0, 0], shell.stdout + shell.stderr
     assert "first bad commit of spiral val_loss" in shell.stdout
     assert re.search(r"^  subject +regularise the network$", shell.stdout, flags=re.MULTILINE)
     assert "(Dropout) was added" in shell.stdout

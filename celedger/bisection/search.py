@@ -29,6 +29,7 @@ from celedger.model import Commit, TrialRecord
 from celedger.repo import History
 from celedger.stats import choice, firstbad
 from celedger.stats.lineage import GOOD
+from celedger.stats.parallel import UnderWay
 from celedger.trial import events
 from celedger.trial.engine import Engine, Need
 from celedger.trial.runner import Bench, next_seed
@@ -87,7 +88,10 @@ def search(
     after the other. Raises CannotJudge, LedgerError or MachineError from the trials; a
     KeyboardInterrupt passes through, and nothing is lost.
     """
-    seeking = _Search(bench, history, good, symptoms, limits, ran, none_prior)
+    engine = engine or bench.engine
+    seeking = _Search(
+        bench, history, good, symptoms, limits, ran, none_prior, seconds, engine.workers
+    )  # fmt: skip
     stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
     budget = limits.budget + len(seeking.spent)
     searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
@@ -97,14 +101,14 @@ def search(
     def propose(under_way: Sequence[Proposal]) -> Proposal | None:
         if len(seeking.spent) + len(under_way) >= budget:
             return None
-        return seeking.next(seconds, under_way)
+        return seeking.next(under_way)
 
     def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
         step = seeking.hear(proposal, future)
         if step is not None:
             on_step(step)
 
-    drive(engine or bench.engine, propose, hear, seeking.spare)
+    drive(engine, propose, hear, seeking.spare)
     return tuple(
         conclude(
             bench.ledger, history, good, track, seeking.spent, stored=number,
@@ -126,7 +130,10 @@ class _Search:
         limits: Limits,
         ran: Sequence[TrialRecord],
         none_prior: float,
+        seconds: float,
+        workers: int,
     ) -> None:
+        self._seconds, self._workers = seconds, workers
         self._bench, self._history, self._good = bench, history, good
         self._task = symptoms[0].task
         self._unreachable: set[int] = set()  # forgotten with this command
@@ -138,12 +145,13 @@ class _Search:
         self.records = self._classes.stored(bench, self._task)
         self._update()
 
-    def next(self, seconds: float, under_way: Sequence[Proposal] = ()) -> Proposal | None:
+    def next(self, under_way: Sequence[Proposal] = ()) -> Proposal | None:
         """Return the trial to run next, beside those under way; None when all metrics are answered,
         or no trial would tell them more."""
-        tried = frozenset(map(self._classes.position, self.records))
-        cost = choice.Cost(seconds, build_seconds(self.records), tried)
-        picks = [(pick, track) for track in self.tracks if (pick := track.pick(cost)) is not None]
+        cost, beside = self._cost(), self._beside(under_way)
+        picks = [
+            (pick, track) for track in self.tracks if (pick := track.pick(cost, beside)) is not None
+        ]
         wanting = [track for _, track in picks]
         for pick, _ in picks:
             if pick.whole:  # some metric cannot do without it
@@ -153,7 +161,7 @@ class _Search:
             best = 0
             if len(positions) > 1:
                 bits = sum(
-                    choice.gains(t.view.question.lineage, t.view.trusting, positions)
+                    choice.gains(t.view.question, t.evidence, t.view.trusting, positions, beside)
                     for t in wanting
                 )
                 best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
@@ -169,10 +177,22 @@ class _Search:
         return None
 
     def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
-        """Return which trials under way are no longer worth their end."""
-        if any(track.posterior.state is firstbad.State.SEARCHING for track in self.tracks):
+        """Return which trials under way are no longer worth their end to any metric."""
+        if not under_way:
             return []
-        return [proposal for proposal in under_way if proposal.aim is not Aim.NAMED]
+        cost, beside = self._cost(), self._beside(under_way)
+        useless = set.intersection(*(set(t.useless(cost, beside)) for t in self.tracks))
+        answered = all(t.posterior.state is not firstbad.State.SEARCHING for t in self.tracks)
+        needed = (Aim.NAMED,) if answered else (Aim.NAMED, Aim.CONFIRM)
+        return [p for i, p in enumerate(under_way) if i in useless and p.aim not in needed]
+
+    def _cost(self) -> choice.Cost:
+        tried = frozenset(map(self._classes.position, self.records))
+        return choice.Cost(self._seconds, build_seconds(self.records), tried)
+
+    def _beside(self, under_way: Sequence[Proposal]) -> UnderWay:
+        positions = (self._classes.at(self._position(each)) for each in under_way)
+        return UnderWay(tuple(positions), self._workers)
 
     def _proposal(
         self, position: int, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]

@@ -18,6 +18,7 @@ from celedger.model import SPOILT, Commit, OutcomeKind, TrialRecord
 from celedger.repo import History
 from celedger.stats import choice, draws, equal_bits, firstbad, shifts
 from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.parallel import UnderWay
 from celedger.trial import events
 from celedger.trial.runner import Bench
 
@@ -105,10 +106,18 @@ class Track:
         """Return how many trials the search will still take."""
         return choice.expected_trials(self.question, self.evidence, self.posterior)
 
-    def pick(self, cost: choice.Cost) -> choice.Choice | None:
-        """Return the next trial for this metric; None when it is answered, or no trial would
-        tell."""
-        return equal_bits.pick(self.question, self.evidence, self.view, cost)
+    def pick(self, cost: choice.Cost, beside: UnderWay) -> choice.Choice | None:
+        """Return the next trial for this metric beside those under way; None when it is answered,
+        or no trial would tell."""
+        return equal_bits.pick(self.question, self.evidence, self.view, cost, beside)
+
+    def useless(self, cost: choice.Cost, beside: UnderWay) -> list[int]:
+        """Return which trials under way tell this metric too little by now; all when it is
+        answered."""
+        if self.posterior.state is not firstbad.State.SEARCHING:
+            return list(range(len(beside.positions)))
+        view = self.view
+        return choice.useless(view.question, self.evidence, view.trusting, cost, beside)
 
     def fellows(self, position: int) -> frozenset[int]:
         """Return the positions known to compute the same as this one."""

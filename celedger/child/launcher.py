@@ -100,7 +100,7 @@ def _cuda_is_unusable() -> bool:
     """Return True in a fork of a process that started CUDA (CUDA C++ Programming Guide,
     "Initialization"); torch then refuses it there."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda is not None and bool(cuda._is_in_bad_fork())
+    return bool(getattr(cuda, "_is_in_bad_fork", bool)())
 
 
 def _variable_address() -> int:

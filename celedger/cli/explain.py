@@ -221,6 +221,7 @@ def _culprits(
                 sides = Side(parent.sha[:10], parent), Side(culprit.sha[:10], culprit)
                 answer = ask(desk, *sides)
                 command = f"explain {parent.sha[:TYPED]}..{culprit.sha[:TYPED]} {quote(name)}"
+                command += f" --suite {quote(task.suite)}"
                 _keep(session, task, answer, bench.tree, command, started)
                 yield answer, bench.tree
         except CeledgerError as error:

@@ -388,9 +388,11 @@ def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
     from celedger.engines import notes
     from celedger.system.process import sweep
     from celedger.trial.journal import recover
+    from celedger.views.format import count
 
     for record in recover(ledger, now=time.time(), sweep=sweep, elsewhere=notes.ulids(repository)):
+        epochs = count(record.epochs, "epoch")
         note(
             f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "
-            f"{record.trial.seed}, was interrupted; its {record.epochs} epochs are kept"
+            f"{record.trial.seed}, was interrupted; the ledger has {epochs} of it"
         )

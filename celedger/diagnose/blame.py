@@ -20,11 +20,16 @@ _NEAR = 3  # lines: a call that spans several is reported at its first or last
 _CALLER = 2.0  # for each frame
 _LATER = 0.5  # for each kind
 _COST = {"line": 0.0, "near": 1.0, "function": 1.5, "file": 100.0}
-_GIVEN = 1.0  # what a call is given was made elsewhere: its own line is a later guess
+# What a call is given was made elsewhere: its own line is a later guess, unless it is that of the
+# first call whose result differs.
+_GIVEN = 1.0
 _BINDING = 0.25  # for each binding between a line and the call that is given its result
 _SETTINGS = ("schedule", "settings")  # causes: a setting of the optimiser, named as the tensor
 _LOADED = 200.0  # of a hunk in a file without frames
 _CLOSENESS = {"line": 0, "near": 1, "function": 1, "file": 2}
+
+
+_Reached = tuple[str, str, Frame, float, tuple[str, ...]]
 
 
 class Blamed(NamedTuple):
@@ -53,11 +58,11 @@ def blame(
     ranked = []
     for hunk in change.hunks:
         reached = [
-            (start + _COST[at], at) for side, path, frame, start in frames
+            (start + _COST[at] + _GIVEN * (finding.given and at in beside), at)
+            for side, path, frame, start, beside in frames
             if (at := _reach(change, hunk, side, path, frame)) is not None
         ]  # fmt: skip
         if finding.given:
-            reached = [(cost + _GIVEN * (at != "file"), at) for cost, at in reached]
             reached += _sources(change, hunk, frames)
         if finding.cause in _SETTINGS:
             reached += _written(change, hunk, finding.tensor)
@@ -77,22 +82,24 @@ def blame(
     return replace(finding, sureness=sure), blamed
 
 
-def _frames(finding: ExplainFinding, tree: Path) -> Iterator[tuple[str, str, Frame, float]]:
-    """Yield the frames of a finding's places that are in the tree: side, path, frame, cost."""
+def _frames(finding: ExplainFinding, tree: Path) -> Iterator[_Reached]:
+    """Yield the frames of a finding's places that are in the tree: side, path, frame, cost, and how
+    near a hunk comes that costs more where the place is given what differs."""
     kinds = list(dict.fromkeys(place.what for place in finding.places))
     for place in finding.places:
         later = _LATER * kinds.index(place.what)
         inside = [(path_in_tree(tree, frame.file), frame) for frame in place.frames]
         own = [(path, frame) for path, frame in inside if path is not None]
         for depth, (path, frame) in enumerate(own):
-            yield place.side, path, frame, later + _CALLER * depth
+            beside = ("near", "function") if place.what == "call" else ("line", "near", "function")
+            yield place.side, path, frame, later + _CALLER * depth, beside
 
 
 def _sources(
-    change: CodeChange, hunk: Hunk, frames: Iterable[tuple[str, str, Frame, float]]
+    change: CodeChange, hunk: Hunk, frames: Iterable[_Reached]
 ) -> Iterator[tuple[float, str]]:
     """Yield the costs of a hunk that may have made what the calls in these frames are given."""
-    for side, path, frame, start in frames:
+    for side, path, frame, start, _ in frames:
         if path not in (hunk.old, hunk.new):
             continue
         lines = change.changed_lines(hunk, side)

@@ -121,9 +121,7 @@ CAUSES = (
     Cause("dtype", "data", SURE, lambda s: s.x.dtype != s.y.dtype
         and f"the input is {s.y.dtype} instead of {s.x.dtype}"),
     Cause("order", "data", SURE, start.data_order),
-    Cause("data", "data", LIKELY, lambda s: start.other_batch(s) and start.shared_rows(s) >= 0.5
-        and (s.far is None or s.far.share > 0.5)
-        and f"other rows are drawn: {share(start.shared_rows(s))} of them are the same{s.more}"),
+    Cause("data", "data", LIKELY, start.other_rows),
     Cause("scale", "data", SURE, lambda s: s.far is not None and s.far.ratio == s.far.ratio
         and f"the input is {figure(s.far.ratio)} times what it was"),
     Cause("axes", "data", SURE, lambda s: len(s.x.values) == s.x.size

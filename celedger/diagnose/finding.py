@@ -57,7 +57,7 @@ class ExplainFinding:
     @property
     def given(self) -> bool:
         """True where the place was given something else: what made it is the cause."""
-        return self.phase is FindingPhase.DATA
+        return self.phase is FindingPhase.DATA or self.cause in ("loss", "operands")
 
 
 # --- phrases

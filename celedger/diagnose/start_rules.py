@@ -158,6 +158,17 @@ def data_order(s: Scene) -> str | dict[str, Any] | None:
     return {"sentence": sentence, "places": s.drawing_places}
 
 
+def other_rows(s: Scene) -> str | None:
+    """Rows are drawn for all inputs of a model: one that varies and is the same rules it out."""
+    same = [x for x, y in zip(s.a.tensors, s.b.tensors, strict=False) if x.same(y)]
+    varies = any(np.ptp(x.values) > 0 for x in same if x.values.size)
+    if varies or other_batch(s) is None or (shared := shared_rows(s)) < 0.5:
+        return None
+    if s.far is not None and s.far.share <= 0.5:
+        return None
+    return f"other rows are drawn: {share(shared)} of them are the same{s.more}"
+
+
 def _drew_before(s: Scene) -> bool:
     """Return True if the generators' states already differed when the step began."""
     traces = (s.c.a, s.c.b)

@@ -19,6 +19,7 @@ from celedger.diagnose.watched import (
 IN_A_ROW = 3  # sampled steps with the same figure: once is chance, twice a coincidence
 STUCK = 4  # sampled steps with a stuck weight or the same batch before it fires
 LOSSES = 5  # least number of losses compared with the first ones
+SEEN, MISSED = 5.0, 0.25  # standard errors, and the share of a loss whose fall has to be so many
 ENOUGH = 100  # values, below which a share of them is no evidence
 UNSEEN = "no module was called: the forward pass was not looked at"
 
@@ -338,7 +339,8 @@ def saturated(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
 
 def not_decreasing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     """Compare the fall of the loss, from its first stretch to its best, with its standard error.
-    Two optimisers oppose each other, so their losses need not fall."""
+    Two optimisers oppose each other, so their losses need not fall. Losses so noisy, or so few,
+    that a fall by a quarter could be missed say nothing."""
     losses = [loss for _, loss in training.losses]
     size = max(LOSSES, len(losses) // 10)
     if len(losses) < 4 * size or training.optimisers != 1:
@@ -347,6 +349,8 @@ def not_decreasing(training: Watched, beyond: Beyond) -> Iterator[TensorPlace]:
     first, *rest = [(sum(part) / size, _variance(part)) for part in stretches]
     best = min(rest)
     error = math.sqrt((first[1] + best[1]) / size)
+    if SEEN * error > MISSED * abs(first[0]):
+        return
     fall = first[0] - best[0]
     gain = fall / error if error > 0 else math.inf if fall > 0 else 0.0
     if beyond(gain):

@@ -7,12 +7,14 @@ group of commits, or that nothing changed), with levels and noise integrated out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats import draws
+from celedger.stats.divisions import cells, quantiles, shares, worth_comparing
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,
@@ -23,9 +25,11 @@ from celedger.stats.firstbad import (
     inseparable,
     unconfirmed,
 )
-from celedger.stats.lineage import GOOD, Lineage, unpack
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.parallel import NOTHING, UnderWay, beyond, likeness, told
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 DOUBTED = 0.3
@@ -34,16 +38,20 @@ the evidence then speaks for it (NONE_PRIOR), and where a change is not even lik
 worth a trial. Such trials go to the ends, which differ most."""
 SMALLEST_GAIN = 1e-5
 """Bits below which a trial is not worth running: more of the same tells nothing."""
-SAMPLES = 1024
-"""On a history with merges at most so many candidates, spread evenly over the posterior, stand
-for all when positions are compared."""
-SPLIT_GROUPS = 12
-"""Groups, heaviest first, in which untested positions are considered."""
-
 ASSUMED_SHIFT, SURE_SHIFT = 2.0, 8.0
 """Shifts in sd: what is expected before anything was read, and where one reading decides."""
 CONFIRMING = 4.0
 """Readings to be sure of the last neighbours, in units of log odds over d²/2."""
+
+
+CLEAR = 0.6
+"""Bits of one trial at the median from which a trial under way may be ended: a shift of 4 sd whose
+levels are known from ten readings each. At 2 sd ending saves nothing (parallel.md)."""
+USELESS = 0.2
+"""A trial under way is ended if it tells less than this part of what the best other one would."""
+CHEAP = 0.1
+"""Only where a start costs at most this part of a trial."""
+ALONE = UnderWay()
 
 
 @dataclass(frozen=True)
@@ -73,38 +81,52 @@ class Choice:
 
 
 def choose(
-    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost | None = None
+    question: Question,
+    evidence: Evidence,
+    posterior: Posterior,
+    cost: Cost | None = None,
+    beside: UnderWay = ALONE,
 ) -> Choice | None:
-    """The next position; None when the answer stands or no trial could tell more."""
+    """The next position beside the trials under way; None when the answer stands or no trial could
+    tell more."""
     cost = cost or Cost()
-    lineage = question.lineage
-    bad = lineage.bad
-    places = [reading.position for reading in evidence.readings]
-    if places.count(GOOD) < FEWEST_GOOD:
-        return Choice(GOOD)
-    if places.count(bad) < FEWEST_BAD:
-        return Choice(bad)
-    if posterior.state is not State.SEARCHING:
+    needed = _needed(question, evidence, posterior, cost, beside)
+    if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:
+        return needed
+    workers = beside.workers if beside.positions else 1
+    positions, gain, rate = _alone(question, evidence, posterior, cost, workers)
+    if beside.positions:
+        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
+    return _best(positions, gain, rate)
+
+
+def _best(positions: list[int], gain: Floats, rate: Floats) -> Choice | None:
+    worth = gain * rate
+    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
+    if gain[best] < SMALLEST_GAIN:
         return None
+    return Choice(positions[best], float(gain[best]))
+
+
+def _alone(
+    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, workers: int
+) -> tuple[list[int], Floats, Floats]:
+    """Return the positions that are compared, the bits that a trial of each tells if no other one
+    runs, and the chance to be told them by a second of cost."""
+    lineage, belief = question.lineage, posterior.belief
+    assert belief is not None
+    bad, doubted = lineage.bad, posterior.no_change > DOUBTED
     tested = question.tested(evidence)
     hidden = evidence.untestable - tested
-    belief = posterior.belief
-    if belief is None:  # every reading is the same so far
-        return Choice(GOOD if places.count(GOOD) <= places.count(bad) else bad)
-    classes = inseparable(lineage, hidden)
-    mass = np.bincount(classes, weights=posterior.probability)
-    members = np.flatnonzero(classes == int(np.argmax(mass)))
-    if mass.max() * (1 - posterior.no_change) >= question.confidence:
-        missing = unconfirmed(lineage, members, hidden, tested)
-        if missing:
-            return Choice(missing[0])  # the culprit and its parents are always measured
-
     useful = tested - draws.spare(evidence.readings, bad)
-    positions = _positions(lineage, posterior, useful, frozenset(tested | hidden), cost)
-    share = _shares(lineage, posterior, positions)
+    positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
+    if workers > 1:
+        marks = np.arange(1, 2 * workers) / (2 * workers)
+        between = quantiles(lineage, posterior, marks, tested | hidden)
+        positions = sorted({*positions, *between})
+    share = shares(lineage, posterior, positions)
     predictions = belief.fit.predictions()
     gain = _gains(posterior, positions, share, predictions)
-    doubted = posterior.no_change > DOUBTED
     if doubted:
         of_change = _gains(posterior, positions, share, predictions, of_change=True)
         of_change *= [p in (GOOD, bad) for p in positions]
@@ -119,24 +141,90 @@ def choose(
         located = (1 - posterior.no_change) * (_sided(share) @ (belief.group * open_groups))
         located *= not doubted
         new = np.array([p not in tested for p in positions])
-        between = np.array([p != GOOD and bool(apart[p]) for p in positions])
-        expected = np.where(between, 0.0, repeats * located + (1 - repeats) * gain)
+        equal = np.array([p != GOOD and bool(apart[p]) for p in positions])
+        expected = np.where(equal, 0.0, repeats * located + (1 - repeats) * gain)
         gain = np.where(new, expected, gain)
     chance = _testable(lineage, positions, tested, hidden)
-    worth = gain * chance / np.array([cost.at(p) for p in positions])
-    best = int(np.argmax(np.round(worth / max(worth.max(), 1e-300), 9)))
-    if gain[best] < SMALLEST_GAIN:
+    return positions, gain, chance / np.array([cost.at(p) for p in positions])
+
+
+def _needed(
+    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, beside: UnderWay
+) -> Choice | None:
+    """Return the trial that is run whatever others would tell: of an end, of a commit that is named
+    or its parents, and the first ones of several workers."""
+    lineage, bad, running = question.lineage, question.lineage.bad, beside.positions
+    places = [reading.position for reading in evidence.readings]
+    for end, fewest in ((GOOD, FEWEST_GOOD), (bad, FEWEST_BAD)):
+        if places.count(end) + running.count(end) < fewest:
+            return Choice(end)
+    if posterior.state is not State.SEARCHING:
         return None
-    return Choice(positions[best], float(gain[best]))
+    if posterior.belief is None:  # every reading is the same so far
+        ends = [*places, *running]
+        return Choice(GOOD if ends.count(GOOD) <= ends.count(bad) else bad)
+    tested = question.tested(evidence)
+    hidden = evidence.untestable - tested
+    classes = inseparable(lineage, hidden)
+    mass = np.bincount(classes, weights=posterior.probability)
+    if mass.max() * (1 - posterior.no_change) >= question.confidence:
+        members = np.flatnonzero(classes == int(np.argmax(mass)))
+        # The culprit and its parents are always measured.
+        for position in unconfirmed(lineage, members, hidden, tested):
+            if question.at(position) not in running:
+                return Choice(position)
+    untouched = not {*places, *hidden, *cost.built} - {GOOD, bad}
+    if beside.workers > 1 and untouched and posterior.no_change <= DOUBTED:
+        mark = (len(running) + 1) / (beside.workers + 1)
+        first = quantiles(lineage, posterior, [mark], tested | set(running))
+        return Choice(first[0], SMALLEST_GAIN) if first else None
+    return None
 
 
-def gains(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Floats:
-    """(P,) bits that one trial at each position tells about this answer; 0 while the ends do not
-    differ. What several metrics learn of one trial is compared by it."""
+def useless(
+    question: Question, evidence: Evidence, posterior: Posterior, cost: Cost, beside: UnderWay
+) -> list[int]:
+    """Return which trials under way, as indices into their positions, tell so little by now that
+    the next choice should run in their place. None of an end, where the shift is not clear or where
+    a start costs much."""
+    undecided = posterior.belief is None or posterior.no_change > DOUBTED
+    nobody = UnderWay((), beside.workers)
+    if undecided or cost.build > CHEAP * cost.seconds or not beside.positions:
+        return []
+    if posterior.state is not State.SEARCHING or _needed(
+        question, evidence, posterior, cost, nobody
+    ):
+        return []
+    positions, gain, rate = _alone(question, evidence, posterior, cost, beside.workers)
+    company, ended = _Company(question, evidence, posterior, positions, beside), list[int]()
+    while company.bits >= CLEAR and (least := company.least(ended)) is not None:
+        index, own = least
+        without = [*ended, index]
+        better = _best(positions, gain * company.left(without), rate)
+        if better is None:
+            break
+        if own >= USELESS * company.more(without)[0][positions.index(better.position)]:
+            break
+        ended.append(index)
+    return ended
+
+
+def gains(
+    question: Question,
+    evidence: Evidence,
+    posterior: Posterior,
+    positions: list[int],
+    beside: UnderWay = ALONE,
+) -> Floats:
+    """(P,) bits that one trial at each position tells about this answer beyond those under way; 0
+    while the ends do not differ. What several metrics learn of one trial is compared by it."""
     if posterior.belief is None:
         return np.zeros(len(positions))
-    share = _shares(lineage, posterior, positions)
-    return _gains(posterior, positions, share, posterior.belief.fit.predictions())
+    share = shares(question.lineage, posterior, positions)
+    gain = _gains(posterior, positions, share, posterior.belief.fit.predictions())
+    if beside.positions:
+        gain = gain * _Company(question, evidence, posterior, positions, beside).left(())
+    return gain
 
 
 def expected_trials(question: Question, evidence: Evidence, posterior: Posterior) -> float:
@@ -177,99 +265,76 @@ def capacity(shift: float) -> float:
     return float(information * (x[1] - x[0]) / np.log(2))
 
 
-def _positions(
-    lineage: Lineage, posterior: Posterior, tested: set[int], shut: frozenset[int], cost: Cost
-) -> list[int]:
-    """Positions worth comparing: what is `tested` and may tell more, what is built, and in every
-    heavy group the commits (not `shut`) that split it most evenly."""
+class _Company:
+    """The trials under way, and what they leave to the next one. Those of ends part no candidates,
+    the `inner` ones cut them into cells."""
+
+    def __init__(
+        self,
+        question: Question,
+        evidence: Evidence,
+        posterior: Posterior,
+        positions: list[int],
+        beside: UnderWay,
+    ) -> None:
+        lineage, belief = question.lineage, posterior.belief
+        assert belief is not None
+        counts = dict(zip(belief.positions.tolist(), belief.counts.tolist(), strict=True))
+        self._read = np.array([max(counts.get(p, 0), 1) for p in positions], dtype=float)
+        self._positions, self._running = positions, beside.positions
+        ends = GOOD, lineage.bad
+        self.inner = [i for i, p in enumerate(beside.positions) if p not in ends]
+        self.bits = _bits(posterior, draws.repeating(evidence.readings, lineage.bad))
+        if self.inner:
+            group, self._weight, self._bad = cells(
+                lineage, posterior, [beside.positions[i] for i in self.inner]
+            )
+            self._share = shares(lineage, posterior, positions, group, len(self._weight))
+
+    def more(self, without: Sequence[int]) -> tuple[Floats, Floats]:
+        """(P,) what a trial tells beyond those under way, some left out, and what it tells alone;
+        in nats and of the place of the change only."""
+        if not self.inner:
+            return np.zeros(len(self._positions)), np.zeros(len(self._positions))
+        return beyond(self._weight, self._kept(without), self._share, likeness(self.bits))
+
+    def left(self, without: Sequence[int]) -> Floats:
+        """(P,) the part of a trial's gain that those under way leave. At an end, and where only a
+        level is to be learned, they count as so many readings more: of n readings the next one
+        takes about 1/n² of the mean's variance."""
+        running = [p for i, p in enumerate(self._running) if i not in without]
+        again = (self._read / (self._read + [running.count(p) for p in self._positions])) ** 2
+        more, alone = self.more(without)
+        return np.where(alone > NOTHING, more / np.maximum(alone, NOTHING), again)
+
+    def least(self, without: Sequence[int]) -> tuple[int, float] | None:
+        """Return the index of the trial under way whose end would be missed least, and what it
+        tells beyond the others; None if none is left."""
+        r = likeness(self.bits)
+        rest = {
+            i: told(self._weight, self._kept([*without, i]), r)
+            for i in self.inner
+            if i not in without
+        }
+        if not rest:
+            return None
+        index = max(rest, key=rest.__getitem__)
+        return index, told(self._weight, self._kept(without), r) - rest[index]
+
+    def _kept(self, without: Sequence[int]) -> Bools:
+        return self._bad[:, [i not in without for i in self.inner]]
+
+
+def _bits(posterior: Posterior, repeats: float) -> float:
+    """Return what one trial at the median tells, levels integrated out, if it repeats the bits of
+    another one with this chance."""
     belief = posterior.belief
     assert belief is not None
-    n = len(lineage)
-    wanted = set(tested) | {p for p in cost.built if p < n and p not in shut}
-    heavy = np.argsort(-belief.group, kind="stable")[:SPLIT_GROUPS]
-    heavy = heavy[belief.group[heavy] > 1e-4]
-    closed = np.zeros(n, dtype=bool)
-    closed[[p for p in shut if p != GOOD]] = True
-    if lineage.linear:
-        for group in heavy:
-            members = np.flatnonzero(belief.split.group == group)
-            wanted.update(_evenest(members, np.cumsum(posterior.probability[members]), closed))
-        return sorted(wanted)
-    members, masks = _sampled(lineage, posterior)
-    group_of = belief.split.group[members]
-    for group in heavy:
-        inside = 0
-        for bit in np.flatnonzero(group_of == group):
-            inside |= 1 << int(bit)
-        total = inside.bit_count()
-        if total < 2:
-            wanted.update(int(m) for m in members[group_of == group] if not closed[m])
-            continue
-        below = np.array([(mask & inside).bit_count() for mask in masks], dtype=float)
-        below[closed | (below == 0) | (below == total)] = 0.0
-        useful = np.flatnonzero(below)
-        if len(useful):
-            order = np.argsort(np.abs(below[useful] - total / 2), kind="stable")
-            wanted.update(int(p) for p in useful[order[:8]])
-    return sorted(wanted)
-
-
-def _evenest(members: NDArray[np.int64], cumulated: Floats, closed: Bools) -> list[int]:
-    """Of one stretch of a line: the open commits nearest its middle, ever further apart."""
-    total = cumulated[-1]
-    middle = int(np.searchsorted(cumulated, total / 2))
-    nearest = []
-    for start, step in ((middle, 1), (middle - 1, -1)):
-        at, jump = start, 1
-        while 0 <= at < len(members):
-            if not closed[members[at]]:
-                nearest.append(int(members[at]))
-                jump *= 2
-                at += step * jump
-            else:
-                at += step
-            if len(nearest) > 40:
-                break
-    return nearest
-
-
-def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[NDArray[np.int64], list[int]]:
-    """Candidates standing for all, and for every position which of them make it bad."""
-    n = len(lineage)
-    if n <= SAMPLES:
-        members = np.flatnonzero(posterior.probability > 0)
-    else:
-        cumulated = np.cumsum(posterior.probability)
-        marks = (np.arange(SAMPLES) + 0.5) / SAMPLES * cumulated[-1]
-        members = np.unique(np.searchsorted(cumulated, marks))
-    return members, lineage.reach([int(m) for m in members])
-
-
-def _shares(lineage: Lineage, posterior: Posterior, positions: list[int]) -> Floats:
-    """(P, G) how much of each group's probability makes each position bad."""
-    belief = posterior.belief
-    assert belief is not None
-    G = len(belief.group)
-    group_of = belief.split.group
-    if lineage.linear:
-        cumulated = np.concatenate(([0.0], np.cumsum(posterior.probability)))
-        sizes = np.bincount(group_of, minlength=G)
-        last = np.cumsum(sizes)
-        first = last - sizes
-        upto = np.array(positions)[:, None] + 1
-        part = cumulated[np.clip(upto, first, last)] - cumulated[first]
-        whole = cumulated[last] - cumulated[first]
-    else:
-        members, masks = _sampled(lineage, posterior)
-        weight = posterior.probability[members]
-        if len(lineage) > SAMPLES:
-            weight = np.ones(len(members))
-        bits = unpack([0 if p == GOOD else masks[p] for p in positions], len(members))
-        part = np.zeros((len(positions), G))
-        for row, reached in enumerate(bits):
-            part[row] = np.bincount(group_of[members], weights=weight * reached, minlength=G)
-        whole = np.bincount(group_of[members], weights=weight, minlength=G)
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), 0.0)
+    if belief.exact:
+        return 1.0
+    good, bad, _, step = belief.fit.predictions()
+    each = _entropy((good + bad) / 2) - (_entropy(good) + _entropy(bad)) / 2
+    return float(repeats + (1 - repeats) * (belief.group @ each) * step / np.log(2))
 
 
 def _gains(

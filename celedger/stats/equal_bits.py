@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from celedger.stats import draws
-from celedger.stats.choice import Choice, Cost, choose
+from celedger.stats.choice import ALONE, Choice, Cost, choose
 from celedger.stats.firstbad import Evidence, Posterior, Question, State, posterior
+from celedger.stats.parallel import UnderWay
 
 DOUBT = 0.05
 """Prior probability that equal bits so far do not mean one side: the change acts later."""
@@ -53,12 +54,17 @@ def view(question: Question, evidence: Evidence, alike: Sequence[frozenset[int]]
 
 
 def pick(
-    question: Question, evidence: Evidence, seen: View, cost: Cost | None = None
+    question: Question,
+    evidence: Evidence,
+    seen: View,
+    cost: Cost | None = None,
+    beside: UnderWay = ALONE,
 ) -> Choice | None:
-    """Return the next trial, by bits a second; None when the answer stands or none tells more."""
+    """Return the next trial beside those under way, by bits a second; None when the answer stands
+    or none tells more."""
     if seen.posterior.state is not State.SEARCHING:
         return None
-    best = choose(seen.question, evidence, seen.trusting, cost)
-    if best is None:  # only the doubt is left: whole trials settle it
+    best = choose(seen.question, evidence, seen.trusting, cost, beside)
+    if best is None and not beside.positions:  # only the doubt is left: whole trials settle it
         best = choose(question, evidence, seen.posterior, cost)
     return best

@@ -88,6 +88,10 @@ class Question:
         places = {reading.position for reading in evidence.readings}
         return places | {p for p, at in enumerate(self.place or ()) if at in places}
 
+    def at(self, position: int) -> int:
+        """Return where the readings of a position are put."""
+        return position if position == GOOD or self.place is None else self.place[position]
+
 
 @dataclass(frozen=True)
 class Evidence:

@@ -105,7 +105,10 @@ def load(folder: Path) -> Suite:
     file = folder / FILE
     check_links(folder, file)
     top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
-    head = Table(f"{file}: [suite]", top.raw("suite", {}), ("name", "build", *_OF_SUITE))
+    head = Table(
+        f"{file}: [suite]", top.raw("suite", {}), ("name", "build", *_OF_SUITE),
+        "[[task]]", (*_TASK_KEYS, *_OF_TASK),
+    )  # fmt: skip
     name = _name(head, head.raw("name", folder.resolve().name))
     warnings = []
     files = digests(folder)

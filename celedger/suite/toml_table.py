@@ -24,16 +24,25 @@ _MOST_SEEDS = 10_000
 
 
 class Table:
-    """A table at a place such as `suites/core/suite.toml: task 'mlp'`. Raises SuiteError."""
+    """A table at a place such as `suites/core/suite.toml: task 'mlp'`. `others` are the keys of the
+    table `other`, into which a person may have meant to write. Raises SuiteError."""
 
-    def __init__(self, where: str, values: object, keys: Collection[str]) -> None:
+    def __init__(
+        self,
+        where: str,
+        values: object,
+        keys: Collection[str],
+        other: str = "",
+        others: Collection[str] = (),
+    ) -> None:
         self.where = where
         if not isinstance(values, dict):
             self.fail(f"is {shown(values)}, not a table")
         self.values: Mapping[str, object] = values
         for key in values:
             if key not in keys:
-                self.fail(f"has an unknown key {key!r}", closest(key, keys))
+                hint = f"write it below {other}" if key in others else closest(key, keys)
+                self.fail(f"has an unknown key {key!r}", hint)
 
     def __contains__(self, key: str) -> bool:
         return key in self.values

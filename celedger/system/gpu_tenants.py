@@ -52,10 +52,17 @@ class GpuTenants:
         self._opened = self._unclear = False
         self.disturbed = False  # another process computed during the trial
 
+    @property
+    def wants_contexts(self) -> bool:
+        """Return True if it matters how many of the trial's processes have opened the GPU."""
+        return not (self._all and self._opened)
+
     def look(self, now: GpuSample, pids: Collection[int], contexts: int, age: float) -> None:
         """Account for a sample. `pids` are the trial's own processes, of which `contexts` have
-        opened the GPU; `age` is the time since the first sample, in seconds."""
+        opened the GPU (if `wants_contexts`); `age` is the time since the first sample (s)."""
         listed = set(now.processes or ())
+        if self._all:
+            self._strangers.difference_update(pids)
         arrived = listed - self._ours - self._strangers
         if self._all:
             ours = arrived.intersection(pids)

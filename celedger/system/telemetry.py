@@ -112,7 +112,9 @@ class Sampler:
     def _look(self) -> None:
         self._sampled = self._clock()
         usage = self._read() if self._read is not None else Usage()
-        if usage.pids:  # else the command has ended; what was seen last stays
+        # Else the command has ended, or is just about to: its memory is gone before its number.
+        # What was seen last stays.
+        if usage.pids and usage.rss:
             cpu_before = self._usage.cpu if usage.root == self._usage.root else 0.0
             cpu = max(usage.cpu, cpu_before)  # time of a process just ending may be missed for once
             self._cpu += cpu - cpu_before
@@ -123,7 +125,7 @@ class Sampler:
         if self._reader is None:
             return
         look = self._reader.sample()
-        contexts = gpu_tenants.contexts(usage.pids)
+        contexts = gpu_tenants.contexts(usage.pids) if self._tenants.wants_contexts else 0
         self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
         memory, largest = self._tenants.memory(look), self._interval.memory
         for name, value in memory.items():

@@ -311,14 +311,17 @@ class BisectPlans(Document):
 
 def _plan_text(plan: Plan) -> str:
     others = f": the others cannot differ, {_NO_DIFFERENCE}" * (plan.classes < plan.commits)
-    stored = f"{count(plan.stored, 'trial')} of it in the ledger"
+    stored = f"the ledger has {count(plan.stored, 'trial')} of it"
+    ends = "both ends are measured"
+    if plan.ends:
+        ends = f"the two ends need {plan.ends} more trial{'s' * (plan.ends > 1)}"
     lines = [
-        f"{count(plan.commits, 'commit')} in the range, {stored}",
-        f"{plan.classes} left that could have done it{others}",
-        f"the ends still need {count(plan.ends, 'trial')}",
+        f"{count(plan.commits, 'commit')} in the range; {stored}",
+        f"{plan.classes} can be the first bad commit{others}",
+        ends,
     ]
     if plan.symptom:
-        lines.append(f"searched would be {plan.symptom}")
+        lines.append(f"it would search for {plan.symptom}")
     expected = "unknown, the two ends cannot be told apart so far"
     if math.isfinite(plan.trials):
         trials = count(math.ceil(plan.trials), "trial")

@@ -41,7 +41,7 @@ from celedger.views.profile import (
 _BARS = 10
 _DIFFERENCES = 8
 _COLOURS = (ORANGE, PURPLE, BLUE, SKY, GREEN)  # of phases
-_NAME = 50  # characters of an operator
+_NAME = 46  # characters of an operator
 _ROW = 0.24  # inches of a difference
 
 
@@ -124,9 +124,12 @@ def _memory(target: ProfileTarget, document: Document) -> Figure:
 
 def _slower(target: ProfileTarget, document: Document) -> Figure:
     """Draw the differences of phases and operators with their noise."""
-    tables = {part: largest(document[part], _DIFFERENCES) for part in ("phases", "operators")}
-    sentence = slower_sentence(document)
-    return _differences(target, sentence, tables, "s", "time of a step")
+    tables = {}
+    for part in ("phases", "operators"):
+        rows = largest(document[part], _DIFFERENCES)  # then the others together, and a remainder
+        bars = rows[: min(_DIFFERENCES, len(rows) - 1)]
+        tables[f"{part}: difference a step"] = bars, rows[len(bars) :]
+    return _differences(target, slower_sentence(document), tables, "s", "time of a step")
 
 
 def _larger(target: ProfileTarget, document: Document) -> Figure:
@@ -138,50 +141,41 @@ def _larger(target: ProfileTarget, document: Document) -> Figure:
              "difference": part["after"] - part["before"], "noise": 0.0, "beyond_noise": True}
             for part in peak["parts"]
         ]  # fmt: skip
-        rest = sum(part["difference"] for part in parts[_DIFFERENCES:])
-        others = {"name": f"{len(parts[_DIFFERENCES:])} others", "difference": rest}
+        rest = parts[_DIFFERENCES:]
+        others = {"name": f"{len(rest)} others", "difference": sum(p["difference"] for p in rest)}
         if parts:
-            tables[f"peak of {PEAKS[name]}"] = [*parts[:_DIFFERENCES], others]
+            tables[f"peak of {PEAKS[name]}"] = parts[:_DIFFERENCES], [others] if rest else []
+    tables = tables or {"nothing differs": ([], [])}
     return _differences(target, difference_headline(document), tables, "B", "memory")
 
 
 def _differences(
     target: ProfileTarget,
     sentence: str,
-    tables: Mapping[str, Sequence[Document]],
+    tables: Mapping[str, tuple[Sequence[Document], Sequence[Document]]],
     unit: str,
     what: str,
 ) -> Figure:
-    """Draw a bar for each row of a table that has a noise; what is left is told in words, since it
-    is no part of the training that could be looked at."""
-    tables = tables or {"nothing differs": []}
-    drawn = {part: [r for r in rows if r.get("where") is not None and not _rest(r)]
-             for part, rows in tables.items()}  # fmt: skip
-    heights = [max(2, len(rows)) * _ROW for rows in drawn.values()]
+    """Draw a bar for each row of the tables. What is left of each, its second part, is told in
+    words: it is no place to look at, and would swallow the others."""
+    heights = [max(2, len(rows)) * _ROW for rows, _ in tables.values()]
     before, after = (short(commit.sha) for commit in target.commits)
     picture = sheet(f"{target.task}, {before} → {after}: {what}", 2.2 + sum(heights) + len(heights))
     panels = np.atleast_1d(picture.subplots(len(heights), 1, height_ratios=heights))
-    every = [abs(r["difference"]) + r["noise"] for rows in drawn.values() for r in rows]
+    every = [abs(row["difference"]) + row["noise"] for rows, _ in tables.values() for row in rows]
     scale = Scale.of(unit, max(every, default=1.0))
     subtitle(panels[0], "\n".join([sentence, *(line.strip() for line in target.titles(100))]))
-    for axes, (part, rows) in zip(panels, drawn.items(), strict=True):
+    for axes, (part, (rows, rest)) in zip(panels, tables.items(), strict=True):
         _bars(axes, rows, scale)
-        rest = [f"{row['name']} {measure(row['difference'], unit=unit, signed=True, significant=3)}"
-                for row in tables[part] if _rest(row)]  # fmt: skip
-        label = (
-            f"{part}: difference a step ({scale.unit})" if unit == "s" else f"{part} ({scale.unit})"
-        )
-        axes.set_xlabel(label + (f"; not drawn: {', '.join(rest)}" if rest else ""))
+        left = [f"{row['name']} {measure(row['difference'], unit=unit, signed=True, significant=3)}"
+                for row in rest]  # fmt: skip
+        label = f"{part} ({scale.unit})"
+        axes.set_xlabel(label + (f"\nnot drawn: {', '.join(left)}" if left else ""))
     picture.legend(handles=[
         Patch(color=RED, label="more"), Patch(color=GREEN, label="less"),
         Patch(color=MUTED, alpha=0.5, label="within noise (the line: its standard error)"),
     ][: 3 if unit == "s" else 2], loc="outside lower left", ncols=3)  # fmt: skip
     return picture
-
-
-def _rest(row: Document) -> bool:
-    """Return True for a row that is no part by itself."""
-    return bool(row["name"] == "remainder" or row["name"].endswith(" others"))
 
 
 def _bars(axes: Axes, rows: Sequence[Document], scale: Scale) -> None:

@@ -69,11 +69,11 @@ class Sample:
         return measure(self.mean, self.sd, unit=self.metric.unit, spread=True)
 
     def smallest_text(self, smallest: float) -> str:
-        """Describe the smallest detectable change: 0 is any, infinity is unknown."""
+        """Describe the smallest detectable change: with 0 every one is, infinity is unknown."""
         if math.isnan(smallest):
             return ""
         if smallest == 0.0:
-            return "any"
+            return "any change"
         if math.isinf(smallest):
             return "unknown"
         unit = self.metric.unit

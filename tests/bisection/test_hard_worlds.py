@@ -42,12 +42,13 @@ def test_a_bisect_of_the_battery_names_the_step_and_repeats(tmp_path: Path) -> N
         for more in ([], ["--jobs", "2"])
     ]
     for name, line, again in zip(("n4", "crash-always"), tables[0][1:], tables[1][1:], strict=True):
-        world, cases, trials, *_, milliseconds = line.split()
+        world, cases, trials, *_, milliseconds, time, _, _, started = line.split()
         assert (world, cases) == (name, "2")
         assert 4 <= float(trials) <= 20
         assert " 0/2 " in line
         assert again.split()[:5] == line.split()[:5]
         assert 0 < float(milliseconds) < 1000
+        assert started == trials and 0.5 < float(time) / float(trials) < 2
 
 
 PARTS = {  # world, module, constant, what switches the part off, cases
@@ -70,7 +71,7 @@ def test_a_part_that_is_switched_off_turns_its_world_red(
     def cost() -> float:
         """Trials, with a fine for every wrong answer and every step that is not told."""
         limits = battery.Limits(budget=120)
-        results = [battery.run_case(world, tmp_path / "range", limits, i) for i in range(cases)]
+        results = [battery.run_case(world, tmp_path / "range", limits, 1, i) for i in range(cases)]
         wrong = sum(r.wrong for r in results)
         untold = sum(len(world.steps) > 1 and not r.told for r in results)
         return float(sum(r.trials for r in results) + 40 * wrong + 40 * untold)

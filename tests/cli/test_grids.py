@@ -124,7 +124,7 @@ def test_what_a_killed_run_left_is_taken_in_from_the_log_and_run_again(project: 
     runner.wait()
     again = project.run("run", "HEAD")
     assert again.status == 0, again.err
-    assert "was interrupted; its 2 epochs are kept" in again.err
+    assert "was interrupted; the ledger has 2 epochs of it" in again.err
     ended = rows(project, ENDED)
     assert ended[0] == ("job[size=small]", 0, "interrupted", 2)
     assert ended[1:] == [(f"job[size={s}]", seed, "ok", 3) for s in ("small", "large")

@@ -117,8 +117,10 @@ def test_a_profile_names_phases_waits_and_a_stall_outside_the_record(
 
 @pytest.mark.matrix
 def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> None:
-    done = run(trained, "HEAD~3..HEAD~1", "fit", "--memory", "--json")
+    picture = trained.root / "memory.png"
+    done = run(trained, "HEAD~3..HEAD~1", "fit", "--memory", "--json", "-o", str(picture))
     assert done.status == 1, done.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(done.out)
     (leak,) = found["new_leaks"]
     assert (leak["kind"], leak["file"], leak["line"]) == ("tensors", "model.py", 16)
@@ -129,8 +131,10 @@ def test_memory_of_two_commits_names_the_line_that_keeps(trained: Project) -> No
 
 @pytest.mark.matrix
 def test_an_added_operator_is_named_between_two_commits(trained: Project) -> None:
-    done = run(trained, "HEAD~3..HEAD", "fit", "--turns", "1", "--json")
+    picture = trained.root / "slower.png"
+    done = run(trained, "HEAD~3..HEAD", "fit", "--turns", "1", "--json", "-o", str(picture))
     assert done.status in (0, 1), done.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(done.out)
     # With two runs a side, a busy machine may leave it within noise: status and words agree.
     assert (found["verdict"] == "slower") == (done.status == 1)

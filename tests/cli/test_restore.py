@@ -187,7 +187,7 @@ def test_a_trial_whose_ledger_and_runner_are_gone_comes_back_with_its_epochs(
     assert measured.run("log").status == 128
     back = measured.run("doctor", "--restore")
     assert back.status == 0, back.out + back.err
-    assert "was interrupted; its 6 epochs are kept" in back.err
+    assert "was interrupted; the ledger has 6 epochs of it" in back.err
     assert trials(measured.root / "ledger.db")[-1] == ("interrupted", 6, 6)
     journals = measured.root / ".git" / "celedger" / "ledgers" / "ledger.db" / "journals"
     assert not list(journals.iterdir())

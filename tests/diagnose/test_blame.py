@@ -141,3 +141,60 @@ def test_what_makes_the_data_comes_before_the_line_that_is_given_it(tmp_path: Pa
     change = code_change(Repository.open(project.root), *commits)
     _, blamed = blame(finding, change, tree, [file])
     assert "set_epoch" in "".join(blamed[0].hunk.lines)
+
+
+def first_hunk(
+    tmp_path: Path, texts: tuple[str, str], phase: FindingPhase, cause: str, *places: CodePlace,
+    tensor: str = "",
+) -> str:  # fmt: skip
+    """Return the likeliest hunk between two versions of fit.py."""
+    project, tree = make_project(tmp_path / "project"), tmp_path / "tree"
+    commits = [project.commit(str(n), {"fit.py": text}) for n, text in enumerate(texts)]
+    finding = ExplainFinding(phase, 0, None, "", tensor, cause, "it differs", places=places)
+    change = code_change(Repository.open(project.root), *commits)
+    _, blamed = blame(finding, change, tree, [str(tree / "fit.py")])
+    return "".join(blamed[0].hunk.lines)
+
+
+def place(tmp_path: Path, what: str, line: int, function: str) -> CodePlace:
+    return CodePlace("b", what, (Frame(str(tmp_path / "tree" / "fit.py"), line, function),))
+
+
+def test_what_a_loss_is_given_comes_before_the_lines_around_its_call(tmp_path: Path) -> None:
+    before = (
+        "def returns(rewards, gamma):\n    return rewards * gamma\n\n\n"
+        "def loss(values, rewards):\n    target = returns(rewards, 0.9)\n"
+        "    error = target - values\n    return error.pow(2).mean()\n"
+    )
+    after = before.replace("rewards * gamma", "rewards * gamma * gamma")
+    after = after.replace("return error.pow(2)", "square = error * error\n    return square")
+    call = place(tmp_path, "call", 7, "loss")
+    hunk = first_hunk(tmp_path, (before, after), FindingPhase.LOSS, "loss", call)
+    assert "gamma * gamma" in hunk
+
+
+def test_the_call_that_makes_other_inputs_comes_before_who_is_given_them(tmp_path: Path) -> None:
+    before = (
+        "def noised(x, t):\n    bar = BARS[t]\n    return bar * x\n\n\n"
+        "def loss(model, x, t):\n    y = model(noised(x, t), t)\n    return y.mean()\n"
+    )
+    after = before.replace("BARS[t]", "ALPHAS[t]")
+    after = after.replace("y = model(noised(x, t), t)", "z = noised(x, t)\n    y = model(z, t)")
+    places = place(tmp_path, "call", 2, "noised"), place(tmp_path, "training loop", 8, "loss")
+    hunk = first_hunk(tmp_path, (before, after), FindingPhase.DATA, "data", *places)
+    assert "ALPHAS" in hunk
+
+
+def test_a_written_learning_rate_comes_before_the_lines_around_the_step(tmp_path: Path) -> None:
+    before = (
+        "def rate(step):\n    return 0.1 * (step + 1)\n\n\ndef fit(net, optimizer):\n"
+        "    for step in range(9):\n        for group in optimizer.param_groups:\n"
+        "            group['lr'] = rate(step)\n        grads = net.grads()\n"
+        "        net.give(grads)\n        optimizer.step()\n"
+    )
+    after = before.replace("(step + 1)", "step").replace("        grads = net.grads()\n", "")
+    after = after.replace("net.give(grads)", "net.give(net.grads())")
+    step = place(tmp_path, "optimiser stepped", 10, "fit")
+    texts = before, after
+    hunk = first_hunk(tmp_path, texts, FindingPhase.UPDATE, "schedule", step, tensor="lr")
+    assert "0.1 * step" in hunk

@@ -191,6 +191,22 @@ def test_data_in_another_order_is_told_from_other_data(make: Any) -> None:
     assert "0.0625 times" in scaled.sentence
 
 
+def test_inputs_made_of_equal_rows_are_no_other_rows(tmp_path: Path) -> None:
+    """The noise of a diffusion model: the steps that are drawn with it are the same."""
+    sides = []
+    for name, noised in (("a", X), ("b", X**2 + 1)):
+        w = Writer(tmp_path / name)
+        w.module("", "net.Net")
+        for values in (noised, X):
+            w.batch("input", values.tolist())
+        tensors = [w.tensor(noised), w.tensor(X)]
+        w.add("enter", p="", n=0, c="", tr=True, u=None, ac=None, w=-1, x=tensors)
+        w.leave("", noised)
+        w.learn(float(noised.sum()), {"weight": noised}, {"weight": X - noised})
+        sides.append(w.done())
+    assert found(*sides).sentence == "the input differs in 100 % of its elements"
+
+
 def test_weights_drawn_anew_are_told_from_wrong_weights(make: Any) -> None:
     draw = np.random.default_rng(0)
     one, other = draw.normal(0, 0.02, 6), draw.normal(0, 0.02, 6)

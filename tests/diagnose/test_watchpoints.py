@@ -7,6 +7,7 @@ import tarfile
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,6 +171,18 @@ def test_the_distribution_of_a_parameter_is_drawn_over_the_steps(out: Path, tmp_
         tensor_figure(report, "nothing", tmp_path / "none.svg")
     text = tensor_figure(report, "0.weight", tmp_path / "weight.svg").read_text()
     assert all(label in text for label in ("weight", "gradient", "half of its elements"))
+
+
+def test_losses_too_noisy_or_too_few_to_show_a_fall_say_nothing(out: Path) -> None:
+    (training,) = read(out / "random_labels")
+    draw = Random(0)
+
+    def fires(count: int, noise: float) -> bool:
+        losses = [(step, 2.0 + draw.gauss(0, noise)) for step in range(count)]
+        found = judge(replace(training, losses=losses), {}).findings
+        return "loss-not-decreasing" in {finding.watchpoint.name for finding in found}
+
+    assert [fires(20, 0.3), fires(2000, 0.3), fires(20, 0.05)] == [False, True, True]
 
 
 def test_why_a_weight_stays_is_said(out: Path) -> None:

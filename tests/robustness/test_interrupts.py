@@ -158,7 +158,7 @@ def test_a_kill_of_celedger_ends_a_hanging_training_before_any_next_command(
     program.end()
     until(lambda: not carrying(str(program.mark)))
     assert outcomes(hanging)[0][0] == "open"
-    assert "was interrupted; its 1 epochs are kept" in celedger(hanging.root, "log").err
+    assert "was interrupted; the ledger has 1 epoch of it" in celedger(hanging.root, "log").err
     assert outcomes(hanging) == [("interrupted", 1)]
     assert_nothing_left(hanging)
 

@@ -164,6 +164,7 @@ WRONG = [
     ("[task]\nname = 't'\ncommand = 'x'\n", "write [[task]]"),
     ("[suite\n", "line 1"),
     ("a = 1\n" + TASK, "unknown key 'a'"),
+    ("[suite]\npattern = 'x'\n" + TASK, "unknown key 'pattern' (write it below [[task]])"),
     ("[suite]\ntimeuot = '10m'\n" + TASK, "did you mean 'timeout'"),
     ("[suite]\nname = 'a b'\n" + TASK, "good name"),
     ("[suite]\ntimeout = '10 minutes'\n" + TASK, "duration"),

@@ -223,6 +223,15 @@ def test_use_before_the_trial_opened_the_gpu_is_anothers() -> None:
     assert quiet.disturbed
 
 
+def test_a_process_that_nvml_lists_before_it_is_known_as_the_trials_is_no_stranger() -> None:
+    tenants = gpu_tenants.GpuTenants(nvml.GpuSample(), all_processes=True)
+    sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset())
+    tenants.look(sample, (), 0, 1.0)
+    sample = nvml.GpuSample(processes={HERE: 5}, active=frozenset({HERE}))
+    tenants.look(sample, (HERE,), 1, 2.0)
+    assert (tenants.disturbed, tenants.memory(sample)) == (False, {"gpu_memory": 5})
+
+
 def test_two_that_come_at_once_where_one_may_be_the_trials_are_not_told_apart(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

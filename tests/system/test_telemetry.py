@@ -96,6 +96,17 @@ def test_cpu_time_goes_on_over_the_commands_of_a_trial_and_never_back() -> None:
     assert sampler.take()["cpu_share"] == pytest.approx(8.0 / 8.0)
 
 
+def test_a_process_that_is_about_to_end_counts_with_what_it_held() -> None:
+    """Its memory goes before its number: the last epoch of a training had an `rss` of 0."""
+    now = [0.0]
+    sampler = Sampler(None, lambda: now[0])
+    sampler.sample(lambda: Usage(1, (2,), 5, 1.0))
+    assert sampler.take()["rss"] == 5
+    now[0] += 1.0
+    sampler.sample(lambda: Usage(1, (2,), 0, 1.0))
+    assert sampler.take()["rss"] == 5
+
+
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     assert tree.usage(2**22 + 1) == Usage(2**22 + 1)
     sampler = Sampler(None)

@@ -112,7 +112,7 @@ def test_what_differs_in_memory_is_drawn_part_by_part() -> None:
     drawn = figure(TWO, document)
     (axes,) = drawn.axes
     assert len(axes.patches) == 8
-    assert axes.get_xlabel().startswith("peak of a training step (MiB); not drawn: 4 others +10")
+    assert axes.get_xlabel().startswith("peak of a training step (MiB)\nnot drawn: 4 others +10")
     assert_readable(drawn)
     document["peaks"]["step"]["parts"] = []  # type: ignore[index]
     assert_readable(figure(TWO, document))

@@ -156,17 +156,16 @@ class ProfilerWindow:
 
 
 def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
-    """Return the seconds that the training waited in the self time of each event, by its id."""
+    """Return the seconds that the CPU waited in the self time of each event, by its id."""
     seconds: dict[int, float] = defaultdict(float)
-    if not communication.on_device:
-        ranges = sorted(
-            (e for e in events if not e.is_async),
-            key=lambda e: (e.time_range.start, -e.time_range.end),
-        )
-        for start, end in communication.waited:
-            around = [e for e in ranges if e.time_range.start <= start and end <= e.time_range.end]
-            if around:
-                seconds[id(around[-1])] += (end - start) / 1e6
+    if communication.on_device or not communication.waited:
+        return seconds
+    ranges = [e for e in events if not e.is_async]
+    ranges.sort(key=lambda e: (e.time_range.start, -e.time_range.end))
+    for start, end in communication.waited:
+        around = [e for e in ranges if e.time_range.start <= start and end <= e.time_range.end]
+        if around:  # the last of them is the innermost
+            seconds[id(around[-1])] += (end - start) / 1e6
     return seconds
 
 

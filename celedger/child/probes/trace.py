@@ -205,11 +205,11 @@ class Probe(observe.Probe):
     def _call(
         self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        results = {id(tensor) for _, tensor in tensors(result)}
-        if not results:
-            return
-        module, number = self._stack[-1][1:] if self._stack else (None, 0)
+        results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
         given = [tensor for _, tensor in tensors([args, kwargs])]
+        if not results or not (given or any(results.values())):
+            return  # torch sends empty tensors between the processes of a loader
+        module, number = self._stack[-1][1:] if self._stack else (None, 0)
         before = [self.store.hash_before(t) if id(t) in results else None for t in given]
         inputs = [old or one.get("h") for old, one in zip(before, self._tensors(given))]  # noqa: B905 (3.8)
         outputs = self._tensors(result)

@@ -1,0 +1,147 @@
+"""A bisect with several workers: the use case of `celedger bisect` in simulated time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import load_script, matrix_after
+
+from celedger.bisection import Answer, Limits, bisect_many
+from celedger.ledger import Ledger
+from celedger.model import Why
+from celedger.trial.engine import Need
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"
+COMMITS = 32
+
+
+@pytest.fixture(scope="module")
+def battery() -> ModuleType:
+    return load_script(SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, battery: ModuleType) -> Path:
+    folder: Path = tmp_path_factory.mktemp("ranges")
+    for shape in ("line", "merges", "docs"):
+        battery.create(folder / shape, battery.commits(shape, COMMITS), checkout=False)
+    return folder
+
+
+class Watched:
+    """An engine that checks what it is given. `needs` are those that run."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.workers = engine, engine.workers
+        self.needs: dict[Any, Need] = {}
+        self.submitted: list[tuple[str, int]] = []
+        self.most = 0
+
+    def submit(self, need: Need) -> Any:
+        key = need.commit.sha, need.seed
+        self.needs = {future: n for future, n in self.needs.items() if not future.done()}
+        assert key not in [(n.commit.sha, n.seed) for n in self.needs.values()]
+        self.submitted.append(key)
+        future = self.engine.submit(need)
+        self.needs[future] = need
+        self.most = max(self.most, len(self.needs))
+        return future
+
+    def wait(self) -> None:
+        self.engine.wait()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+@contextmanager
+def bench_of(battery: ModuleType, folder: Path, world: str, number: int = 0) -> Iterator[Any]:
+    chosen = battery.WORLDS[world]
+    opened = battery.Range.open(folder / chosen.shape)
+    case = battery.Case(chosen, opened, np.random.default_rng([number, 15]))
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as place,
+        closing(Ledger.open(Path(place) / "ledger.db", create=True)) as ledger,
+        battery.ScriptedBench.of(case, ledger) as bench,
+    ):
+        yield bench
+
+
+def bisected(battery: ModuleType, bench: Any, workers: int, **limits: Any) -> tuple[Answer, Any]:
+    world, history, good = bench.case.world, bench.case.range.history, bench.case.range.good
+    bench.pool = engine = Watched(battery.Workers(bench, workers, 0))
+    bench.why = Why.BISECT
+    metrics = (world.metric,) if world.metric else ()
+    answer = bisect_many(bench, history, good, [battery.TASK], metrics, Limits(**limits))
+    return answer, engine
+
+
+@pytest.mark.parametrize(
+    "world",
+    matrix_after(3, ["n4", "merges-4", "crash-always", "exact", "bits", "docs", "untestable-30"]),
+)
+def test_workers_find_the_commit_in_less_time(
+    battery: ModuleType, folder: Path, world: str
+) -> None:
+    times = []
+    for workers in (1, 4):
+        with bench_of(battery, folder, world) as bench:
+            battery.store_ends(bench)
+            answer, engine = bisected(battery, bench, workers)
+            (report,), (step,) = answer.reports, bench.case.steps
+            assert report.status in ("found", "set")  # a set: of commits that cannot be tested
+            assert bench.case.range.history.commits[step] in report.culprits
+            assert engine.most == workers
+            times.append(engine.engine.now)
+    assert times[1] < 0.75 * times[0]
+
+
+def test_the_ends_are_measured_side_by_side(battery: ModuleType, folder: Path) -> None:
+    with bench_of(battery, folder, "n4") as bench:
+        good, bad = bench.case.range.good.sha, bench.case.range.history.commits[-1].sha
+        _, engine = bisected(battery, bench, 4)
+        assert engine.submitted[:3] == [(good, 0), (good, 1), (bad, 0)]
+        assert engine.submitted[3][0] not in (good, bad)
+
+
+def test_a_crash_of_an_end_makes_its_other_trials_needless(
+    battery: ModuleType, folder: Path
+) -> None:
+    with bench_of(battery, folder, "crash-always") as bench:
+        bad = bench.case.range.history.commits[-1].sha
+        answer, engine = bisected(battery, bench, 4)
+        assert answer.reports[0].crash
+        assert len({seed for sha, seed in engine.submitted if sha == bad}) <= 3
+
+
+def test_the_budget_bounds_the_trials_that_are_started(battery: ModuleType, folder: Path) -> None:
+    with bench_of(battery, folder, "n2") as bench:
+        battery.store_ends(bench)
+        answer, engine = bisected(battery, bench, 4, budget=6)
+        assert answer.reports[0].status == "undecided"
+        assert answer.reports[0].trials == len(engine.submitted) == 6
+
+
+def test_the_same_search_with_one_worker_asks_for_the_same_trials(
+    battery: ModuleType, folder: Path
+) -> None:
+    """In this thread one after the other, or by an engine of one worker."""
+    ran = []
+    for engine in (False, True):
+        with bench_of(battery, folder, "n2") as bench:
+            battery.store_ends(bench)
+            if engine:
+                bisected(battery, bench, 1)
+            else:
+                bench.why, opened = Why.BISECT, bench.case.range
+                bisect_many(bench, opened.history, opened.good, [battery.TASK], ["val_loss"])
+            trials = bench.ledger.trials(recipe=battery.TASK.recipe)
+            ran.append([(r.trial.commit, r.trial.seed, r.summaries) for r in trials])
+    assert ran[0] == ran[1]

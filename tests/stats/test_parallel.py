@@ -1,0 +1,176 @@
+"""The choice of a trial beside others that are under way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from celedger.stats.choice import Cost, choose, useless
+from celedger.stats.firstbad import Evidence, Posterior, Question, Reading, posterior
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.parallel import UnderWay, beyond, likeness, told
+
+LINE = Question(Lineage.line(256))
+
+
+def ends(shift: float, n: int = 256, seed: int = 0, stored: int = 10) -> list[Reading]:
+    random = np.random.default_rng(seed)
+    return [
+        Reading(p, shift * (p != GOOD) + float(random.standard_normal()))
+        for p in (GOOD, n - 1)
+        for _ in range(stored)
+    ]
+
+
+def next_ones(
+    question: Question,
+    readings: list[Reading],
+    workers: int,
+    untestable: frozenset[int] = frozenset(),
+) -> list[int]:
+    """Return the positions that fill all workers."""
+    evidence = Evidence(tuple(readings), untestable)
+    answer, running = posterior(question, evidence), list[int]()
+    while len(running) < workers:
+        beside = UnderWay(tuple(running), workers)
+        choice = choose(question, evidence, answer, None, beside)
+        if choice is None:
+            break
+        running.append(choice.position)
+    return running
+
+
+# --- what trials tell together
+
+
+def test_a_sure_trial_tells_the_entropy_of_its_cells_and_a_repeat_nothing() -> None:
+    weight = np.array([0.25, 0.75])
+    bad = np.array([[True], [False]])
+    entropy = -(weight * np.log(weight)).sum()
+    assert told(weight, bad, 0.0) == pytest.approx(entropy)
+    more, alone = beyond(weight, bad, np.array([[1.0, 0.0], [1.0, 1 / 3]]), likeness(1.0))
+    assert more[0] == pytest.approx(0.0, abs=1e-12)
+    assert alone[0] == pytest.approx(entropy)
+    assert more[1] == pytest.approx(0.75 * -(np.log(1 / 3) / 3 + np.log(2 / 3) * 2 / 3))
+
+
+def test_one_trial_at_the_median_tells_the_bits_that_it_is_said_to_tell() -> None:
+    for bits in (0.05, 0.5, 0.9):
+        halves = np.array([0.5, 0.5]), np.array([[True], [False]])
+        assert told(*halves, likeness(bits)) / np.log(2) == pytest.approx(bits)
+
+
+def test_what_a_trial_adds_is_what_all_tell_less_what_the_others_tell() -> None:
+    random, r = np.random.default_rng(3), 0.3
+    weight = random.dirichlet(np.ones(6))
+    bad = random.random((6, 3)) < 0.5
+    share = random.random((4, 6))
+    more, alone = beyond(weight, bad, share, r)
+    for row in range(4):
+        halves = np.concatenate([weight * share[row], weight * (1 - share[row])])
+        own = np.repeat([[True], [False]], 6, axis=0)
+        both = np.hstack([np.tile(bad, (2, 1)), own])
+        assert more[row] == pytest.approx(told(halves, both, r) - told(weight, bad, r))
+        assert alone[row] == pytest.approx(told(halves, own, r))
+        assert more[row] < alone[row]
+
+
+# --- the choice
+
+
+def test_without_company_the_choice_is_that_of_one_worker() -> None:
+    readings = [*ends(2.0), Reading(100, 1.1), Reading(40, -0.3)]
+    evidence = Evidence(tuple(readings))
+    answer = posterior(LINE, evidence)
+    one = choose(LINE, evidence, answer)
+    assert choose(LINE, evidence, answer, None, UnderWay((), 16)) == one
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_the_first_trials_lie_at_the_quantiles(workers: int) -> None:
+    marks = np.arange(1, workers + 1) / (workers + 1)
+    positions = next_ones(LINE, ends(4.0), workers)
+    assert np.abs(np.array(positions) / 256 - marks).max() < 1 / 128
+
+
+def test_later_ones_lie_apart_and_not_at_what_is_known() -> None:
+    readings = [*ends(4.0), Reading(127, 4.2), Reading(63, 0.1)]
+    positions = next_ones(LINE, readings, 4)
+    assert len(set(positions)) == 4
+    assert all(60 < p < 130 for p in positions)
+    assert min(b - a for a, b in pairwise(sorted(positions))) >= 6
+
+
+def test_a_metric_without_noise_is_never_run_twice_at_a_commit() -> None:
+    readings = [Reading(GOOD, 0.0), Reading(GOOD, 0.0), Reading(255, 1.0), Reading(127, 1.0)]
+    positions = next_ones(LINE, readings, 12)
+    assert len(set(positions)) == len(positions) == 12
+    few = Question(Lineage.line(4))
+    readings = [Reading(GOOD, 0.0), Reading(GOOD, 0.0), Reading(3, 1.0), Reading(1, 1.0)]
+    assert sorted(next_ones(few, readings, 12)) == [0, 2]  # nothing else is left to tell
+
+
+def test_faint_changes_get_repeats_of_one_commit() -> None:
+    readings = [*ends(1.0, 8, stored=20), *(Reading(3, 0.5) for _ in range(2))]
+    positions = next_ones(Question(Lineage.line(8)), readings, 8)
+    assert len(positions) == 8 and len(set(positions)) < 8
+
+
+def test_a_commit_that_cannot_be_tested_is_stepped_around() -> None:
+    broken = frozenset(range(60, 70))
+    readings = [*ends(4.0), Reading(127, 4.0)]
+    positions = next_ones(LINE, readings, 8, broken)
+    assert len(positions) == 8 and not broken & set(positions)
+
+
+def test_where_a_change_is_doubted_all_workers_measure_the_ends() -> None:
+    positions = next_ones(LINE, ends(0.0), 8)
+    assert set(positions) == {GOOD, 255}
+
+
+def test_branches_share_the_workers() -> None:
+    """Two branches of 40 commits that a merge joins: one trial tells nothing of the other one's."""
+    parents = [(), *((i,) for i in range(39)), (), *((i,) for i in range(40, 79)), (39, 79)]
+    lineage = Lineage(tuple(parents))
+    readings = [*ends(4.0, 81), Reading(79, 2.2)]
+    positions = next_ones(Question(lineage), readings, 6)
+    assert len(set(positions)) == 6
+    assert {p < 40 for p in positions} == {True, False}
+
+
+def test_the_ends_are_measured_first_and_only_as_often_as_needed() -> None:
+    assert next_ones(LINE, [], 2) == [GOOD, GOOD]
+    assert next_ones(LINE, [Reading(GOOD, 0.0)], 2) == [GOOD, 255]
+
+
+def test_the_leader_and_its_parent_are_measured_at_once() -> None:
+    readings = [*ends(4.0), *(Reading(p, 4.0) for p in (100, 102) for _ in range(4))]
+    readings += [Reading(p, 0.0) for p in (96, 99) for _ in range(4)]
+    assert next_ones(LINE, readings, 1) != [99]
+    question = Question(Lineage.line(256), prior=[float(p == 101) + 1e-9 for p in range(256)])
+    assert next_ones(question, readings[:20], 2) == [100, 101]
+
+
+# --- what is ended
+
+
+def answered(readings: list[Reading]) -> tuple[Evidence, Posterior]:
+    evidence = Evidence(tuple(readings))
+    return evidence, posterior(LINE, evidence)
+
+
+def test_a_trial_outside_what_is_left_is_ended() -> None:
+    evidence, answer = answered([*ends(4.0), Reading(127, 4.2), Reading(63, 0.1)])
+    beside = UnderWay((90, 200, 105), 3)
+    assert useless(LINE, evidence, answer, Cost(), beside) == [1]
+
+
+def test_no_trial_is_ended_where_the_change_is_faint_or_a_start_is_dear() -> None:
+    beside = UnderWay((90, 200, GOOD), 3)
+    evidence, answer = answered([*ends(1.5), Reading(127, 1.6), Reading(63, 0.1)])
+    assert useless(LINE, evidence, answer, Cost(), beside) == []
+    evidence, answer = answered([*ends(4.0), Reading(127, 4.2), Reading(63, 0.1)])
+    assert useless(LINE, evidence, answer, Cost(1.0, 0.5), beside) == []
+    assert useless(LINE, evidence, answer, Cost(), beside) == [1]  # and none of an end
