@@ -72,6 +72,11 @@ class _Job:
     def order(self) -> Order:
         return self.note.order
 
+    @property
+    def is_ours(self) -> bool:
+        """Return True if this command waits for it: for a trial, or for environments."""
+        return self.answer is not None or self.order.commit is None
+
 
 # A job, with bytes of its lines, what its thread raised, or None after its last line.
 _News = tuple[_Job, bytes | Exception | None]
@@ -139,10 +144,10 @@ class Head:
         the next command takes in."""
         deadline = time.monotonic() + PATIENCE
         with suppress(CeledgerError, queue.Empty):
-            for job in [job for job in self._jobs if job.answer is not None]:
+            for job in [job for job in self._jobs if job.is_ours]:
                 job.lost = TRIES
                 self._interrupt(job)
-            ours = [job for job in self._jobs if job.answer is not None]
+            ours = [job for job in self._jobs if job.is_ours]
             while any(job in self._jobs for job in ours):
                 self._take(self._gathered(deadline - time.monotonic()))
         for job in self._jobs:

@@ -14,7 +14,7 @@ from typing import Any
 from celedger import errors
 from celedger.engines import order as orders
 from celedger.engines.order import Order
-from celedger.engines.seam import OtherEnvironment
+from celedger.engines.seam import LostNode, OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import Environment, Trial, TrialRecord
@@ -138,8 +138,8 @@ def _has_epochs(facts: dict[str, Any]) -> bool:
 
 def raised(facts: dict[str, str]) -> BaseException:
     """Return the exception that ended a node's program."""
-    if facts["error"] == "KeyboardInterrupt":
-        return KeyboardInterrupt()
+    if facts["error"] == "KeyboardInterrupt":  # of the node: it is shut down
+        return LostNode("its node ended it")
     kinds = {**vars(errors), "OtherEnvironment": OtherEnvironment}
     kind = kinds.get(facts["error"], CeledgerError)
     error: BaseException = kind(facts["cause"], facts["hint"])

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from conftest import Done, Project, git, make_project
 from engines.loopback import Loopback
 
 from celedger.config import Config
 from celedger.engines import head, remote
+from celedger.engines.keeper import PROGRAM
 from celedger.errors import LedgerError
 from celedger.ledger import Ledger
 from celedger.model import TrialRecord
@@ -196,6 +198,29 @@ def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
     assert [r.trial.ulid for r in ended] == [record.trial.ulid]
     assert (ended[0].ok, ended[0].epochs) == (True, 4)
     assert notes(project) == []
+
+
+@pytest.mark.matrix
+def test_a_node_that_is_shut_down_does_not_interrupt_the_command(
+    project: Project, cluster: Loopback, tmp_path: Path
+) -> None:
+    project.history([1.0])
+    gate = tmp_path / "gate"
+    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
+    until(lambda: trials(project) and epochs(project) == 2)
+    (ulid,) = (r.trial.ulid for r in trials(project))
+    program = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][2:3] == [PROGRAM]]
+    (node,) = (p for p in program if p.info["cmdline"][3].endswith(ulid))
+    node.terminate()
+    until(lambda: len(trials(project)) == 2)
+    gate.touch()
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "runs again on another node: its node ended it" in err
+    assert [(r.outcome.kind, r.epochs) for r in trials(project) if r.outcome] == [
+        ("interrupted", 2),
+        ("ok", 4),
+    ]
 
 
 @pytest.mark.matrix
