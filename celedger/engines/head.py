@@ -107,14 +107,19 @@ class Head:
 
     def describe(self) -> Intake:
         """Ask a node for the environments of the tasks. Raises CeledgerError."""
-        intake = Intake(self._question, self._ledger)
-        job = _Job(self._notes.write(self._question), intake)
-        self._start(job)
-        while job in self._jobs:
-            self._next()
-        if intake.error is not None:
-            raise intake.error
-        return intake
+        for number in range(TRIES):
+            ulid = ulids.new(self._bench.now(), self._bench.random)
+            question = replace(self._question, ulid=ulid)
+            job = _Job(self._notes.write(question), Intake(question, self._ledger))
+            self._start(job)
+            while job in self._jobs:
+                self._next()
+            error = job.intake.error
+            if error is None:
+                break
+            if not isinstance(error, LostNode) or number == TRIES - 1:
+                raise error
+        return job.intake
 
     def submit(self, need: Need) -> Future[TrialRecord]:
         answer = _Answer(need)
