@@ -66,7 +66,7 @@ class _Job:
     keeper: KeeperOf | None = None
     node: str = ""  # the cluster's name for it
     lost: int = 0  # nodes until now
-    told: bool = False  # its node, to end it early
+    ends_early: bool = False  # as its node knows
 
     @property
     def order(self) -> Order:
@@ -157,7 +157,7 @@ class Head:
                 self._take(self._gathered(deadline - time.monotonic()))
         for job in self._jobs:
             job.intake.close()
-            job.note.held.close()
+            job.note.lock.close()
         self._cluster.close()
 
     def _interrupt(self, job: _Job) -> None:
@@ -248,12 +248,12 @@ class Head:
         """Add news to the ledger in one transaction, then report them. Return True if a trial that
         this command waits for has ended."""
         news = [(job, content) for job, content in news if job in self._jobs]
-        told: list[tuple[_Job, events.Event]] = []
+        occurred: list[tuple[_Job, events.Event]] = []
         with self._ledger.transaction():
             for job, content in news:
                 if isinstance(content, bytes):
-                    told += [(job, event) for event in job.intake.take(content)]
-        for job, event in told:
+                    occurred += [(job, event) for event in job.intake.take(content)]
+        for job, event in occurred:
             self._bench.listen(event)
             answer = job.answer
             if isinstance(event, events.EpochReported) and answer and answer.need.until:
@@ -267,8 +267,8 @@ class Head:
     def _end_needless(self) -> None:
         """Tell the nodes whose trials have told enough."""
         for job in self._jobs:
-            if job.answer and job.answer.enough and job.keeper is not None and not job.told:
-                job.told = True
+            if job.answer and job.answer.enough and job.keeper is not None and not job.ends_early:
+                job.ends_early = True
                 with suppress(MachineError):  # its thread sees that the node is lost
                     job.keeper.end(job.answer.enough)
 
