@@ -276,7 +276,7 @@ def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]
     notes = len(list(queue_folder(repository).glob("*.moved")))
     waits = held_back(repository, settings) if notes else ""
     orders = [
-        (o.order.commit.sha, o.order.tasks[0].name, o.order.seed, o.place, o.held)
+        (o.order.commit.sha, o.order.tasks[0].name, o.order.seed, o.engine, o.attended)
         for o in remote.out(repository)
         if o.order.commit is not None
     ]

@@ -377,10 +377,12 @@ def _name_orders(repository: Repository) -> None:
     """Say which trials a killed command left on nodes, to one that does not ask them."""
     from celedger.engines import notes
 
-    for place, number in Counter(o.place for o in notes.out(repository) if not o.held).items():
+    for engine, number in Counter(
+        o.engine for o in notes.out(repository) if not o.attended
+    ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
-        engine = place.split()[0]
-        note(f"celedger: {trials} on {place}; a command with --engine {engine} takes in what is "
+        name = engine.split()[0]
+        note(f"celedger: {trials} on {engine}; a command with --engine {name} takes in what is "
              "there of a killed one")  # fmt: skip
 
 

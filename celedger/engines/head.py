@@ -34,7 +34,7 @@ from celedger.trial.workplace import imported
 
 GATHER = 0.1  # seconds in which what comes in joins one transaction
 TRIES = 3  # nodes that a trial may lose
-PATIENCE = 20.0  # seconds in which interrupted trials may end
+PATIENCE = 20.0  # seconds: in which interrupted trials may end, and without news
 _PENDING = 256  # chunks that wait for the ledger; with more the nodes wait, and memory stays flat
 
 
@@ -66,11 +66,16 @@ class _Job:
     keeper: KeeperOf | None = None
     node: str = ""  # the cluster's name for it
     lost: int = 0  # nodes until now
-    told: bool = False  # its node, to end it early
+    ends_early: bool = False  # as its node knows
 
     @property
     def order(self) -> Order:
         return self.note.order
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if this command waits for it: for a trial, or for environments."""
+        return self.answer is not None or self.order.commit is None
 
 
 # A job, with bytes of its lines, what its thread raised, or None after its last line.
@@ -92,6 +97,7 @@ class Head:
         self._jobs: list[_Job] = []
         self._answered = False  # the ledger had a trial that was submitted
         self._avoided: set[str] = set()  # nodes with another environment
+        self._is_behind = False  # the ledger may lack lines that came
         for note in self._notes.left():
             self._start(_Job(note, Intake(note.order, self._ledger)), anew=False)
 
@@ -101,14 +107,19 @@ class Head:
 
     def describe(self) -> Intake:
         """Ask a node for the environments of the tasks. Raises CeledgerError."""
-        intake = Intake(self._question, self._ledger)
-        job = _Job(self._notes.write(self._question), intake)
-        self._start(job)
-        while job in self._jobs:
-            self._take(self._gathered())
-        if intake.error is not None:
-            raise intake.error
-        return intake
+        for number in range(TRIES):
+            ulid = ulids.new(self._bench.now(), self._bench.random)
+            question = replace(self._question, ulid=ulid)
+            job = _Job(self._notes.write(question), Intake(question, self._ledger))
+            self._start(job)
+            while job in self._jobs:
+                self._next()
+            error = job.intake.error
+            if error is None:
+                break
+            if not isinstance(error, LostNode) or number == TRIES - 1:
+                raise error
+        return job.intake
 
     def submit(self, need: Need) -> Future[TrialRecord]:
         answer = _Answer(need)
@@ -129,29 +140,38 @@ class Head:
     def wait(self) -> None:
         while not self._answered and any(job.answer is not None for job in self._jobs):
             self._end_needless()
-            if self._take(self._gathered()):
+            if self._next():
                 break
         self._answered = False
 
     def close(self) -> None:
         """Interrupt what is under way for this command, and record it. What cannot be recorded now
         the next command takes in."""
-        ours = [job for job in self._jobs if job.answer is not None]
-        for job in ours:
-            job.lost = TRIES
-            with suppress(MachineError):
-                if job.keeper is None:
-                    self._cluster.release(job.order.ulid)
-                else:
-                    job.keeper.cancel()
         deadline = time.monotonic() + PATIENCE
         with suppress(CeledgerError, queue.Empty):
+            for job in [job for job in self._jobs if job.is_ours]:
+                job.lost = TRIES
+                self._interrupt(job)
+            ours = [job for job in self._jobs if job.is_ours]
             while any(job in self._jobs for job in ours):
                 self._take(self._gathered(deadline - time.monotonic()))
         for job in self._jobs:
             job.intake.close()
-            job.note.held.close()
+            job.note.lock.close()
         self._cluster.close()
+
+    def _interrupt(self, job: _Job) -> None:
+        """Interrupt a trial, and read its lines anew if the ledger may lack some."""
+        with suppress(MachineError):
+            if job.keeper is None:
+                self._cluster.release(job.order.ulid)
+            else:
+                job.keeper.cancel()
+        if self._is_behind:
+            self._jobs.remove(job)
+            job.intake.close()
+            intake = Intake(job.order, self._ledger)
+            self._start(_Job(job.note, intake, job.answer, lost=TRIES), anew=False)
 
     # --- on the way out, in the thread of the job
 
@@ -203,11 +223,21 @@ class Head:
 
     # --- on the way in, in the thread of the command
 
-    def _gathered(self, patience: float | None = None) -> list[_News]:
+    def _next(self) -> bool:
+        """Take in what comes next. Return True if a trial that this command waits for has ended."""
+        self._is_behind = True  # until it is in the ledger, whatever is raised
+        has_ended = False
+        try:
+            has_ended = self._take(self._gathered(PATIENCE))
+        except queue.Empty:
+            if any(job.keeper is None for job in self._jobs):
+                self._bench.listen(events.Waiting("a node", "others on the cluster", 0))
+        self._is_behind = False
+        return has_ended
+
+    def _gathered(self, patience: float) -> list[_News]:
         """Return what has come, and comes shortly after. Raises queue.Empty if nothing does."""
-        if patience is not None and patience <= 0:
-            raise queue.Empty
-        news = [self._news.get(timeout=patience)]
+        news = [self._news.get(timeout=max(patience, 0.0))]
         deadline = time.monotonic() + GATHER
         with suppress(queue.Empty):
             while len(news) < _PENDING and (left := deadline - time.monotonic()) > 0:
@@ -217,12 +247,13 @@ class Head:
     def _take(self, news: Sequence[_News]) -> bool:
         """Add news to the ledger in one transaction, then report them. Return True if a trial that
         this command waits for has ended."""
-        told: list[tuple[_Job, events.Event]] = []
+        news = [(job, content) for job, content in news if job in self._jobs]
+        occurred: list[tuple[_Job, events.Event]] = []
         with self._ledger.transaction():
             for job, content in news:
                 if isinstance(content, bytes):
-                    told += [(job, event) for event in job.intake.take(content)]
-        for job, event in told:
+                    occurred += [(job, event) for event in job.intake.take(content)]
+        for job, event in occurred:
             self._bench.listen(event)
             answer = job.answer
             if isinstance(event, events.EpochReported) and answer and answer.need.until:
@@ -236,8 +267,8 @@ class Head:
     def _end_needless(self) -> None:
         """Tell the nodes whose trials have told enough."""
         for job in self._jobs:
-            if job.answer and job.answer.enough and job.keeper is not None and not job.told:
-                job.told = True
+            if job.answer and job.answer.enough and job.keeper is not None and not job.ends_early:
+                job.ends_early = True
                 with suppress(MachineError):  # its thread sees that the node is lost
                     job.keeper.end(job.answer.enough)
 

@@ -14,7 +14,7 @@ from typing import Any
 from celedger import errors
 from celedger.engines import order as orders
 from celedger.engines.order import Order
-from celedger.engines.seam import OtherEnvironment
+from celedger.engines.seam import LostNode, OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import Environment, Trial, TrialRecord
@@ -105,9 +105,9 @@ class Intake:
         self._ledger.record_task(task)
         # The journal stays empty: its lock shows that the trial has somebody who follows it.
         journal.remove(self._ledger, journal.path(self._ledger, trial.ulid))  # of a dead head
-        path, channel, held = journal.create(self._ledger, trial)
+        path, channel, journal_lock = journal.create(self._ledger, trial)
         os.close(channel)
-        self._journal = path, held
+        self._journal = path, journal_lock
 
     def _write_log(self, text: str) -> None:
         """Keep the end of the trial's log where its outcome names it. A full disk costs the log."""
@@ -124,11 +124,11 @@ class Intake:
 
     def close(self) -> None:
         if self._journal is not None:
-            path, held = self._journal
+            path, journal_lock = self._journal
             if self.is_whole:
                 journal.remove(self._ledger, path)
-            if held is not None:
-                held.close()
+            if journal_lock is not None:
+                journal_lock.close()
             self._journal = None
 
 
@@ -138,8 +138,8 @@ def _has_epochs(facts: dict[str, Any]) -> bool:
 
 def raised(facts: dict[str, str]) -> BaseException:
     """Return the exception that ended a node's program."""
-    if facts["error"] == "KeyboardInterrupt":
-        return KeyboardInterrupt()
+    if facts["error"] == "KeyboardInterrupt":  # of the node: it is shut down
+        return LostNode("its node ended it")
     kinds = {**vars(errors), "OtherEnvironment": OtherEnvironment}
     kind = kinds.get(facts["error"], CeledgerError)
     error: BaseException = kind(facts["cause"], facts["hint"])

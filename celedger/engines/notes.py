@@ -15,7 +15,7 @@ from celedger.engines.order import Order
 from celedger.errors import MachineError
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
-from celedger.system import lock
+from celedger.system.lock import Lock, try_flock
 
 
 @dataclass
@@ -24,11 +24,11 @@ class Note:
 
     path: Path
     order: Order
-    held: lock.Lock
+    lock: Lock
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.held.close()
+        self.lock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ class Notes:
             private_folder(path.parent)
             draft = path.with_suffix(".new")
             draft.write_text(order.written(facts))
-            held = lock.try_flock(draft)
-            assert held is not None
+            note_lock = try_flock(draft)
+            assert note_lock is not None
             draft.replace(path)
         except OSError as error:
             raise MachineError(
                 f"{path.parent} cannot be written: {error.strerror}", "free some room there"
             ) from error
-        return Note(path, order_out, held)
+        return Note(path, order_out, note_lock)
 
     def left(self) -> Iterator[Note]:
         """Yield the notes of dead heads on orders of this engine and ledger, locked."""
         ours = [self.engine, self.address, str(self.ledger)]
         for path in sorted(folder(self.repository).glob("*.json")):
-            held = lock.try_flock(path)
-            if held is None:
+            note_lock = try_flock(path)
+            if note_lock is None:
                 continue
             with suppress(OSError, ValueError, KeyError, TypeError):
                 facts = json.loads(path.read_bytes())
                 if [facts["engine"], facts["address"], facts["ledger"]] == ours:
-                    yield Note(path, order.rebuilt(Order, facts["order"]), held)
+                    yield Note(path, order.rebuilt(Order, facts["order"]), note_lock)
                     continue
-            held.close()
+            note_lock.close()
 
 
 def folder(repository: Repository) -> Path:
@@ -89,8 +89,8 @@ class Out:
     """An order that is out, for a person: on which engine, and whether its head lives."""
 
     order: Order
-    place: str
-    held: bool
+    engine: str  # and its address
+    attended: bool
 
 
 def out(repository: Repository) -> list[Out]:
@@ -99,9 +99,9 @@ def out(repository: Repository) -> list[Out]:
     for path in sorted(folder(repository).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, MachineError):
             facts = json.loads(path.read_bytes())
-            place = f"{facts['engine']} {facts['address']}".strip()
-            held = lock.try_flock(path)
-            orders.append(Out(order.rebuilt(Order, facts["order"]), place, held is None))
-            if held is not None:
-                held.close()
+            engine = f"{facts['engine']} {facts['address']}".strip()
+            note_lock = try_flock(path)
+            orders.append(Out(order.rebuilt(Order, facts["order"]), engine, note_lock is None))
+            if note_lock is not None:
+                note_lock.close()
     return orders

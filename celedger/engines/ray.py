@@ -52,9 +52,8 @@ class Actor:
                         f"a node of the Ray cluster has no {match[1]}",
                         f"pip install celedger=={__version__} on all its nodes",
                     ) from error
-                lines = text.strip().splitlines()
-                why = next((line for line in lines if "dead because" in line), lines[-1])
-                raise LostNode(f"its node was lost: {why[:200]}") from error
+                why = " ".join(text.strip().splitlines()[-2:])
+                raise LostNode(f"its node was lost: {why[:300]}") from error
 
         return call
 

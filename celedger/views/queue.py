@@ -38,9 +38,9 @@ class Queue(Document):
         unfinished = any(j.state in (JobState.QUEUED, JobState.RUNNING) for j in self.jobs)
         if (unfinished or (self.notes and not self.waits)) and not self.worker:
             lines.append("no worker runs: `celedger worker` goes on")
-        for sha, task, seed, place, held in self.orders:
-            left = "" if held else "; its command died, the next one on that engine takes it in"
-            lines.append(f"{short(sha)}  {plain(task)} seed {seed} runs on {plain(place)}{left}")
+        for sha, task, seed, engine, attended in self.orders:
+            left = "" if attended else "; its command died, the next one on that engine takes it in"
+            lines.append(f"{short(sha)}  {plain(task)} seed {seed} runs on {plain(engine)}{left}")
         return "\n".join(lines) or "the queue is empty"
 
     def json(self) -> dict[str, object]:

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from conftest import Done, Project, git, make_project
 from engines.loopback import Loopback
 
 from celedger.config import Config
 from celedger.engines import head, remote
+from celedger.engines.keeper import PROGRAM
+from celedger.errors import LedgerError
 from celedger.ledger import Ledger
 from celedger.model import TrialRecord
 from celedger.repo import Repository
@@ -123,6 +126,7 @@ def notes(project: Project) -> list[Path]:
     return list((project.root / ".git/celedger/remote").glob("*.json"))
 
 
+@pytest.mark.matrix
 def test_a_range_runs_on_the_nodes_as_it_does_at_home(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
@@ -151,6 +155,7 @@ def test_a_range_runs_on_the_nodes_as_it_does_at_home(
     assert len(list(nodes.glob("*/celedger/node/repositories/*"))) == 2
 
 
+@pytest.mark.matrix
 def test_epochs_are_in_the_ledger_while_the_trial_runs_and_stay_when_its_node_dies(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
@@ -195,6 +200,30 @@ def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
     assert notes(project) == []
 
 
+@pytest.mark.matrix
+def test_a_node_that_is_shut_down_does_not_interrupt_the_command(
+    project: Project, cluster: Loopback, tmp_path: Path
+) -> None:
+    project.history([1.0])
+    gate = tmp_path / "gate"
+    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
+    until(lambda: trials(project) and epochs(project) == 2)
+    (ulid,) = (r.trial.ulid for r in trials(project))
+    program = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][2:3] == [PROGRAM]]
+    (node,) = (p for p in program if p.info["cmdline"][3].endswith(ulid))
+    node.terminate()
+    until(lambda: len(trials(project)) == 2)
+    gate.touch()
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "runs again on another node: its node ended it" in err
+    assert [(r.outcome.kind, r.epochs) for r in trials(project) if r.outcome] == [
+        ("interrupted", 2),
+        ("ok", 4),
+    ]
+
+
+@pytest.mark.matrix
 def test_an_interrupted_command_takes_its_trials_back(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
@@ -210,6 +239,7 @@ def test_an_interrupted_command_takes_its_trials_back(
     assert not list(cluster.folder.glob("*.port"))
 
 
+@pytest.mark.matrix
 def test_a_node_with_another_environment_refuses(project: Project, cluster: Loopback) -> None:
     project.history([1.0])
     cluster.environment = {"two": {"TORCH_OTHER": "1"}}
@@ -221,6 +251,7 @@ def test_a_node_with_another_environment_refuses(project: Project, cluster: Loop
     assert [r.ok for r in trials(project)] == [True, True]
 
 
+@pytest.mark.matrix
 def test_a_commit_that_changes_nothing_named_re_uses_what_a_node_measured(
     project: Project, cluster: Loopback
 ) -> None:
@@ -233,6 +264,7 @@ def test_a_commit_that_changes_nothing_named_re_uses_what_a_node_measured(
     assert "re-used from" in done.err, done.err
 
 
+@pytest.mark.matrix
 def test_a_bisect_runs_on_the_nodes(project: Project, cluster: Loopback) -> None:
     shas = project.history([1.0, 1.0, 1.0, 1.3, 1.3])
     done = typed(project, cluster, "bisect", "HEAD~4..", "--metric", "val_loss")
@@ -254,6 +286,32 @@ def test_a_trial_that_has_told_enough_ends_early(
         assert future.result().early_stopped
         assert future.result().outcome.message == "enough"
         bench.ledger.close()
+
+
+def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
+    project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.history([1.0])
+    with bench_on(project, cluster) as bench:
+        add, refusals = bench.ledger.append_epochs, iter([LedgerError("the disk is full")])
+
+        def refused_once(*arguments: Any) -> Any:
+            for error in refusals:
+                raise error
+            return add(*arguments)
+
+        monkeypatch.setattr(bench.ledger, "append_epochs", refused_once)
+        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        bench.engine.submit(Need(commit, workplace.protocol.with_telemetry(task), 0))
+        lines = until(lambda: list(cluster.folder.glob("*/celedger/node/orders/*/lines.jsonl")))
+        until(lambda: "finish_trial" in lines[0].read_text())
+        with pytest.raises(LedgerError):
+            bench.engine.wait()
+    (record,) = bench.ledger.trials()
+    assert (record.ok, record.epochs) == (True, 4)
+    assert len(bench.ledger.series(record.trial.ulid)["val_loss"]) == 4
+    assert notes(project) == []
+    bench.ledger.close()
 
 
 def bench_on(project: Project, cluster: Loopback) -> Any:

@@ -1,0 +1,56 @@
+"""What travels between a head and its nodes, as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from celedger.engines import order
+from celedger.engines.order import Order
+from celedger.model import (
+    Command,
+    Commit,
+    Direction,
+    Environment,
+    EpochReport,
+    Floor,
+    Footprint,
+    Mark,
+    Metric,
+    Outcome,
+    OutcomeKind,
+    StepValues,
+    Task,
+    Why,
+)
+
+TASK = Task(
+    "tiny", "fit", (Command("run", ("{python}", "fit.py")),), {"lr": 0.1, "layers": [1, 2]},
+    metrics=(Metric("loss", direction=Direction.LOWER, floor=Floor(0.01, True)),),
+    build=(("make", "all"),), silence=3.0,
+)  # fmt: skip
+
+
+def test_an_order_comes_back_as_it_was() -> None:
+    commit = Commit("a" * 40, "b" * 40, ("c" * 40,), "Ada", 1, 2, "a subject")
+    environments = {"fit": Environment("e", {"packages": {"torch": "2"}})}
+    given = Order(
+        "01U", "key", "a" * 40, (TASK,), "cpu", False, Why.BISECT, commit, 3, environments,
+        {"fit": ("torch",)},
+    )  # fmt: skip
+    assert order.read(Order, order.written(given)) == given
+    question = replace(given, commit=None, environments=None, imported=None)
+    assert order.read(Order, order.written(question)) == question
+    assert order.read(Order, order.written(given)).tasks[0].recipe == TASK.recipe
+
+
+def test_what_a_node_writes_comes_back_to_the_last_bit() -> None:
+    report = EpochReport(
+        1, {"a": 0.1 + 0.2, "b": math.inf, "c": -0.0}, "f00", {"s": StepValues(0, (1e-300,))}
+    )
+    outcome = Outcome(OutcomeKind.TIMEOUT, 1.5, "late", None, "log", (Mark.REPEATED,))
+    footprint = Footprint((b"model.py", b"\xff\xfe"), (b"",), ("*.txt",))
+    for noun in (report, outcome, footprint):
+        assert repr(order.read(type(noun), order.written(noun))) == repr(noun)
+    undefined = order.read(EpochReport, order.written(EpochReport(0, {"x": math.nan})))
+    assert math.isnan(undefined.values["x"])
