@@ -5,7 +5,6 @@ here joins them: `search` plans, and `drive` keeps the workers of an engine busy
 at any time: typed again it goes on from the ledger.
 """
 
-from celedger.bisection.drive import Engine, InTurn
 from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
 from celedger.bisection.plan import Plan, plan
 from celedger.bisection.report import Report
@@ -13,6 +12,6 @@ from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [
-    "Answer", "Engine", "InTurn", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect",
-    "bisect_many", "find_symptom", "lacking_ends", "plan", "search",
+    "Answer", "Limits", "Plan", "Report", "SearchStep", "Symptom", "bisect", "bisect_many",
+    "find_symptom", "lacking_ends", "plan", "search",
 ]  # fmt: skip

@@ -16,8 +16,8 @@ from celedger.bisection import Report
 from celedger.errors import CeledgerError
 from celedger.model import Metric
 from celedger.views import picture
-from celedger.views.bisect import effect_text, sure
-from celedger.views.format import count, plain, short
+from celedger.views.bisect import effect_text
+from celedger.views.format import count, plain, short, sure
 from celedger.views.picture import BLUE, INK, MUTED, RED, STATES
 
 _VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states
