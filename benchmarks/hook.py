@@ -65,7 +65,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 
 def stop_worker(clone: Path) -> None:
     from celedger.ledger import Ledger
-    from celedger.model import JobState
+    from celedger.ledger.job_record import JobState
 
     with Ledger.open(clone / "ledger.db", readonly=True) as ledger:
         for job in ledger.jobs(state=JobState.RUNNING):

@@ -428,29 +428,3 @@ class BaselineRecord:
 
     def covers(self, task: str, metric: str) -> bool:
         return self.task in ("", task) and self.metric in ("", metric)
-
-
-class JobState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    WAITING = "waiting"  # until a person allows what it would start
-    DONE = "done"
-    FAILED = "failed"
-    SUPERSEDED = "superseded"  # a newer commit of the same key took its place
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job as the queue holds it. Queued jobs of one kind and `key` become one: the newest."""
-
-    id: int
-    kind: str
-    commit: str
-    suite: str
-    created: float
-    key: str
-    state: JobState
-    owner: str = ""
-    attempts: int = 0
-    message: str = ""
-    ended: float | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celedger.config import Config
-    from celedger.model import Job
+    from celedger.ledger.job_record import Job
     from celedger.repo import Repository
     from celedger.service.hooks import HookStatus
     from celedger.views.queue import Queue

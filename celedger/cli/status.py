@@ -63,7 +63,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
 
 def _queue_hint(queue: Queue) -> str:
     """Return what to type for the queue to go on, "" where it does."""
-    from celedger.model import JobState
+    from celedger.ledger.job_record import JobState
 
     states = {job.state for job in queue.jobs}
     if JobState.WAITING in states or queue.waits:

@@ -6,8 +6,8 @@ handed in, in seconds since the epoch. Who claims jobs holds the lock of the one
 
 from __future__ import annotations
 
+from celedger.ledger.job_record import Job, JobState
 from celedger.ledger.store import Store, encoded
-from celedger.model import Job, JobState
 
 _COLUMNS = "id, kind, sha, suite, created, key, state, owner, attempts, message, ended"
 _OPEN = (JobState.QUEUED, JobState.WAITING)

@@ -13,7 +13,7 @@ from pathlib import Path
 from celedger.config import Config
 from celedger.errors import CeledgerError, MachineError
 from celedger.ledger import Ledger
-from celedger.model import JobState
+from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.system.gate import Gate, NotAllowed, Request, settings_request
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from celedger.config import Config
 from celedger.errors import CeledgerError, LedgerError, LedgerGone
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState, Task, Verdict, VerdictKind, Why
+from celedger.ledger.job_record import Job, JobState
+from celedger.model import Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.service import news
 from celedger.service.allow import check_settings, queue_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.model import Job, JobState
+from celedger.ledger.job_record import Job, JobState
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_time, plain, short
 

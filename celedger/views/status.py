@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from celedger.drift import standing
 from celedger.drift.standing import News, Regression
-from celedger.model import Commit, JobState, TrialRecord
+from celedger.ledger.job_record import JobState
+from celedger.model import Commit, TrialRecord
 from celedger.views.document import Document, pick
 from celedger.views.format import count, duration, iso_time, percent, plain, short
 from celedger.views.queue import Queue

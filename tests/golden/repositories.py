@@ -16,6 +16,7 @@ from random import Random
 
 from celedger import config, suite
 from celedger.ledger import Ledger
+from celedger.ledger.job_record import JobState
 from celedger.model import (
     BaselineAct,
     BaselineRecord,
@@ -23,7 +24,6 @@ from celedger.model import (
     Environment,
     EpochReport,
     Footprint,
-    JobState,
     Mark,
     Outcome,
     OutcomeKind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celedger.ledger import Ledger
-from celedger.model import JobState
+from celedger.ledger.job_record import JobState
 
 
 def job(

@@ -18,7 +18,7 @@ from scripted import scripted
 from celedger import config
 from celedger.config import Config
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState
+from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.service.worker import Worker
 

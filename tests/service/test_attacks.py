@@ -17,7 +17,7 @@ import pytest
 from conftest import Done, Project, git
 
 from celedger.ledger import Ledger
-from celedger.model import JobState
+from celedger.ledger.job_record import JobState
 from celedger.suite import shipped
 
 SUITE = """\

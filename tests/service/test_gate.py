@@ -19,7 +19,7 @@ from scripted import typed
 from celedger import config
 from celedger import suite as suites
 from celedger.ledger import Ledger
-from celedger.model import JobState
+from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import Worker

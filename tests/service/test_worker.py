@@ -20,7 +20,7 @@ import pytest
 from conftest import PEOPLE, SCRIPT, Done, Project, celedger, git, make_project
 
 from celedger.ledger import Ledger
-from celedger.model import Job, JobState
+from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import MAX_ATTEMPTS, Worker, at_work, one_a_task
