@@ -305,12 +305,12 @@ class Head:
         True if there may be one."""
         order = job.order
         assert order.commit is not None
+        if job.lost == TRIES or not isinstance(error, OtherEnvironment | LostNode):
+            return False
         if isinstance(error, OtherEnvironment):
             self._avoided.add(job.node)
-        elif isinstance(error, LostNode) and job.lost < TRIES:
-            job.lost += 1
         else:
-            return False
+            job.lost += 1
         self._bench.listen(events.Elsewhere(order.commit, order.tasks[0], str(error)))
         order = replace(order, ulid=ulids.new(self._bench.now(), self._bench.random))
         note, intake = self._notes.write(order), Intake(order, self._ledger)
