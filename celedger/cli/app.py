@@ -7,6 +7,7 @@ the search (128 and above) instead of blaming a commit.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -139,7 +140,9 @@ def _guarded(arguments: Sequence[str]) -> int:
             if type(error).__name__ == "NoArgsIsHelpError":
                 print(message(), file=sys.stderr)
             else:
-                complain(f"{message()} (see `{path} --help`)")
+                words = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", message())
+                words = re.sub(r"a valid float( range)?\b", "a number", words)
+                complain(f"{words} (see `{path} --help`)")
             return Status.USAGE
         return _crashed(error)
 
