@@ -313,6 +313,7 @@ def test_no_report_returns_once_the_supervisor_was_killed(
     order = {
         "control": control, "status": status, "argv": [sys.executable, "-c", textwrap.dedent(code)],
         "program": sys.executable, "record": str(tmp_path / "reads"), "recorded": str(tree),
+        "cores": [],
         "packages": "", "writable": [], "locale": "",
     }  # fmt: skip
     with subprocess.Popen(

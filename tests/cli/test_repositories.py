@@ -148,7 +148,7 @@ def test_a_dry_run_runs_nothing_and_says_what_it_would_take(quick: ScriptedProje
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--dry-run")
     assert done.status == 0, done.err
     assert "7 commits in the range" in done.out
-    assert "3 trials" in done.out
+    assert "the two ends need 3 more trials" in done.out
     words = ("bisect", f"{shas[0]}..{shas[-1]}", "--metric", "val_loss", "--metric", "peak_rss")
     answer = json.loads(quick.run(*words, "--dry-run", "--json").out)
     assert answer["schema"] == 1

@@ -67,9 +67,8 @@ def test_the_grid_and_the_pattern_are_what_a_suite_may_say(tmp_path: Path) -> No
 
     for script in ("train.py", "test.py"):
         (tmp_path / script).touch()
-    text = block("toml", "[task.alias.size]").replace(
-        "[task.alias", block("toml", "pattern =") + "[task.alias"
-    )
+    pattern = block("toml", "pattern =").removeprefix("[[task]]\n")
+    text = block("toml", "[task.alias.size]").replace("[task.alias", pattern + "[task.alias")
     (tmp_path / "suite.toml").write_text(text)
     tasks = load(tmp_path).tasks
     assert [task.name for task in tasks] == [
