@@ -136,7 +136,7 @@ class Head:
     def close(self) -> None:
         """Interrupt what is under way for this command, and record it. What cannot be recorded now
         the next command takes in."""
-        ours = [job for job in self._jobs if job.answer is not None]
+        ours = [job for job in self._jobs if job.answer is not None or job.order.commit is None]
         for job in ours:
             job.lost = TRIES
             with suppress(MachineError):

@@ -29,8 +29,8 @@ _PATIENCE = 60.0  # seconds in which Slurm's programs answer
 _POLL = 2.0  # seconds between two looks at the queue
 _LATE = 1.0  # seconds in which the last lines of an ended job may still come
 _WAIT = 1.0  # seconds that `read` waits for more
-_RUNS = {"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "COMPLETING"}
-_WAITS = {"PENDING", "CONFIGURING"}
+_RUNS = {"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+_BEGINS = _RUNS | {"PENDING", "CONFIGURING", "COMPLETING"}  # the last: how it ended is yet to come
 
 
 class JobKeeper:
@@ -49,7 +49,8 @@ class JobKeeper:
 
     def greet(self, repository: str) -> Greeting:
         first = self.first()
-        return Greeting(*first["greeting"], first["clones"].get(repository, []))
+        host, version, schema = first["greeting"]
+        return Greeting(host, version, schema, first["clones"].get(repository, []))
 
     def node(self) -> str:
         return str(self.first()["node"])
@@ -175,7 +176,7 @@ class Slurm:
         self._note(ulid, "PENDING")
         keeper = JobKeeper(folder, self)
         while keeper.first() is None:
-            if keeper.is_over(_WAITS | _RUNS):
+            if keeper.is_over(_BEGINS):
                 raise self._never_began(ulid, keeper.complaint())
             time.sleep(0.1)
         self._note(ulid, "RUNNING")
