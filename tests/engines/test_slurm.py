@@ -168,6 +168,22 @@ def test_an_interrupted_command_cancels_its_jobs(project: Project, cluster: Slur
 
 
 @real
+def test_an_interrupted_command_leaves_no_job_in_the_queue(
+    project: Project, cluster: SlurmCluster
+) -> None:
+    project.history([1.0])
+    busy = ("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null")
+    other = slurm(*busy, "--wrap", "sleep 1000").strip()
+    running = begin(project)
+    until(lambda: len(cluster.jobs("pending")) == 1 and cluster.jobs("running") == [other])
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    until(lambda: cluster.jobs() == [other])
+    assert notes(project) == []
+
+
+@real
 def test_what_a_slurm_cluster_lacks_is_one_line(project: Project, cluster: SlurmCluster) -> None:
     project.history([1.0])
     no_gpu = project.run("run", "--device", "cuda:0")
