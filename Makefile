@@ -9,8 +9,8 @@ BIOME  := @biomejs/biome@2.6.8
 NPX    := npm_config_fetch_retries=0 npm_config_fetch_timeout=20000 npx --yes $(BIOME)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu gpu-report golden lint types arch check page docs pictures noise bench-lab \
-	example clean
+.PHONY: help demo test test-all test-gpu test-slurm gpu-report golden lint types arch check page docs pictures \
+	noise bench-lab example clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,13 +26,16 @@ demo: $(STAMP)  ## Make a demo repository, find its four planted regressions, dr
 	$(BIN)/celedger demo
 
 test: $(STAMP)  ## Run the quick tests (no GPU needed)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu and not slurm'
 
 test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not gpu'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not gpu and not slurm'
 
 test-gpu: $(STAMP)  ## Run the tests of one GPU (10 minutes; without a GPU there are none)
 	$(BIN)/python -m pytest -m gpu tests/gpu || test $$? -eq 5
+
+test-slurm: $(STAMP)  ## Run the tests of a real Slurm cluster on this machine (as root, with apt-get)
+	$(BIN)/python -m pytest -m slurm tests/engines
 
 gpu-report: $(STAMP)  ## Write docs/gpu-report.md: this GPU, what passed, figures beside the CPU's
 	$(BIN)/python scripts/make_gpu_report.py

@@ -21,7 +21,7 @@ from celedger.model import Bytes
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
 SUITES = "suites"  # the folder of the suites, unless configured
-ENGINES = ("local", "ray")
+ENGINES = ("local", "ray", "slurm")
 _DEVICE = re.compile(r"auto|cpu|cuda:\d{1,3}")
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
@@ -264,13 +264,13 @@ def _workers(value: object, _: Path) -> int:
 
 def _engine(value: object, _: Path) -> str:
     if value not in ENGINES:
-        raise ValueError(" or ".join(ENGINES))
+        raise ValueError(f"one of {', '.join(ENGINES)}")
     return str(value)
 
 
 def _address(value: object, _: Path) -> str:
     if not isinstance(value, str):
-        raise ValueError("an address such as HOST:PORT")
+        raise ValueError("an address such as HOST:PORT, or a folder")
     return value
 
 

@@ -38,7 +38,9 @@ Workers = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Where trials run: local or ray [default: as configured]."),
+    typer.Option(
+        metavar="NAME", help="Where trials run: local, ray or slurm [default: as configured]."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[

@@ -15,6 +15,7 @@ from celedger.engines.head import Head
 from celedger.engines.order import Order
 from celedger.engines.ray import Ray
 from celedger.engines.seam import Cluster
+from celedger.engines.slurm import Slurm
 from celedger.errors import UsageError
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
@@ -84,6 +85,8 @@ def set_bench(
         if task.venv or task.whole:
             what = "the requirements of each commit" if task.venv else "the files of another trial"
             raise UsageError(f"{task.name} needs {what}, which are here only", "--engine local")
+    if config.engine == "slurm":
+        return send_out(bench, config, tasks, Slurm(config.engine_address, config.workers))
     return send_out(bench, config, tasks, Ray(config.engine_address))
 
 

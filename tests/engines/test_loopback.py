@@ -350,8 +350,12 @@ def test_a_shallow_clone_is_refused(project: Project, cluster: Loopback, tmp_pat
 @pytest.mark.parametrize(
     ("env", "words", "line"),
     [
-        ({"CELEDGER_ENGINE": "cray"}, [], "CELEDGER_ENGINE must be local or ray, not 'cray'"),
-        ({}, ["--engine", "cray"], "--engine must be local or ray, not 'cray'"),
+        (
+            {"CELEDGER_ENGINE": "cray"},
+            [],
+            "CELEDGER_ENGINE must be one of local, ray, slurm, not 'cray'",
+        ),
+        ({}, ["--engine", "cray"], "--engine must be one of local, ray, slurm, not 'cray'"),
         (
             {"PYTHONPATH": "no-ray"},
             ["--engine", "ray"],
