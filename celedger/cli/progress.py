@@ -147,7 +147,7 @@ class Progress:
                 )
             case events.Unreachable(commit, problem):
                 self.say(f"celedger: {commit.sha[:SHORT]} is stepped around: {problem}")
-            case events.Elsewhere(commit, task, reason):
+            case events.Restarted(commit, task, reason):
                 again = f"{task.name} {commit.sha[:SHORT]} runs again on another node"
                 self.say(f"celedger: {again}: {reason}")
             case events.Finished(commit, record, seconds):

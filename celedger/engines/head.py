@@ -311,7 +311,7 @@ class Head:
             self._avoided.add(job.node)
         else:
             job.lost += 1
-        self._bench.listen(events.Elsewhere(order.commit, order.tasks[0], str(error)))
+        self._bench.listen(events.Restarted(order.commit, order.tasks[0], str(error)))
         order = replace(order, ulid=ulids.new(self._bench.now(), self._bench.random))
         note, intake = self._notes.write(order), Intake(order, self._ledger)
         self._start(_Job(note, intake, job.answer, lost=job.lost))

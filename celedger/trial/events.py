@@ -67,7 +67,7 @@ class Unreachable(NamedTuple):
     problem: str
 
 
-class Elsewhere(NamedTuple):
+class Restarted(NamedTuple):
     """A trial runs again on another node, for a reason."""
 
     commit: Commit
@@ -90,7 +90,7 @@ class Reused(NamedTuple):
 
 Event = (
     Waiting | Building | Installing | Started | StartedCold | EpochReported | Strayed
-    | Unreachable | Elsewhere | Finished | Reused
+    | Unreachable | Restarted | Finished | Reused
 )  # fmt: skip
 Listener = Callable[[Event], None]
 Until = Callable[[str], str]
