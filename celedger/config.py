@@ -76,13 +76,13 @@ def load(
     own: dict[str, Any] = {}
     for where, key, value in _own(repo_root, env):
         own[key] = _checked(key, value, where, _NOWHERE)
-    for key in (*_RULES, "workers", "engine", "engine_address"):
+    for key in _TYPED:
         variable = f"CELEDGER_{key.upper()}"
         if env.get(variable):  # an empty variable is none
             own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
             own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
-    unknown = set(flags) - set(_OWN_RULES)
+    unknown = set(flags) - set(_TYPED)
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     if "ledger" not in own:
@@ -302,6 +302,7 @@ _OWN_RULES = {
     "engine": _engine,
     "engine_address": _address,
 }
+_TYPED = (*_RULES, "workers", "engine", "engine_address")  # by a flag or a variable, too
 assert [*_OWN_RULES, "merged", "files"] == [field.name for field in fields(Config)]
 
 
