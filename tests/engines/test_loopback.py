@@ -89,6 +89,18 @@ def started(
     )
 
 
+def stopped_at_the_gate(
+    project: Project, cluster: Loopback, folder: Path
+) -> tuple[Path, subprocess.Popen[str]]:
+    """Start a trial on a node; return the file that lets it go on, and the command, once two of its
+    epochs are in the ledger."""
+    project.history([1.0])
+    gate = folder / "gate"
+    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
+    until(lambda: trials(project) and epochs(project) == 2)
+    return gate, running
+
+
 def until(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + 60
     while not (value := condition()):
@@ -159,10 +171,7 @@ def test_a_range_runs_on_the_nodes_as_it_does_at_home(
 def test_epochs_are_in_the_ledger_while_the_trial_runs_and_stay_when_its_node_dies(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
-    project.history([1.0])
-    gate = tmp_path / "gate"
-    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
-    until(lambda: trials(project) and epochs(project) == 2)
+    gate, running = stopped_at_the_gate(project, cluster, tmp_path)
     (lost,) = trials(project)
     queue = project.run("queue")
     assert f"fit seed 0 runs on ray {cluster.folder}" in queue.out
@@ -181,10 +190,7 @@ def test_epochs_are_in_the_ledger_while_the_trial_runs_and_stay_when_its_node_di
 def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
-    project.history([1.0])
-    gate = tmp_path / "gate"
-    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
-    until(lambda: trials(project) and epochs(project) == 2)
+    gate, running = stopped_at_the_gate(project, cluster, tmp_path)
     running.kill()
     running.communicate()
     assert len(notes(project)) == 1
@@ -204,10 +210,7 @@ def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
 def test_a_node_that_is_shut_down_does_not_interrupt_the_command(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
-    project.history([1.0])
-    gate = tmp_path / "gate"
-    running = started(project, cluster, "run", "--seed", "0", env={"GATE": str(gate)})
-    until(lambda: trials(project) and epochs(project) == 2)
+    gate, running = stopped_at_the_gate(project, cluster, tmp_path)
     (ulid,) = (r.trial.ulid for r in trials(project))
     program = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][2:3] == [PROGRAM]]
     (node,) = (p for p in program if p.info["cmdline"][3].endswith(ulid))
