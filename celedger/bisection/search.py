@@ -84,8 +84,8 @@ def search(
     `ran` are the trials that were just run to measure the ends: they are part of what this search
     took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
     many trials it will take, before the first one is spent; `none_prior` is how likely it is that
-    nothing changed, before any trial is read. Trials run on the `engine`, else in this thread one
-    after the other. Raises CannotJudge, LedgerError or MachineError from the trials; a
+    nothing changed, before any trial is read. Trials run on the `engine`, else on that of
+    the bench. Raises CannotJudge, LedgerError or MachineError from the trials; a
     KeyboardInterrupt passes through, and nothing is lost.
     """
     engine = engine or bench.engine

@@ -221,14 +221,14 @@ def set_bench(
     """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
     trials run one by one, or `together` on the workers that the settings ask for."""
     from celedger import suite as suites
-    from celedger.engines import remote
+    from celedger.engines import dispatch
     from celedger.model import Why
     from celedger.trial import workplace
 
     settings = session.config
     suite = suites.load(suites.find(None, settings, session.repository.root))
     tasks = workplace.choose_tasks(suite, names or (), only or ())
-    with remote.set_bench(
+    with dispatch.set_bench(
         session.repository, session.ledger, settings, suite, tasks, gate=session.gate,
         tell=warn, why=why or Why.RUN, label=f"celedger {verb}", together=together,
     ) as bench:  # fmt: skip

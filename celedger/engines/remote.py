@@ -69,16 +69,10 @@ def set_bench(
     config: Config,
     suite: Suite,
     tasks: Sequence[Task],
-    *,
-    together: bool = False,
     **options: Any,
-) -> Bench:
-    """Return a bench as `workplace.set_bench` does (see there for the `options`). Its trials run on
-    the nodes of a cluster if the settings say so and they may run `together`."""
-    if config.engine == "local" or not together:
-        return workplace.set_bench(
-            repository, ledger, config, suite, tasks, together=together, **options
-        )
+) -> RemoteBench:
+    """Return a bench whose trials run on the nodes of the cluster that the settings name. See
+    `workplace.set_bench` for the `options`. Raises CeledgerError if there is no such cluster."""
     here = replace(config, device="cpu")  # this machine needs none
     bench = workplace.set_bench(repository, ledger, here, suite, tasks, **options)
     for task in tasks:

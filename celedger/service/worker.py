@@ -214,7 +214,7 @@ class Worker:
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
         from celedger.drift.settle import settle
-        from celedger.engines.remote import set_bench
+        from celedger.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
 
