@@ -66,14 +66,14 @@ class Workers:
 
     def wait(self) -> None:
         while self._jobs:
-            job, said = self._news.get()
-            if said is None:
+            job, message = self._news.get()
+            if message is None:
                 self._jobs.discard(job)
                 return
-            if not isinstance(said, str):
-                self._bench.listen(said)
+            if not isinstance(message, str):
+                self._bench.listen(message)
             elif job.need.until is not None:
-                job.signals.reason = job.signals.reason or job.need.until(said)
+                job.signals.reason = job.signals.reason or job.need.until(message)
 
     def close(self) -> None:
         for job in self._jobs:
