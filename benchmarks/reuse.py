@@ -38,7 +38,7 @@ from celedger.repo.checkouts import Checkouts
 from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.surroundings import child_copy, variables
 
 

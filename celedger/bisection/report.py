@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.bisection.between import Between, worse_between
-from celedger.bisection.rest import rests
+from celedger.bisection.other_steps import Between, rests, worse_between
 from celedger.bisection.track import Sparse, Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord

@@ -104,8 +104,7 @@ def drift(
     95 %; commits that were not measured count. Where these are several, the command that
     searches them follows. A change of environment starts anew and is never one of code.
     """
-    from celedger.drift.history import courses
-    from celedger.drift.segment_cache import segment_cache
+    from celedger.drift.history import courses, segment_cache
     from celedger.views.drift import CourseList
 
     with reading(context.obj) as session:

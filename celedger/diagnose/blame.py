@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.diagnose.code_change import CodeChange
 from celedger.diagnose.finding import ExplainFinding, FindingPhase, Sureness
-from celedger.diagnose.same_code import CodeChange
 from celedger.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
 

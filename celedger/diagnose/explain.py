@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from celedger.diagnose.blame import Blamed, blame
 from celedger.diagnose.causes import judge
+from celedger.diagnose.code_change import CodeChange
 from celedger.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
 from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
 from celedger.diagnose.inexact import first_operator, first_shift, largest_error, unexplained
-from celedger.diagnose.same_code import CodeChange
 from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.watch import WatchReport, watch
 from celedger.errors import CannotJudge, RepositoryError, UsageError

@@ -1,13 +1,22 @@
 """Where in the history a metric changed: the change points of every task × metric, per
-environment, so that a change of environment is never taken for one of code."""
+environment, so that a change of environment is never taken for one of code.
+
+What was derived of long histories is cached in a file that may be deleted at any time. The name of
+an item is a hash of all that it was derived from and of the rules' version, so that a stale one is
+never read."""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from itertools import chain, groupby, repeat, starmap
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +34,10 @@ from celedger.model import (
 from celedger.repo.history import Ancestry
 from celedger.stats import changepoints
 from celedger.stats.grouped import Grouped
-from celedger.stats.long_history import Settled
+from celedger.stats.long_history import ChangePoint, Settled
 from celedger.stats.noise import deterministic, pool
+from celedger.stats.segments import Loss
+from celedger.system import cache
 
 RECENT = 5  # commits that are held to the pinned one: enough for a mean, few enough to be now
 
@@ -286,3 +297,58 @@ def comparable(values: Grouped) -> Grouped:
     if common.all() or not common.any() or not deterministic(values):
         return values
     return values.where(common)
+
+
+MOST = 1000
+"""Items that stay beyond those of the last answer: of other ranges, and of the last hundredth
+commit."""
+
+
+class SegmentCache(dict[str, Settled]):
+    """Items by name; records which of them were asked for."""
+
+    def __init__(self, items: dict[str, Settled]) -> None:
+        super().__init__(items)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Settled:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
+@contextmanager
+def segment_cache(path: Path) -> Iterator[SegmentCache]:
+    """Open the cache in a file; what is added inside is written to it, where it can be."""
+    items = _unpacked(cache.read(path))
+    segments = SegmentCache(items)
+    yield segments
+    if segments.keys() - items.keys():
+        others = [name for name in segments if name not in segments.used][-MOST:]
+        chosen = {name: segments[name] for name in (*others, *sorted(segments.used))}
+        packed = {name: _packed(item) for name, item in chosen.items()}
+        cache.write(path, json.dumps(packed).encode())
+
+
+def _packed(item: Settled) -> dict[str, Any]:
+    return {
+        "points": [[p.index, p.probability, p.members] for p in item.points],
+        "noise": [item.sd, item.rho, *astuple(item.loss)],
+        "scale": [[value, len(list(run))] for value, run in groupby(item.scale)],
+    }
+
+
+def _unpacked(text: bytes) -> dict[str, Settled]:
+    try:
+        return {name: _settled(item) for name, item in json.loads(text or b"{}").items()}
+    except (ValueError, TypeError, KeyError, AttributeError):  # another version's
+        return {}
+
+
+def _settled(item: dict[str, Any]) -> Settled:
+    points = tuple(
+        ChangePoint(index, probability, tuple(members))
+        for index, probability, members in item["points"]
+    )
+    sd, rho, *loss = item["noise"]
+    scale = tuple(chain.from_iterable(starmap(repeat, item["scale"])))
+    return Settled(points, sd, Loss(*loss), rho, scale)

@@ -32,8 +32,8 @@ from celedger.model import (
     TrialRecord,
     Verdict,
     VerdictKind,
+    usual_unit,
 )
-from celedger.units import usual_unit
 
 _TRIALS = """
 FROM trials r

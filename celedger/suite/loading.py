@@ -16,11 +16,10 @@ from typing import Any
 import celedger
 from celedger.config import Config, closest, read_toml
 from celedger.errors import SuiteError
-from celedger.model import Command, Direction, Kind, Metric, Task
+from celedger.model import Command, Direction, Kind, Metric, Task, usual_unit
 from celedger.suite import commands, grids, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import Table
-from celedger.units import usual_unit
 
 Reader = Callable[[object], Any]
 MetricTables = Mapping[str, Mapping[str, object]]  # metric name -> what is said of it

@@ -21,7 +21,7 @@ from celedger.suite import Suite
 from celedger.system.gate import Request
 from celedger.system.process import find_program
 from celedger.trial.protocol import TELEMETRY
-from celedger.trial.requirements import Unmade, requirements
+from celedger.trial.venvs import Unmade, requirements
 
 # Fields of a task that have their own lines, or name it.
 _OTHERWISE = ("suite", "name", "commands", "params", "metrics", "files", "build", "whole")

@@ -1,16 +1,21 @@
 """Make virtual environments from a commit's own requirements: one for each interpreter and content
 of those files, shared by all commits and commands with equal ones. If a training installs
 something, its environment is made again for the next one.
-"""
+
+Of pip's "Requirements File Format" only options and paths of files are read here. Installed
+packages are part of a trial's environment, never of its code. A package in the repository itself is
+refused: it belongs on `pythonpath` or in `build`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import posixpath
+import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +28,6 @@ from celedger.repo.checkouts import Checkout
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink
 from celedger.trial.ending import classify, explain, tail
-from celedger.trial.requirements import Requirements, Unmade, requirements
 from celedger.trial.surroundings import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
@@ -227,3 +231,83 @@ def _without(base: Installation, unmade: Unmade, key: str) -> Installation:
     text = json.dumps([base.environment.fingerprint, details["venv"]])
     environment = Environment(hashlib.sha256(text.encode()).hexdigest(), details)
     return Installation(environment, base.python, unmade.kind, unmade.problem, unmade.log)
+
+
+_LINK = "120000 "  # mode of a symbolic link
+_OPTION = re.compile(r"(-[rcfe]|--requirement|--constraint|--find-links|--editable)[ =]*(\S+)")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
+
+
+class Unmade(Exception):
+    """An environment cannot be made: `problem` is the reason in one line, `log` the output of the
+    command that failed."""
+
+    def __init__(
+        self, problem: str, kind: OutcomeKind = OutcomeKind.UNTESTABLE, log: str = ""
+    ) -> None:
+        super().__init__(problem)
+        self.kind, self.problem, self.log = kind, problem, log
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The requirement files at a commit: those to install, and the mode and blob of every file that
+    they name."""
+
+    install: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+def requirements(repository: Repository, sha: str, patterns: Sequence[str]) -> Requirements:
+    """Return the requirement files of a commit, and the files they include. Raises Unmade if one
+    names the repository's own code, or is a link, because its target is no part of the commit."""
+    files = dict(repository.matching(sha, patterns))
+    if not files:
+        raise Unmade(f"the commit has no {' or '.join(patterns)}")
+    install = tuple(files)
+    pending = list(install)
+    for name in pending:  # the loop adds to it
+        link = next((name for name, entry in files.items() if entry.startswith(_LINK)), None)
+        if link is not None:
+            raise Unmade(f"{link} is a symbolic link: name the file itself")
+        for option, value in _named(repository.blob(sha, name).decode("utf-8", "replace")):
+            # pip resolves an included file from beside the file, and a path from the working
+            # directory.
+            beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
+            path = beside if option in ("r", "c") else posixpath.normpath(value)
+            if path.startswith(("/", "..")):
+                raise Unmade(f"{name} names {value!r}, which is outside the commit's tree")
+            matching = repository.matching(sha, [path, beside] if option == "f" else [path])
+            if option == "e" or (not option and path not in matching):
+                kind = "in editable form: it" if option else "of the repository itself: it"
+                raise Unmade(
+                    f"{name} installs {value!r} {kind} goes on `pythonpath` or into `build`"
+                )
+            if option in ("r", "c") and path in matching and path not in pending:
+                pending.append(path)
+            files |= matching
+    return Requirements(install, files)
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the files that a requirement file names: the letter of an option (`r`, `c`, `f`, `e`),
+    or "" for a package by its path, with the path. URLs are left out."""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line).strip()
+        if match := _OPTION.match(line):
+            if "://" not in match[2]:
+                yield match[1].lstrip("-")[0], match[2].strip("\"'")
+        elif not line.startswith("-") and (path := _path(line)):
+            yield "", path
+
+
+def _path(line: str) -> str:
+    """Return the path of `./wheels/x.whl`, `x @ file:./x.whl` or `.[extra]`; "" for a name or a
+    URL."""
+    text = line.partition(";")[0].strip()
+    _, at, url = text.partition("@")
+    text = url.strip() if at and ("/" in url or "file:" in url) else text.split(" ")[0]
+    text = re.sub(r"^file:(//)?|\[[^\]]*\]$", "", text)
+    if "://" in text or text.startswith("git+"):
+        return ""
+    return text if text.startswith(".") or "/" in text or text.endswith(_ARCHIVES) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celedger.bisection.between import Between, worse_between
+from celedger.bisection.other_steps import Between, worse_between
 from celedger.model import Commit
 from celedger.repo import History
 from celedger.stats import firstbad

@@ -18,7 +18,7 @@ from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.trial.reuse import NamedPaths
-from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.reuse.footprint import Agreement
 from tests.conftest import git, make_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")

@@ -8,6 +8,7 @@ from conftest import make_project
 from diagnose.made_traces import Writer
 
 from celedger.diagnose.blame import blame
+from celedger.diagnose.code_change import CodeChange
 from celedger.diagnose.explain import code_change
 from celedger.diagnose.finding import (
     CodePlace,
@@ -16,7 +17,6 @@ from celedger.diagnose.finding import (
     Sureness,
 )
 from celedger.diagnose.inexact import first_shift
-from celedger.diagnose.same_code import CodeChange
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from celedger.diagnose.slicing import backward_slice, setting_slice
+from celedger.diagnose.code_change import backward_slice, setting_slice
 
 TEXT = """\
 import torch

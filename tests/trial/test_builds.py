@@ -17,8 +17,7 @@ from conftest import Project, git, make_project, matrix_after
 
 from celedger.ledger import Ledger
 from celedger.repo import Repository
-from celedger.trial.requirements import Unmade, requirements
-from celedger.trial.venvs import install_lines, install_variables, python_of
+from celedger.trial.venvs import Unmade, install_lines, install_variables, python_of, requirements
 
 SUITE = """\
 [suite]

@@ -17,7 +17,7 @@ from celedger.ledger import Ledger
 from celedger.model import Command, Task
 from celedger.repo import Repository
 from celedger.system import process
-from celedger.trial.reuse import NamedPaths, outside
+from celedger.trial.reuse.footprint import TICK, NamedPaths, Outside, judge_outside, outside_folders
 from celedger.trial.surroundings import variables
 from tests.conftest import SUITE, Project, git, make_project
 from tests.trial.test_reuse import trained
@@ -28,16 +28,14 @@ ONE = SUITE.replace("seeds = [0, 1]", "seeds = [0]")
 FILES = {"pkg/core.py": "X = 1\n", "model.py": "LEVEL = 1.0\n", "tool": "#!/bin/sh\n"}
 
 
-def judged(
-    project: Project, code: str, python: str = sys.executable, path: str = ""
-) -> outside.Outside:
+def judged(project: Project, code: str, python: str = sys.executable, path: str = "") -> Outside:
     """What is known of a programme that runs in a checkout of the project's."""
     repository = Repository.open(project.root)
     tree = repository.state_dir / "checkouts" / "0"
     tree.mkdir(parents=True, exist_ok=True)
     log, reads = project.root.parent / "log", project.root.parent / "reads"
-    beside = outside.folders(repository)
-    time.sleep(2 * outside.TICK)  # what was written just before is not of this time
+    beside = outside_folders(repository)
+    time.sleep(2 * TICK)  # what was written just before is not of this time
     began = time.time()
     done = process.run(
         [python, "-c", code], cwd=tree, log=log,
@@ -50,7 +48,7 @@ def judged(
     assert not observed.unknown
     kept = project.root / ".celedger"
     observed.since = began
-    return outside.judge(
+    return judge_outside(
         repository, beside, observed.split(tree)[1], repository.resolve("HEAD").tree,
         kept, [kept / "out" / "OWN"],
     )  # fmt: skip

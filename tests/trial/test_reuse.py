@@ -27,7 +27,7 @@ from celedger.system import process, reads
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate
 from celedger.trial.reuse import NamedPaths, Reuse
-from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import fingerprint
 from celedger.trial.venvs import Installation, Venvs

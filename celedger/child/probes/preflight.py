@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from celedger.child.probes import observe
 from celedger.child.probes.first_steps import REPEATED, FirstSteps, OuterCall, Replay
-from celedger.child.probes.inference_memory import inference_memory
-from celedger.child.probes.latency import latency
+from celedger.child.probes.inference import inference_memory, latency
 from celedger.child.probes.losses import LossCall, graded
 from celedger.child.probes.tensors import tensors
 

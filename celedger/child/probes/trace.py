@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celedger.child.probes import describe, observe
+from celedger.child.probes.describe import Origins
 from celedger.child.probes.names import IdentityMap
-from celedger.child.probes.origins import Origins
 from celedger.child.probes.stack import CallSites
 from celedger.child.probes.tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from celedger.model import Commit
 from celedger.repo.differences import Differences
-from celedger.trial.reuse.agreement import Agreement
+from celedger.trial.reuse.footprint import Agreement
 
 _MOST = 4 << 20  # bytes of sources that are parsed for one range: two seconds
 

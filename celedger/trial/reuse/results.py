@@ -14,9 +14,7 @@ from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
 from celedger.repo.differences import Differences
 from celedger.trial import journal, protocol
-from celedger.trial.reuse import outside
-from celedger.trial.reuse.agreement import Agreement
-from celedger.trial.reuse.named import NamedPaths
+from celedger.trial.reuse.footprint import Agreement, NamedPaths, judge_outside, outside_folders
 from celedger.trial.reuse.prior import SyntaxTrees
 
 # Raise it whenever a footprint may lack a path that it should name: those of other rules are not
@@ -44,7 +42,7 @@ class Reuse:
     ) -> None:
         self._ledger, self._repository, self._installed = ledger, repository, installed
         self._child, self._variables = child, variables
-        self.beside = (*outside.folders(repository), journal.own_folder(ledger))
+        self.beside = (*outside_folders(repository), journal.own_folder(ledger))
         self._differences = Differences(repository)
         self._syntax = SyntaxTrees(self._differences)
         self._agreements: dict[int, Agreement] = {}  # by the number of the footprint
@@ -64,7 +62,7 @@ class Reuse:
             path_functions = (journal.out_path, journal.log_path, journal.path)
             own = (*(path_of(self._ledger, ulid) for path_of in path_functions), self._child)
             trials = journal.own_folder(self._ledger)
-            verdict = outside.judge(self._repository, self.beside, beside, commit.tree, trials, own)
+            verdict = judge_outside(self._repository, self.beside, beside, commit.tree, trials, own)
             file, unknown = verdict.file, unknown or verdict.unknown
             inside.opened |= verdict.opened
             inside.looked |= verdict.looked

@@ -1,0 +1,249 @@
+"""The footprint of a trial: the paths that its commands named, as the recorder wrote them, and
+whether two commits agree at them by the differences that git reports.
+
+Paths in the user's own repository outside the checkout are judged, too: the work trees, met by an
+editable install, an absolute path or a walk up the folders, and .git. No commit determines tracked
+files there, so the footprint is unknown. Untracked and missing files belong to no commit: they
+count as they are now, and a commit that has something at such a path counts as different. If an
+untracked file changed while the trial ran, or another trial left it, trainings pass state to each
+other through it: the footprint is unknown, too."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from celedger.model import Footprint
+from celedger.repo import Repository
+from celedger.repo.differences import FOLDER, NOTHING, SUBMODULE, Differences, TreeChange, TreeEntry
+from celedger.repo.filters import ATTRIBUTES, attributes_above
+from celedger.repo.plumbing import ask
+
+
+@dataclass
+class NamedPaths:
+    """Absolute paths that a trial named. `unknown` is the reason if they are not known; `since` is
+    when the trial began, in Unix seconds. `packages` are the distributions that it imported."""
+
+    opened: set[bytes] = field(default_factory=set)
+    looked: set[bytes] = field(default_factory=set)
+    packages: frozenset[str] = frozenset()
+    unknown: str = ""
+    began: bool = False
+    since: float = field(default_factory=time.time)
+
+    def take_in(self, record: Path) -> None:
+        """Add the supervisor's record of one command, and remove its file."""
+        from celedger.system import reads  # only trials need its imports
+
+        self.began = True
+        try:
+            parsed = reads.parse(record.read_bytes())
+            record.unlink()
+        except OSError:
+            parsed = None
+        unknown, opened, looked = parsed or ("its record was lost", set(), set())
+        self.unknown = self.unknown or unknown
+        self.opened |= opened
+        self.looked |= looked
+
+    def modules(self, folders: Iterable[str]) -> set[str]:
+        """Return the top-level modules that were opened in folders of packages."""
+        tops = tuple(os.fsencode(os.path.realpath(folder)) + b"/" for folder in folders)
+        inside = (path[len(top) :] for path in self.opened for top in tops if path.startswith(top))
+        names = (os.fsdecode(name).split("/")[0] for name in inside)
+        return {n.partition(".")[0] for n in names if not n.endswith((".dist-info", ".egg-info"))}
+
+    def split(self, tree: Path) -> tuple[NamedPaths, NamedPaths]:
+        """Return the paths in the tree, relative to it, and all others."""
+        top = os.fsencode(os.path.realpath(tree))
+        inside, beside = NamedPaths(unknown=self.unknown), NamedPaths(since=self.since)
+        for name in ("opened", "looked"):
+            for path in getattr(self, name):
+                if path != top and not path.startswith(top + b"/"):
+                    getattr(beside, name).add(path)
+                elif path.startswith(top + b"/.git/"):
+                    inside.unknown = inside.unknown or (
+                        "it reads .git, which differs from commit to commit"
+                    )
+                elif path != top + b"/.git":
+                    getattr(inside, name).add(path[len(top) + 1 :])
+        return inside, beside
+
+
+class Agreement:
+    """One footprint, compared with trees.
+
+    For opened paths everything counts: a file's mode and content, a folder's entries with their
+    modes. For a path that was only looked for a file counts in the same way, a folder only by its
+    existence. The folders on the way count too, and git's attributes in them, because they decide
+    how files are written. Inputs of a build count wherever a pattern matches.
+    """
+
+    def __init__(self, differences: Differences, footprint: Footprint) -> None:
+        self._differences, self._inputs = differences, footprint.inputs
+        self._listed = frozenset(footprint.opened)
+        paths = {*footprint.opened, *footprint.looked}
+        attributes = attributes_above(paths)
+        self._named = paths | attributes | {path.rpartition(b"/")[0] for path in attributes}
+        self._sums: dict[str, int] = {}
+
+    def sums(self, trees: Sequence[str]) -> dict[str, int]:
+        """Return a number for each tree, equal if two trees agree. Raises RepositoryError.
+
+        It is the sum of the hashes of all entries that count, less that of the first tree ever
+        requested: a difference between two trees adds the new entries and subtracts the old ones.
+        """
+        chain = [*itertools.islice(self._sums, 1), *trees]
+        self._sums |= dict.fromkeys(chain[:1], 0)
+        steps = [pair for pair in itertools.pairwise(chain) if pair[1] not in self._sums]
+        changes = self._differences.between(steps)
+        inputs = self._differences.between(steps, self._inputs) if self._inputs else {}
+        for one, other in steps:
+            matched = {change.path for change in inputs.get((one, other), ())}
+            self._sums[other] = self._sums[one] + sum(
+                self._weight(change.path, change.new, matched)
+                - self._weight(change.path, change.old, matched)
+                for change in changes[one, other]
+            )
+        return {tree: self._sums[tree] for tree in trees}
+
+    def touching(self, one: str, other: str) -> list[TreeChange]:
+        """Return the differences between two trees that count, without the inputs of a build."""
+        return [
+            change
+            for change in self._differences.between([(one, other)])[one, other]
+            if self._weight(change.path, change.new) != self._weight(change.path, change.old)
+        ]
+
+    def _weight(self, path: bytes, entry: TreeEntry, matched: Collection[bytes] = ()) -> int:
+        """Return the counting part of an entry as a hash of 256 bits, 0 for nothing."""
+        folder, _, name = path.rpartition(b"/")
+        if entry.mode == NOTHING:
+            return 0
+        if (
+            path in matched
+            or (path in self._named and entry.mode != FOLDER)
+            # A pattern may match below a submodule, and attributes may be above a match.
+            or (self._inputs and (entry.mode == SUBMODULE or name == ATTRIBUTES))
+        ):
+            counts = b"%s %s" % entry
+        elif path in self._named or folder in self._listed:
+            counts = entry.mode
+        else:
+            return 0
+        return int.from_bytes(hashlib.sha256(b"%s\0%s" % (path, counts)).digest(), "big")
+
+
+# Paths of .git whose size or existence is evidence.
+_TELLING = (b"objects", b"refs", b"logs", b"index", b"packed-refs")
+_READS = "it reads the user's own work tree: "
+_COMPILED = re.compile(rb"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
+TICK = 0.02  # seconds by which a file's time may lag behind the clock: two ticks of 100 Hz
+
+
+@dataclass
+class Outside:
+    """The judgement. `unknown`: why the footprint is unknown; `file`: a tracked file of the user's
+    work tree that the trial opened; `opened` and `looked`: paths that count as if the trial had
+    named them in its own tree."""
+
+    unknown: str = ""
+    file: str = ""
+    opened: set[bytes] = field(default_factory=set)
+    looked: set[bytes] = field(default_factory=set)
+
+    def doubt(self, reason: str, name: bytes) -> None:
+        self.unknown = self.unknown or reason + (os.fsdecode(name) or "the names in it")
+
+
+def outside_folders(repository: Repository) -> tuple[Path, ...]:
+    """Return the folders that hold the user's own files: work trees and the common .git."""
+    lines = ask(repository.worktree, "worktree", "list", "--porcelain").text.splitlines()
+    linked = [
+        Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")
+    ]
+    own = (repository.root, repository.worktree, repository.common_dir)
+    return tuple(dict.fromkeys((*own, *(folder for folder in linked if folder.is_dir()))))
+
+
+def judge_outside(
+    repository: Repository,
+    beside: Collection[Path],
+    named: NamedPaths,
+    commit: str,
+    trials: Path,
+    own: Iterable[Path],
+) -> Outside:
+    """Judge the paths that a trial named in the folders `beside`. `commit` is the tree at which it
+    ran; `trials` is the folder of trials' files, `own` the one of this trial. Raises
+    RepositoryError."""
+    git, state = _inside(repository.common_dir), _inside(repository.state_dir)
+    others, checkouts = _inside(trials), _inside(repository.state_dir / "checkouts")
+    own_folders = tuple(map(_inside, own))
+    work_trees = {_inside(p): p for p in beside if p not in (repository.common_dir, trials)}
+    tracked: dict[bytes, tuple[set[bytes], set[bytes]]] = {}
+    # If there is byte-code, Python opens no source.
+    sources = (_COMPILED.fullmatch(path) for path in named.opened)
+    opened = named.opened | {match[1] + match[2] + b".py" for match in sources if match}
+    outside = Outside()
+    for path in sorted(opened | named.looked):
+        at = path.rstrip(b"/") + b"/"
+        if at.startswith(own_folders) or (at.startswith(state) and not at.startswith(checkouts)):
+            continue
+        if at.startswith(others):
+            if path in opened or not any(folder.startswith(at) for folder in own_folders):
+                outside.doubt("it reads what is kept of other trials: ", at[len(others) : -1])
+        elif at.startswith(git):
+            name = at[len(git) : -1]
+            if path in opened or name.partition(b"/")[0] in _TELLING:
+                outside.doubt("it reads the user's own .git: ", name)
+        elif tops := [top for top in work_trees if at.startswith(top)]:
+            top = max(tops, key=len)  # a linked work tree may be inside the main one
+            if top not in tracked:
+                names = ask(work_trees[top], "ls-files", "-z").out.split(b"\0")[:-1]
+                files = {*repository.files(commit), *names}
+                above = {name[:end] for name in files for end in _slashes(name)}
+                tracked[top] = files, {b"", *above}
+            name = at[len(top) : -1]
+            _judge_one(path, name, tracked[top], path in opened, named.since - TICK, outside)
+    return outside
+
+
+def _judge_one(
+    path: bytes, name: bytes, tracked: tuple[set[bytes], set[bytes]], opened: bool, since: float,
+    outside: Outside,
+) -> None:  # fmt: skip
+    """Judge one path of a work tree, relative to it. `tracked` are files, and the folders that hold
+    one."""
+    files, folders = tracked
+    if name in files:
+        outside.file = outside.file or (os.fsdecode(name) if opened else "")
+        outside.doubt(_READS, name)
+    elif opened and name in folders:
+        outside.doubt(_READS, name)
+    elif opened and _changed(path, since):  # by the trial itself, such as one that resumes
+        outside.doubt(f"{_READS}changed meanwhile: ", name)
+    if name:
+        (outside.opened if opened else outside.looked).add(name)
+
+
+def _slashes(name: bytes) -> list[int]:
+    return [at for at, letter in enumerate(name) if letter == ord("/")]
+
+
+def _changed(path: bytes, since: float) -> bool:
+    try:
+        return os.lstat(path).st_ctime >= since
+    except OSError:
+        return False
+
+
+def _inside(folder: Path) -> bytes:
+    return os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/"
