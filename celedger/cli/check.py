@@ -64,7 +64,7 @@ def check(
     """
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
-    from celedger.drift.judge import status
+    from celedger.drift.recorded import status
     from celedger.drift.settle import RERUNS, settle
     from celedger.model import Why
     from celedger.service.notify import announce

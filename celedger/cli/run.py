@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from celedger.cli import options
 from celedger.cli.session import note, set_bench, writing
 from celedger.errors import Status
+
+if TYPE_CHECKING:
+    from celedger.model import Commit, Task
+    from celedger.repo import Repository
+    from celedger.trial.engine import Need
+    from celedger.trial.runner import Bench
 
 
 def run(
@@ -46,11 +53,8 @@ def run(
     trials disturb each other. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
-    from celedger.cli.progress import Progress
-    from celedger.drift.baseline import unjudged
-    from celedger.drift.judge import judge, status
+    from celedger.drift.recorded import latest, status, unjudged
     from celedger.repo import spread
-    from celedger.trial.workers import run_all
     from celedger.trial.workplace import by_environment, lacking
     from celedger.views.show import CommitRows
 
@@ -68,19 +72,35 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            with Progress(bench, needs):
-                run_all(bench, needs)
-            if not needs:
+            if needs:
+                _train(bench, needs)
+            else:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
-            ran = {newest.sha, *(need.commit.sha for need in needs)}
+            ran = {need.commit.sha for need in needs}
             for environments, alike in by_environment(bench, commits, tasks):
                 ran |= unjudged(ledger, alike, tasks, environments)
-            for commit in commits:
-                if commit.sha in ran:
-                    environments = bench.environments_at(commit.sha, tasks)
-                    judged = judge(repository, ledger, commit, tasks, environments)
+            if ran:
+                _judge(repository, bench, [c for c in commits if c.sha in ran], tasks)
+            verdicts = latest(ledger, newest, tasks, bench.environments_at(newest.sha, tasks))
         options.answer(CommitRows.of(ledger, newest.sha), json=False)
-    return status(judged.verdicts, bench.suite.judged, gate=False)
+    return status(verdicts, bench.suite.judged, gate=False)
+
+
+def _train(bench: Bench, needs: Sequence[Need]) -> None:
+    from celedger.cli.progress import Progress
+    from celedger.trial.workers import run_all
+
+    with Progress(bench, needs):
+        run_all(bench, needs)
+
+
+def _judge(
+    repository: Repository, bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
+) -> None:
+    from celedger.drift.judge import judge
+
+    for commit in commits:
+        judge(repository, bench.ledger, commit, tasks, bench.environments_at(commit.sha, tasks))
 
 
 def noise(

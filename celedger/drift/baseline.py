@@ -19,7 +19,6 @@ from celedger.model import (
     BaselineAct,
     BaselineRecord,
     Commit,
-    Environment,
     Kind,
     Mark,
     Metric,
@@ -151,24 +150,6 @@ class Baselines:
 
     def _of(self, act: BaselineAct, metric: Metric) -> list[BaselineRecord]:
         return [r for r in self._acts if r.act is act and r.metric in ("", metric.name)]
-
-
-def unjudged(
-    ledger: Ledger,
-    commits: Sequence[Commit],
-    tasks: Sequence[Task],
-    environments: Mapping[str, Environment],
-) -> set[str]:
-    """Return the commits of which some task has no verdict yet in the environment it would run
-    in."""
-    lacking: set[str] = set()
-    for task in tasks:
-        environment = environments[task.name].fingerprint
-        kinds = ledger.verdict_kinds(
-            suite=task.suite, task=task.name, recipe=task.recipe, environment=environment
-        )
-        lacking |= {commit.sha for commit in commits} - {sha for sha, _ in kinds}
-    return lacking
 
 
 def last_good(repository: Repository, ledger: Ledger, verdict: Verdict) -> Commit | None:

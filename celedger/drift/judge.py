@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from celedger.drift.baseline import HISTORY, Baselines, Rows, by_commit, noise_beside
-from celedger.errors import Status, command
+from celedger.errors import command
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
 from celedger.model import (
@@ -97,47 +97,6 @@ def judge(
         if judgement.suspect or (speed and judgement.kind in _CHANGED and not case.turns):
             suspects[task.name] = suspects.get(task.name, True) and speed
     return Judged(verdicts, suspects, {(v.task, v.metric): answer for v, answer in combined})
-
-
-def counted(
-    verdicts: Sequence[Verdict], declared: Collection[tuple[str, str]]
-) -> tuple[list[Verdict], list[Verdict]]:
-    """Return the verdicts that decide the exit status and those on telemetry, which never do.
-
-    `declared` are the (task, metric) that the suite names and judges.
-    """
-    own = [v for v in verdicts if v.metric == "" or (v.task, v.metric) in declared]
-    return own, [v for v in verdicts if v not in own]
-
-
-def status(
-    verdicts: Sequence[Verdict],
-    declared: Collection[tuple[str, str]],
-    *,
-    gate: bool,
-    lenient: bool = False,
-) -> Status:
-    """Return the exit status of a judged commit; only `declared` metrics and whole tasks count.
-
-    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes
-    what is too noisy.
-    """
-    own, telemetry = counted(verdicts, declared)
-    if any(v.kind.bad for v in own):
-        return Status.BAD
-    if any(v.metric == "" and v.kind is VerdictKind.UNDECIDED for v in own):
-        return Status.CANNOT_JUDGE  # a task that did not run at all, by no fault of its own
-    if not gate:
-        return Status.GOOD
-    undecided = {VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED}
-    if not lenient:
-        undecided.add(VerdictKind.TOO_NOISY)
-    unmeasured = {v.task for v in telemetry} - {v.task for v in own}
-    if not verdicts or unmeasured & {task for task, _ in declared}:
-        return Status.CANNOT_JUDGE
-    if any(v.kind in undecided for v in own):
-        return Status.CANNOT_JUDGE
-    return Status.GOOD
 
 
 def _of_task(

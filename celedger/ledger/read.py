@@ -284,6 +284,23 @@ class Reader(Store):
         )
         return {(sha, metric): VerdictKind(kind) for sha, metric, kind, _ in rows}
 
+    def judged_last(
+        self, commit: str, *, suite: str, task: str, recipe: str, environment: str
+    ) -> bool:
+        """Return True if all that a verdict rests on was there when the commit was last judged:
+        no trial, baseline or definition of a metric was recorded after its newest verdict."""
+        ((newest,),) = self._rows(
+            "SELECT ifnull((SELECT id FROM checksums WHERE fact IN "
+            "('trials', 'baselines', 'definitions') ORDER BY id DESC LIMIT 1), 0)"
+        )
+        later = self._rows(
+            f"SELECT 1 {_VERDICTS} JOIN checksums s ON s.fact = 'verdicts' AND s.row = v.id "
+            "WHERE s.id > ? AND (c.sha, suite, task, recipe, environment) = (?, ?, ?, ?, ?) "
+            "LIMIT 1",
+            (newest, commit, suite, task, recipe, environment),
+        )
+        return bool(later)
+
     def judged_before(
         self, commit: str, *, suite: str, task: str, recipe: str, environment: str
     ) -> dict[str, set[tuple[str, ...]]]:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from celedger.drift.judge import Judged, counted
+from celedger.drift.judge import Judged
+from celedger.drift.recorded import counted
 from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement

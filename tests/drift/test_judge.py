@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from celedger.drift import judge as drift
+from celedger.drift import recorded
 from celedger.errors import Status
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -115,8 +116,40 @@ def test_environments_that_do_not_matter_are_compared(ledger: Ledger) -> None:
     assert samples() == {commit.sha for commit in made[:7]}
 
 
+def test_a_commit_is_judged_again_after_what_its_verdicts_rest_on_changed(ledger: Ledger) -> None:
+    made = line(ledger, 4)
+    here = {"mlp": HERE}
+
+    def unjudged() -> set[str]:
+        return recorded.unjudged(ledger, made, [TASK], here)
+
+    def train(number: int, commit: Commit) -> None:
+        trial = Trial(
+            f"{number:026d}", commit.sha, TASK.recipe, HERE.fingerprint, 0, Why.RUN, number, ""
+        )
+        ledger.start_trial(trial)
+        outcome = Outcome(OutcomeKind.OK, number + 1.0)
+        ledger.finish_trial(trial.ulid, outcome, {"val_loss": 1.0 + number / 100})
+
+    for number, commit in enumerate(made):
+        train(number, commit)
+        drift.judge(Line(made), ledger, commit, [TASK], here)  # type: ignore[arg-type]
+    assert unjudged() == set()
+    assert [v.commit for v in recorded.latest(ledger, made[3], [TASK], here)] == [made[3].sha]
+    elsewhere = {"mlp": Environment("f" * 64, {})}
+    assert recorded.latest(ledger, made[3], [TASK], elsewhere) == []
+    train(9, made[1])
+    assert unjudged() == {made[3].sha}, "the baseline of the newest commit has another trial"
+    drift.judge(Line(made), ledger, made[3], [TASK], here)  # type: ignore[arg-type]
+    assert unjudged() == set()
+    ledger.record_baseline(
+        BaselineRecord("01P", BaselineAct.PIN, made[0].sha, "core", "", "", "A", "good", 1.0)
+    )
+    assert unjudged() == {made[3].sha}
+
+
 def status(*verdicts: Verdict, lenient: bool = False, gate: bool = True) -> Status:
-    return drift.status(verdicts, DECLARED, gate=gate, lenient=lenient)
+    return recorded.status(verdicts, DECLARED, gate=gate, lenient=lenient)
 
 
 def of(metric: str, kind: VerdictKind) -> Verdict:
@@ -145,4 +178,4 @@ def test_a_gate_that_measured_nothing_of_the_suite_does_not_pass() -> None:
     telemetry = of("duration", VerdictKind.SAME)
     assert status() is Status.CANNOT_JUDGE
     assert status(telemetry, lenient=True) is Status.CANNOT_JUDGE
-    assert drift.status([telemetry], set(), gate=True) is Status.GOOD, "it asks only to run"
+    assert recorded.status([telemetry], set(), gate=True) is Status.GOOD, "it asks only to run"
