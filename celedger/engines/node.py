@@ -166,3 +166,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # All is written and closed, and the head waits: tearing down the modules would take 0.1 s.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
