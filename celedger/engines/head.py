@@ -236,11 +236,14 @@ class Head:
         return has_ended
 
     def _gathered(self, patience: float) -> list[_News]:
-        """Return what has come, and comes shortly after. Raises queue.Empty if nothing does."""
+        """Return what has come, and comes shortly after: until an order ends, since its node waits
+        for the next one. Raises queue.Empty if nothing comes."""
         news = [self._news.get(timeout=max(patience, 0.0))]
         deadline = time.monotonic() + GATHER
         with suppress(queue.Empty):
             while len(news) < _PENDING and (left := deadline - time.monotonic()) > 0:
+                if not isinstance(news[-1][1], bytes):
+                    break
                 news.append(self._news.get(timeout=left))
         return news
 

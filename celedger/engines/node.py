@@ -16,7 +16,7 @@ from celedger.engines import keeper, order
 from celedger.engines.order import Order
 from celedger.engines.seam import OtherEnvironment
 from celedger.errors import CeledgerError
-from celedger.ledger import Ledger
+from celedger.ledger import Ledger, opening
 from celedger.model import Environment, EpochReport, Footprint, Outcome, Task, Trial
 from celedger.repo.transfer import unpack
 from celedger.suite import Suite
@@ -151,6 +151,7 @@ def _facts(environment: Environment) -> dict[str, object]:
 def main() -> None:
     """Run the order. What celedger can explain is a line for the head; else the log has it."""
     umask.make_private()
+    opening.import_sqlite_utils()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     folder = Path(sys.argv[1])
@@ -165,3 +166,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # All is written and closed, and the head waits: tearing down the modules would take 0.1 s.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

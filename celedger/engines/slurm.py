@@ -178,7 +178,7 @@ class Slurm:
         while keeper.first() is None:
             if keeper.is_over(_BEGINS):
                 raise self._never_began(ulid, keeper.complaint())
-            time.sleep(0.1)
+            time.sleep(0.05)
         self._note(ulid, "RUNNING")
         return keeper
 

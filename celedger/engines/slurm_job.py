@@ -22,7 +22,7 @@ PARTS = ("order.json", "suite.tar", "pack")
 GO, CANCEL, END = "go", "cancel", "end"
 LAST = b'{"last": true}\n'
 _PATIENCE = 600.0  # seconds without an order after which its head must be dead
-_POLL = 0.1
+_POLL = 0.05
 
 
 def append(path: Path, content: bytes) -> None:

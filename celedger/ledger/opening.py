@@ -14,9 +14,11 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from celedger.errors import LedgerDamaged, LedgerError
 from celedger.ledger import facts, schema
@@ -87,6 +89,18 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
         connection.close()
         raise
     return connection
+
+
+def import_sqlite_utils() -> None:
+    """Import sqlite-utils without NumPy and pandas, which take three quarters of its time; no value
+    of a ledger has their types. For a program that needs neither, while it has one thread."""
+    absent: dict[str, Any] = dict.fromkeys({"numpy", "pandas"} - sys.modules.keys())
+    sys.modules.update(absent)  # Python then says that there is no such module
+    try:
+        import sqlite_utils  # noqa: F401
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 @contextlib.contextmanager

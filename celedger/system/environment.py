@@ -89,6 +89,8 @@ from importlib.metadata import distributions
 names, owners = set(json.loads(sys.argv[1])), set()
 for one in distributions():
     tops = set((one.read_text("top_level.txt") or "").split())
+    # Not `one.files`, which makes an object of every line, and from 3.12 on looks each file up.
+    tops = tops or set(re.findall(r'^"?([^/.,"\n]+)', one.read_text("RECORD") or "", re.M))
     tops = tops or {file.parts[0].partition(".")[0] for file in one.files or ()}
     if tops & names:
         owners.add(re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower())

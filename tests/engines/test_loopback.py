@@ -317,6 +317,20 @@ def test_lines_that_the_ledger_refused_are_taken_in_by_what_comes_after(
     bench.ledger.close()
 
 
+def test_the_end_of_a_trial_is_not_held_back_for_what_else_may_come(
+    project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.history([1.0])
+    monkeypatch.setattr(head, "GATHER", 120.0)
+    began = time.monotonic()
+    with bench_on(project, cluster) as bench:
+        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        record = bench.run(commit, workplace.protocol.with_telemetry(task), 0)
+    assert (record.ok, record.epochs) == (True, 4)
+    assert time.monotonic() - began < 120
+    bench.ledger.close()
+
+
 def bench_on(project: Project, cluster: Loopback) -> Any:
     repository = Repository.open(project.root)
     config = Config(project.root / "ledger.db", project.root / "suites")

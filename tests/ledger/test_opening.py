@@ -7,6 +7,8 @@ import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -383,6 +385,19 @@ def test_a_ledger_that_may_not_be_read_or_made_is_refused(open_to_all: Path) -> 
     assert "cannot be written to" in as_nobody(
         lambda: Ledger.open(open_to_all / "other.db", create=True)
     )
+
+
+def test_a_program_without_numpy_writes_a_ledger(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from celedger.ledger import Ledger, opening
+opening.import_sqlite_utils()
+Ledger.open(Path({str(tmp_path / "ledger.db")!r}), create=True).close()
+assert "sqlite_utils" in sys.modules and not {{"numpy", "pandas"}} & sys.modules.keys()
+import numpy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_reader_does_not_switch_the_journal(tmp_path: Path) -> None:

@@ -125,11 +125,45 @@ def test_what_moves_with_the_commits_is_no_part_of_the_environment(tmp_path: Pat
     assert found["beside"]["excluded"] == ["celedger", "editable", "from-here"]  # type: ignore[index]
 
 
-def test_the_probe_still_runs_on_python_3_8() -> None:
-    compile(environment._PROBE, "probe", "exec")
+def test_the_owners_of_modules_are_the_distributions_that_installed_them(tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+
+    def install(name: str, **files: str) -> None:
+        folder = site / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        for file, text in files.items():
+            (folder / file).write_text(text)
+
+    install("by_package", RECORD="pack/__init__.py,sha256=x,1\n../../bin/pack,,\n")
+    install("by_module", RECORD="by_module-1.0.dist-info/RECORD,,\nsolo.py,,\n")
+    install("by_extension", RECORD="fast.cpython-311-x86_64-linux-gnu.so,,\n")
+    install("by_quoted_file", RECORD='"quoted/a,b.txt",,\n')
+    install("by_list", RECORD="hidden/__init__.py,,\n", **{"top_level.txt": "listed\n"})
+    install("by_nothing")
+    (site / "old.egg-info").mkdir()
+    (site / "old.egg-info" / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: old\n")
+    (site / "old.egg-info" / "SOURCES.txt").write_text("ancient/__init__.py\n")
+    (site / "ancient").mkdir()
+    (site / "ancient" / "__init__.py").touch()
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/bin/sh\nPYTHONPATH='{site}' exec '{sys.executable}' -S \"$@\"\n")
+    interpreter.chmod(0o755)
+    owned_by = {
+        "pack": "by-package", "solo": "by-module", "fast": "by-extension",
+        "quoted": "by-quoted-file", "listed": "by-list", "ancient": "old",
+    }  # fmt: skip
+    for module, owner in owned_by.items():
+        assert environment.owners(str(interpreter), frozenset({module, "none"})) == {owner}
+    assert environment.owners(str(interpreter), frozenset({"hidden", "bin", ""})) == frozenset()
+
+
+@pytest.mark.parametrize("program", [environment._PROBE, environment._OWNERS])
+def test_the_probes_still_run_on_python_3_8(program: str) -> None:
+    compile(program, "probe", "exec")
     import ast
 
-    ast.parse(environment._PROBE, feature_version=(3, 8))
+    ast.parse(program, feature_version=(3, 8))
 
 
 def test_an_interpreter_is_a_name_on_the_path_or_a_path(
