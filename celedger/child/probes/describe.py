@@ -1,5 +1,5 @@
 """Describe calls, modules, optimisers and random generators as JSON values, and where a training's
-first weights and random numbers come from. Needs torch (2.0 on)."""
+first weights and random numbers come from."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import random
 import sys
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import Optimizer
 
 from celedger.child.probes import observe
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.tensors import address, content, graph_node, tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _LONGEST = 400  # characters of a call's arguments
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
@@ -28,8 +30,6 @@ _OPERATORS = {
 
 def simple(value: Any, depth: int = 2) -> Any:
     """Return a setting as a JSON value, equal for equal settings: never an address."""
-    import torch
-
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
@@ -75,8 +75,6 @@ def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _literal(item: Any) -> str:
-    import torch
-
     if isinstance(item, torch.Tensor):
         return "_"
     if isinstance(item, (tuple, list)):
@@ -165,20 +163,12 @@ def functional(name: str, given: Any, result: Any) -> bool:
 
 def autocast() -> str | None:
     """Return the type in which autocast computes, if it is on for any device."""
-    import torch
-
-    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4; the older getters warn
-        kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
-        return str(torch.get_autocast_dtype(kinds[0])) if kinds else None
-    if torch.is_autocast_enabled():
-        return str(torch.get_autocast_gpu_dtype())
-    return str(torch.get_autocast_cpu_dtype()) if torch.is_autocast_cpu_enabled() else None
+    kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+    return str(torch.get_autocast_dtype(kinds[0])) if kinds else None
 
 
 def torch_generators() -> str:
     """Return a checksum of the states of torch's default generators."""
-    import torch
-
     mark = zlib.crc32(content(torch.default_generator.get_state()))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for number in range(torch.cuda.device_count()):
@@ -209,10 +199,6 @@ class Origins:
     that drew random numbers before."""
 
     def __init__(self, probe: Any) -> None:
-        from torch import nn
-        from torch.nn.modules import module as modules
-        from torch.optim import Optimizer
-
         self.constructed = IdentityMap()  # these are half built
         self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
@@ -244,8 +230,6 @@ class Origins:
 
     def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call of a torch function that draws, or writes a tensor in place."""
-        import torch
-
         in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
         writes = name == "__setitem__" or in_place
         drawing = any(word in name for word in _DRAWING)

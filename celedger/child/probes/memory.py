@@ -18,16 +18,17 @@ import weakref
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes import observe, stack
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
 from celedger.child.probes.tensors import graph_node, tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _OURS = (observe.__file__, stack.__file__, __file__)
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
@@ -65,8 +66,6 @@ class Probe(observe.Probe):
     _mode: Any = None
 
     def starts(self) -> None:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         self._lines = Lines()
         self._step, self._state = 0, FORWARD
         self._live: dict[int, Storage] = {}
@@ -121,8 +120,6 @@ class Probe(observe.Probe):
             self._bytes_by_maker[storage.maker] -= storage.size
 
     def _maker(self, operator: str) -> Maker:
-        import torch
-
         phase, module = STATES[self._state], self._modules[-1] if self._modules else None
         node: Any = torch._C._current_autograd_node()
         if node is not None:  # in a backward pass
@@ -137,8 +134,6 @@ class Probe(observe.Probe):
     # -- the training's edges ---------------------------------------------------------------
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
         if torch.is_grad_enabled() and self._state == GAP:
             self._end_evaluation()
             self._state = FORWARD
@@ -155,8 +150,6 @@ class Probe(observe.Probe):
 
     def _own_nodes(self) -> None:
         """Assign autograd's nodes from now on to the innermost module."""
-        import torch
-
         self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._owners.append(self._modules[-1] if self._modules else None)
 
@@ -189,7 +182,6 @@ class Probe(observe.Probe):
             self._mode.__exit__(None, None, None)
 
     def ends(self) -> None:
-        import torch
 
         from celedger.child.torch import peak_rss
 
@@ -227,8 +219,6 @@ class Probe(observe.Probe):
 
     def _count_existing(self) -> None:
         """Record the tensors that exist before the training: parameters, and data."""
-        import torch
-
         for obj in gc.get_objects():
             if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
                 storage = storage_of(obj)
@@ -258,8 +248,6 @@ class Probe(observe.Probe):
 
     def _graphs(self) -> list[tuple[int, int]]:
         """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
-        import torch
-
         visited: set[Any] = set()
         graphs = []
         for obj in gc.get_objects():
@@ -300,8 +288,6 @@ def allocator() -> dict[str, int]:
     of tensors and of reserved memory, and by its own snapshot, now, what is `reserved` in how many
     `segments`, what of it is free (`cached` in whole segments, `split` beside blocks in use) with
     the `largest_free` block, and how often it had to give all back and try again (`retries`)."""
-    import torch
-
     stats: dict[str, int] = torch.cuda.memory_stats()
     segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     free: dict[bool, list[int]] = {True: [], False: []}  # by whether the segment is in use

@@ -1,6 +1,6 @@
 """Name modules, parameters, and tensors that belong to no module: these by the expression with
 which the running script can name them, from the variables of the frames that call, never by an
-attribute that the script computes. Must not import torch before a training does."""
+attribute that the script computes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from types import CellType, FrameType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes.stack import is_library_file
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _NO_PARENT = (lambda: None, "")
 
@@ -139,8 +138,6 @@ class ModuleNames:
 def constructing() -> bool:
     """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
     shape or a norm, and the module has no parent yet."""
-    from torch import nn
-
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -239,10 +236,9 @@ def _within(
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield what a value consists of, by how the expression goes on."""
-    torch = sys.modules["torch"]
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, nn.Module):
         for name, parameter in value.named_parameters():
             yield f".{name}", parameter
     elif isinstance(value, tuple) and (names := getattr(type(value), "_fields", None)):

@@ -9,15 +9,14 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import cuda, nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from celedger.child.probes.communication import Communication, length
+from celedger.child.probes.names import ModuleNames
 from celedger.child.probes.phases import STATES
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from celedger.child.probes.names import ModuleNames
 
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
@@ -40,9 +39,6 @@ class ProfilerWindow:
         self._modules: list[tuple[int, Any]] = []
 
     def start(self) -> None:
-        from torch import cuda
-        from torch.profiler import ProfilerActivity, profile
-
         self.requested = True
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda.is_available()
         try:
@@ -182,8 +178,6 @@ def _by_step(communication: Communication, edges: _Edges) -> dict[str, list[floa
 
 
 def _range(name: str) -> Any:
-    from torch.profiler import record_function
-
     opened = record_function(name)
     opened.__enter__()  # type: ignore[no-untyped-call]
     return opened
@@ -191,15 +185,11 @@ def _range(name: str) -> Any:
 
 def _figures(event: Any) -> dict[str, float]:
     """Return the figures of an operator's row besides its self time: see `read`."""
-    memory = event.self_cpu_memory_usage + _on_device(event, "memory_usage")
-    device = _on_device(event, "time_total") / 1e6
-    values = (1, device, memory, len(event.kernels))
-    return dict(zip(_FIGURES, values))  # noqa: B905 (Python 3.8)
-
-
-def _on_device(event: Any, what: str) -> float:
-    """Return an operator's own figure on a GPU; torch before 2.4 names it CUDA."""
-    return float(getattr(event, f"self_device_{what}", getattr(event, f"self_cuda_{what}", 0.0)))
+    return {
+        "calls": 1, "device": event.self_device_time_total / 1e6,
+        "memory": event.self_cpu_memory_usage + event.self_device_memory_usage,
+        "kernels": len(event.kernels),
+    }  # fmt: skip
 
 
 def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dict[str, float]:

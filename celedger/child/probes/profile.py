@@ -11,7 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes import observe
 from celedger.child.probes.operators import ProfilerWindow
@@ -19,10 +23,6 @@ from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseCloc
 from celedger.child.probes.resources import DiskUse
 from celedger.child.probes.stack import Lines, StackSampler
 from celedger.child.probes.waits import DeviceWaits, TensorReads
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
@@ -37,8 +37,6 @@ class Probe(observe.Probe):
     reads_values = False
 
     def starts(self) -> None:
-        import torch
-
         self._hooks: list[Any] = []
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
@@ -61,8 +59,6 @@ class Probe(observe.Probe):
         return self._window.running
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
         self._forward_in_gap(module, args)  # whichever of the two hooks comes first
         if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
             self._accumulates = True  # the clock uses it at the next backward pass
@@ -107,8 +103,6 @@ class Probe(observe.Probe):
         self._sampler.finish()
 
     def ends(self) -> None:
-        import torch
-
         self.gives_up()
         if self.options.get("timeline"):
             self._window.export(self.out / "trace.json.gz")
@@ -140,8 +134,6 @@ class Probe(observe.Probe):
         self._hooks = []
 
     def _forward_in_gap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
         if torch.is_grad_enabled() and self._clock.state == GAP:
             self._unhook()
             self._enter(FORWARD)

@@ -1,5 +1,4 @@
-"""Write what a training computes, for `celedger explain` to compare with another. Needs torch (2.0
-on).
+"""Write what a training computes, for `celedger explain` to compare with another.
 
 Options: `full`, the steps that are recorded in full (modules, calls of torch's functions,
 gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
@@ -21,17 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes import describe, observe
 from celedger.child.probes.describe import Origins
 from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.stack import CallSites
 from celedger.child.probes.tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -48,9 +49,6 @@ _LOSSES = {
 
 class Probe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
-        from torch.overrides import TorchFunctionMode
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         super().__init__(options)
         self.full = frozenset(options.get("full", (0, 1, 2)))
         self.last = int(options.get("steps", 0))
@@ -112,8 +110,6 @@ class Probe(observe.Probe):
     # --- the start
 
     def starts(self) -> None:
-        import torch
-
         with self._quietly():
             self.started = True
             self.store.open(self.out)
@@ -227,8 +223,6 @@ class Probe(observe.Probe):
     # --- modules
 
     def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
         path = self.names.of(module)
         outer = not self._stack
         if outer:
@@ -264,8 +258,6 @@ class Probe(observe.Probe):
     def forward_ends(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        import torch
-
         casting = self._casting.pop(id(module), None)
         if casting is not None:
             casting.__exit__(None, None, None)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from torch import Tensor, cuda
+
 from celedger.child.probes.observe import guarded
 from celedger.child.probes.stack import Lines, is_library_file
 
@@ -34,8 +36,6 @@ class TensorReads:
         self._inside = ""  # the outermost method
 
     def watch(self) -> None:
-        from torch import Tensor
-
         for name in self._methods:
             self._replace(Tensor, name, self._called)
 
@@ -76,8 +76,6 @@ class DeviceWaits(TensorReads):
     _methods = _CUDA_METHODS  # only to name what torch warns of
 
     def watch(self) -> None:
-        from torch import cuda
-
         super().watch()
         for owner in (cuda, cuda.Stream, cuda.Event):
             self._replace(owner, "synchronize", super()._called)
@@ -88,8 +86,6 @@ class DeviceWaits(TensorReads):
         cuda.set_sync_debug_mode("warn")
 
     def leave(self) -> None:
-        from torch import cuda
-
         mode, warnings.showwarning, warnings.filters[:] = self._before  # type: ignore[index]
         cuda.set_sync_debug_mode(mode)
         super().leave()
