@@ -7,14 +7,12 @@ nothing. Pure: texts in, lines out."""
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
-import keyword
-import tokenize
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from keyword import iskeyword
 
 from celedger.repo.hunks import Hunk
 
@@ -50,25 +48,22 @@ class SourceText:
         return tree
 
     @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        return [*ast.walk(self.tree)] if self.tree is not None else []
+
+    @cached_property
     def names(self) -> Counter[str]:
-        return Counter(
-            token for line in self.text.splitlines() for token in _tokens(line) or ()
-            if _is_name(token)
-        )  # fmt: skip
+        """How often each name stands in the code."""
+        return Counter(name for node in self.nodes if (name := _name(node)))
 
     @cached_property
     def bound(self) -> frozenset[str]:
         """The names that the file gives to something: only these can be renamed in it."""
-        names = set()
-        for node in ast.walk(self.tree) if self.tree is not None else ():
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    names.add(name)
-                case ast.ClassDef(name=name) | ast.arg(arg=name):
-                    names.add(name)
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                    names.add(name)
-        return frozenset(names)
+        return frozenset(
+            _name(node) for node in self.nodes
+            if isinstance(node, _Definition | ast.arg)
+            or isinstance(getattr(node, "ctx", None), ast.Store)
+        )  # fmt: skip
 
     @cached_property
     def code_lines(self) -> frozenset[int]:
@@ -76,7 +71,7 @@ class SourceText:
         if self.tree is None:
             lines = enumerate(self.text.splitlines(), 1)
             return frozenset(number for number, line in lines if line.split("#")[0].strip())
-        spans = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt | ast.expr)]
+        spans = [node for node in self.nodes if isinstance(node, ast.stmt | ast.expr)]
         return frozenset(line for node in spans for line in header(node))
 
     @cached_property
@@ -84,7 +79,7 @@ class SourceText:
         """Definitions, at any depth, and other statements of a module, with their lines."""
         if self.tree is None:
             return ()
-        nodes = [node for node in ast.walk(self.tree) if isinstance(node, _Definition)]
+        nodes = [node for node in self.nodes if isinstance(node, _Definition)]
         plain = [node for node in self.tree.body if not isinstance(node, _Definition)]
         return [(ast.dump(node), span(node)) for node in (*nodes, *plain)]
 
@@ -96,9 +91,8 @@ class SourceText:
 
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
-        nodes = ast.walk(self.tree) if self.tree is not None else ()
         spans = [
-            span(node) for node in nodes
+            span(node) for node in self.nodes
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line in span(node)
         ]  # fmt: skip
         return min(spans, key=len, default=_EMPTY)
@@ -208,32 +202,18 @@ class CodeChange:
         }  # fmt: skip
 
 
-def _other_names(old: str, new: str) -> set[tuple[str, str]] | None:
-    """Return the names that differ between two texts; None where more differs than names."""
-    left, right = _tokens(old), _tokens(new)
-    if left is None or right is None or len(left) != len(right):
-        return None
-    pairs = {(x, y) for x, y in zip(left, right, strict=True) if x != y}
-    names = {text for row in pairs for text in row}
-    return pairs if all(map(_is_name, names)) else None
+def _other_names(old: str, new: str) -> set[tuple[str, str]]:
+    """Return the names that differ between two texts; none where more differs than names."""
+    left, right = (re.findall(r"\w+|[^\w\s]", re.sub("#.*", "", text)) for text in (old, new))
+    pairs = {(x, y) for x, y in zip(left, right, strict=False) if x != y}
+    names = all(text.isidentifier() and not iskeyword(text) for pair in pairs for text in pair)
+    return pairs if names and len(left) == len(right) else set()
 
 
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _tokens(text: str) -> list[str] | None:
-    """Return the tokens of a piece of Python, without comments and layout; None of what is none."""
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    # Within brackets indentation means nothing, so a piece of a block can be read.
-    lines = io.StringIO(f"({text}\n)").readline
-    tokens: list[tokenize.TokenInfo] = []
-    with contextlib.suppress(tokenize.TokenError):  # it ends within brackets of its own
-        try:
-            tokens.extend(tokenize.generate_tokens(lines))
-        except SyntaxError:
-            return None
-    return [token.string for token in tokens if token.type not in layout and token.string]
+def _name(node: ast.AST) -> str:
+    """Return the name that a node binds or reads; empty if it has none."""
+    names = (getattr(node, field, None) for field in ("id", "attr", "name", "arg"))
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
-from types import CellType, FrameType, FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -241,25 +241,13 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, nn.Module):
         for name, parameter in value.named_parameters():
             yield f".{name}", parameter
-    elif isinstance(value, tuple) and (names := getattr(type(value), "_fields", None)):
-        yield from ((f".{name}", item) for name, item in zip(names, value))  # noqa: B905 (3.8)
     elif isinstance(value, (list, tuple)):
         yield from enumerate(value[:_LONGEST])
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             if isinstance(key, (str, int)):
                 yield (f'["{key}"]' if isinstance(key, str) else f"[{key}]"), item
-    elif isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):  # noqa: B905 (3.8)
-            yield f".{name}", _content(cell)
     elif not type(value).__module__.startswith(("builtins", "torch.", "numpy")):
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             yield from ((f".{name}", item) for name, item in list(attributes.items()))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # assigned later
-        return None
