@@ -20,10 +20,9 @@ from celedger.diagnose.finding import (
     named,
     ordinal,
     places_of,
-    site_of,
     some,
 )
-from celedger.diagnose.scene import Scene, telling
+from celedger.diagnose.scene import Scene, new_or_gone
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
@@ -51,11 +50,7 @@ def other_mode(s: Scene) -> dict[str, Any] | None:
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
         "before"
     )
-    places = [
-        place for side, trace, event in (("b", s.c.b, outermost), ("a", s.c.a, before))
-        for place in site_of(trace, side, event.raw.get("m", -1), "mode set")
-    ]  # fmt: skip
-    return {"sentence": sentence, "places": places}
+    return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
@@ -159,13 +154,8 @@ def labels(s: Scene) -> dict[str, Any] | None:
     if not s.labels:
         return None
     gone, fresh = s.labels_made
-    calls = [("b", s.c.b, e, "new call") for e in fresh[:4]]
-    calls += [("a", s.c.a, e, "call that is gone") for e in gone[:4]]
-    sentence = s.labels
-    if gone or fresh:
-        sentence += f"; {telling(fresh or gone)} is {'new' if fresh else 'gone'}"
-    places = [place for side, trace, e, what in calls for place in places_of(trace, side, e, what)]
-    return {"sentence": sentence, "places": places}
+    sentence = "; ".join(filter(None, [s.labels, new_or_gone(gone, fresh)]))
+    return {"sentence": sentence, "places": s.places_of_calls(gone, fresh)}
 
 
 def draws_otherwise(s: Scene) -> bool:
@@ -222,16 +212,16 @@ def gradient(s: Scene) -> dict[str, Any]:
         sentence = f"the backward pass of {named(user)} gives another gradient for equal values"
     if detaching is not None:
         sentence += f" by `{detaching.call}` in {named(detaching.path)}"
-        places = places_of(s.c.b, "b", detaching, "call")
+        places = places_of(s.c.b, detaching, "call")
     elif (flagged := flagged_output(s)) is not None:
         module = flagged.path
         sentence += f"; the output of {named(module)} requires a gradient on one side only"
-        places = code_of(s.c.b, "b", s.module(module))
-        places += places_of(s.c.b, "b", flagged, "caller")
+        places = code_of(s.c.b, s.module(module))
+        places += places_of(s.c.b, flagged, "caller")
     else:
         sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
-        places += code_of(s.c.b, "b", s.module(path))
+        places += code_of(s.c.b, s.module(path))
     operator = detaching.call if detaching is not None else ""
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
 
@@ -252,8 +242,8 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
-    places = [] if by_loop else code_of(s.c.b, "b", s.module(module))
-    places += s.stepping(s.c.b, "b", by_loop=by_loop)
+    places = [] if by_loop else code_of(s.c.b, s.module(module))
+    places += s.stepping(s.c.b, by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 

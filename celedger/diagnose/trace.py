@@ -112,6 +112,7 @@ class Trace:
     inside: Sequence[str]  # modules whose forward pass raised
     files: frozenset[str]  # Python files that were loaded
     rank: str = ""  # `rank 1 of 2` of a distributed training
+    side: str = ""  # in a comparison: "a" or "b"
 
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds)
