@@ -28,13 +28,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from celedger.child.probes import observe, stack
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
-from celedger.child.probes.tensors import graph_node, tensors
+from celedger.child.probes.tensors import follow_graph, graph_node, tensors
 
 _OURS = (observe.__file__, stack.__file__, __file__)
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
-_NODES = 100_000  # of autograd's graph, where counting ends
 _TOP = 40  # rows of a table
 
 
@@ -63,8 +62,6 @@ class Probe(observe.Probe):
     """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
     Python's allocations are traced to their lines, which takes ten times as long."""
 
-    _mode: Any = None
-
     def starts(self) -> None:
         self._lines = Lines()
         self._step, self._state = 0, FORWARD
@@ -84,8 +81,7 @@ class Probe(observe.Probe):
         self._start_step()
         if self.options.get("objects"):
             tracemalloc.start(_FRAMES)
-        self._mode = observe.mode(TorchDispatchMode, self._ran)
-        self._mode.__enter__()
+        self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
 
     # -- operators --------------------------------------------------------------------------
 
@@ -177,10 +173,6 @@ class Probe(observe.Probe):
             self._reported = True
         self._mark(epoch)
 
-    def gives_up(self) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(None, None, None)
-
     def ends(self) -> None:
 
         from celedger.child.torch import peak_rss
@@ -253,12 +245,8 @@ class Probe(observe.Probe):
         for obj in gc.get_objects():
             if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
                 continue
-            before, waiting = len(visited), [made]
-            while waiting and len(visited) < _NODES:
-                node = waiting.pop()
-                if node not in visited:
-                    visited.add(node)
-                    waiting += [n for n, _ in node.next_functions if n is not None]
+            before = len(visited)
+            follow_graph([made], visited)
             storage = storage_of(obj)
             live = None if storage is None else self._live.get(storage._cdata)
             graphs.append((len(visited) - before, live.maker.line if live else -1))

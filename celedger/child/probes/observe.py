@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Probe:
         self.options = options
         self.names = ModuleNames()
         self.out = Path()  # the folder of this process, set before `starts`
+        self.modes = ExitStack()  # of torch's; left when the probe fails
         self._events: Any = None
 
     def write(self, k: str, **event: Any) -> None:
@@ -86,6 +88,7 @@ class Probe:
 
     def gives_up(self) -> None:
         """Called when the probe failed: leave every mode of torch's. It is the last call."""
+        self.modes.close()
 
 
 # --- patches, hooks and modes: none of them lets an exception of the probe reach the training

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from celedger.child.torch_steps import dense
 
 KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred modules
+MOST_NODES = 100_000  # of autograd's graph that are followed
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
 _GOLDEN = 0.6180339887498949
@@ -51,6 +52,16 @@ def graph_node(tensor: Tensor) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+def follow_graph(start: Iterable[Any], visited: set[Any]) -> None:
+    """Add to `visited` the nodes of autograd's graph that lead to some, `MOST_NODES` at most."""
+    waiting = list(start)
+    while waiting and len(visited) < MOST_NODES:
+        node = waiting.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            waiting += [before for before, _ in node.next_functions]
 
 
 def has_shape(tensor: Tensor) -> bool:
