@@ -100,10 +100,13 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
     if _observer is None:
         call(*args, **kwargs)
     elif not (_observer.off or _capturing()):
+        outer, _observer.busy = _observer.busy, True
         try:
             call(*args, **kwargs)
         except Exception as error:
             _observer.failed(error)
+        finally:
+            _observer.busy = outer
 
 
 def _capturing() -> bool:
@@ -160,12 +163,13 @@ def module_hooks(before: Any, after: Any = None) -> list[Any]:
 
 def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Any:
     """Return a TorchFunctionMode or TorchDispatchMode that calls `ran(function, args, kwargs,
-    result)` after each call. It is off within `ran`: only the training's own calls count."""
+    result)` after each call of the training. What the probe computes itself does not count."""
 
     class NotedCalls(base):  # type: ignore[misc]
         def _note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            guarded(ran, func, args, kwargs or {}, result)
+            if _observer is None or not _observer.busy:
+                guarded(ran, func, args, kwargs or {}, result)
             return result
 
         __torch_function__ = __torch_dispatch__ = _note
@@ -187,6 +191,7 @@ class Observer:
         self.probe = probe
         self.step = 0
         self.off = self.started = self._stepped = False
+        self.busy = False  # while a part of the probe runs
         self._depth = 0  # of backward passes: checkpointing runs one inside another
         self._hooks: list[Any] = []
 

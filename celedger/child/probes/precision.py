@@ -35,7 +35,6 @@ class OperatorPrecision:
 
     def __init__(self, probe: Any) -> None:
         self.probe = probe
-        self.quiet = False  # True while the probe computes
         self._mode: Any = None
         self._absorbed: dict[int, tuple[Any, Tensor]] = {}
         self.clear()
@@ -67,7 +66,7 @@ class OperatorPrecision:
             self._spans.append((began, ended, name))
 
     def _ran(self, function: Any, args: tuple[Any, ...], _: Any, out: Any) -> None:
-        if self.quiet or not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         name = function.overloadpacket.__name__
         inputs = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]

@@ -17,8 +17,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ class Probe(observe.Probe):
         self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
         self.origins = Origins(self)
         self._early: list[dict[str, Any]] = []  # before the folder is known
-        self._busy = False  # True while the probe itself computes
+        self._stepping = False  # the optimiser's own calls show in its results
         self._roots = IdentityMap()
         self._bare = IdentityMap()  # parameters without a module that are written
         self._random = describe.torch_generators()
@@ -81,15 +80,6 @@ class Probe(observe.Probe):
         self._numbers: Counter[str] = Counter()  # calls of a module so far in this step
         self._losses: list[Any] = []
 
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Mark what is computed meanwhile as the probe's own, not a call of the training."""
-        before, self._busy = self._busy, True
-        try:
-            yield
-        finally:
-            self._busy = before
-
     def write(self, k: str, **event: Any) -> None:
         if not self.started:
             self._early.append({"k": k, **event})
@@ -101,26 +91,21 @@ class Probe(observe.Probe):
         super().write(k, **event)
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
-        before, self._busy = self._busy, True  # at every call: a context doubles the cost
-        try:
-            return [self.store.describe(tensor) for _, tensor in tensors(value)]
-        finally:
-            self._busy = before
+        return [self.store.describe(tensor) for _, tensor in tensors(value)]
 
     # --- the start
 
     def starts(self) -> None:
-        with self._quietly():
-            self.started = True
-            self.store.open(self.out)
-            version = str(torch.__version__)
-            self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
-            for event in self._early:
-                self.write(**event)
-            self._random = describe.torch_generators()
-            self.write("random", at="start", x=describe.generators())
-            for _, root in self.names.roots():
-                self._meet(root)
+        self.started = True
+        self.store.open(self.out)
+        version = str(torch.__version__)
+        self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
+        for event in self._early:
+            self.write(**event)
+        self._random = describe.torch_generators()
+        self.write("random", at="start", x=describe.generators())
+        for _, root in self.names.roots():
+            self._meet(root)
 
     def _meet(self, root: nn.Module) -> None:
         """Write the modules of a root, and its parameters and buffers as they are when it is first
@@ -172,31 +157,26 @@ class Probe(observe.Probe):
     def _called(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if self._busy:
+        if self._stepping:
             return
-        self._busy = True  # at every call of the training: a context costs as much as the rest
-        try:
-            name = describe.function_name(function)
-            if not self.started:
-                self.origins.called(name, args, kwargs)
-                functional = describe.functional(name, [args, kwargs], result)
-                if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
-                    return
-            if self._recording() and not name.startswith(_PROPERTIES):
-                self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
-            if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
-                target = args[1] if len(args) > 1 else kwargs.get("target")
-                if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
-                    self._write_rows("target", name, target)
-        finally:
-            self._busy = False
+        name = describe.function_name(function)
+        if not self.started:
+            self.origins.called(name, args, kwargs)
+            functional = describe.functional(name, [args, kwargs], result)
+            if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
+                return
+        if self._recording() and not name.startswith(_PROPERTIES):
+            self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
+        if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
+                self._write_rows("target", name, target)
 
     def _dispatched(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._busy:
-            with self._quietly():
-                self._call("operator", describe.function_name(function), args, kwargs, result)
+        if not self._stepping:
+            self._call("operator", describe.function_name(function), args, kwargs, result)
 
     def _call(
         self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -230,22 +210,21 @@ class Probe(observe.Probe):
         number = self._numbers[path]
         self._numbers[path] += 1
         self._stack.append((module, path, number))
-        with self._quietly():
-            if outer:
-                self._meet(module)
-            trains = outer and not self._evaluating
-            given = describe.arguments(module, args) if trains or self._recording() else {}
-            values = list(given.values())
-            if trains:
-                self._write_batch(path, values)
-            if self._recording():
-                self.write(
-                    "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
-                    m=self.origins.modes.get(module, -1),
-                    u=self._stack[-2][1] if not outer else None,
-                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
-                    of=[name for name, _ in tensors(given)],
-                )  # fmt: skip
+        if outer:
+            self._meet(module)
+        trains = outer and not self._evaluating
+        given = describe.arguments(module, args) if trains or self._recording() else {}
+        values = list(given.values())
+        if trains:
+            self._write_batch(path, values)
+        if self._recording():
+            self.write(
+                "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                m=self.origins.modes.get(module, -1),
+                u=self._stack[-2][1] if not outer else None,
+                ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
+                of=[name for name, _ in tensors(given)],
+            )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
         dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -270,12 +249,11 @@ class Probe(observe.Probe):
             self._dispatch(False)
         if not self._recording():
             return
-        with self._quietly():
-            self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
-            for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
-                if tensor.requires_grad:
-                    hook: Any = tensor.register_hook
-                    hook(self._gradient_hook(path, number, within))
+        self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
+        for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
+            if tensor.requires_grad:
+                hook: Any = tensor.register_hook
+                hook(self._gradient_hook(path, number, within))
 
     def _gradient_hook(self, path: str, number: int, within: str) -> Callable[[Tensor], None]:
         step = self.step
@@ -313,16 +291,15 @@ class Probe(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._evaluating = self._looking = False
-        with self._quietly():
-            for loss in losses:
-                mean = float(loss.detach().float().mean()) if loss.numel() else None
-                self._losses.append([self.store.mark(loss), describe.simple(mean)])
-            if self._recording():
-                uncleared = sum(
-                    weight.grad is not None and bool(weight.grad.count_nonzero())
-                    for _, root in self.names.roots() for weight in root.parameters()
-                )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
+        for loss in losses:
+            mean = float(loss.detach().float().mean()) if loss.numel() else None
+            self._losses.append([self.store.mark(loss), describe.simple(mean)])
+        if self._recording():
+            uncleared = sum(
+                weight.grad is not None and bool(weight.grad.count_nonzero())
+                for _, root in self.names.roots() for weight in root.parameters()
+            )  # fmt: skip
+            self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
         if self._recording():
             self._dispatch(True)
 
@@ -330,7 +307,7 @@ class Probe(observe.Probe):
         self._dispatch(False)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        self._busy = True  # the optimiser's own calls show in its results
+        self._stepping = True
         named = self.names.parameters(optimiser)
         self._meet_bare(named)
         self._write_settings(optimiser, named)
@@ -339,7 +316,6 @@ class Probe(observe.Probe):
                 self.write("pgrad", p=name, x=self._tensors(weight.grad))
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        self._busy = True
         self.store.forget()
         named = self.names.parameters(optimiser)
         if step in self.full:
@@ -353,7 +329,7 @@ class Probe(observe.Probe):
         self.flush()
         self.step = step + 1
         self._begin_step()
-        self._busy = False
+        self._stepping = False
         if self.last and self.step >= self.last:
             self._end(cut=True)
             os._exit(0)  # end here: the rest of the training is not needed
@@ -393,12 +369,11 @@ class Probe(observe.Probe):
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         numbers = {}
-        with self._quietly():
-            for name, value in values.items():
-                try:
-                    numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
-                except (TypeError, ValueError, RuntimeError):
-                    continue
+        for name, value in values.items():
+            try:
+                numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
+            except (TypeError, ValueError, RuntimeError):
+                continue
         self._evaluating = self._looking = False
         self.write("report", e=epoch, v=numbers)
 
@@ -412,7 +387,6 @@ class Probe(observe.Probe):
         self._end(cut=False)
 
     def _end(self, *, cut: bool) -> None:
-        self._busy = True
         modules = list(sys.modules.values())
         names = {str(Path.cwd() / str(getattr(module, "__file__", "") or "")) for module in modules}
         files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)

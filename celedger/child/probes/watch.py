@@ -91,14 +91,10 @@ class Probe(observe.Probe):
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Compute without gradient, without autocast, and outside of the traced operators."""
+        """Compute without gradient and without autocast."""
         where = "cuda" if torch.cuda.is_available() else "cpu"
-        self._operators.quiet = True
-        try:
-            with torch.no_grad(), torch.autocast(where, enabled=False):
-                yield
-        finally:
-            self._operators.quiet = False
+        with torch.no_grad(), torch.autocast(where, enabled=False):
+            yield
 
     # --- calls of the observer
 
