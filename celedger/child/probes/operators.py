@@ -14,7 +14,7 @@ from typing import Any
 from torch import cuda, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from celedger.child.probes.communication import Communication, length
+from celedger.child.probes.communication import Communication, length, union
 from celedger.child.probes.names import ModuleNames
 from celedger.child.probes.phases import STATES
 
@@ -98,11 +98,7 @@ class ProfilerWindow:
         communication = Communication(every)
         events = [e for e in every if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
-        owners: dict[int, str] = {}
-        for event in reversed(events):  # the first of a number is the outermost operator
-            module = _within(event, _MODULE)
-            if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
-                owners[event.sequence_nr] = module
+        owners = _owners(events)
         n = len(edges.steps)
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
@@ -149,6 +145,16 @@ class ProfilerWindow:
             "communication": seconds,
             "device": device_work(work, edges.span, n) if work and n else None,
         }  # fmt: skip
+
+
+def _owners(events: list[Any]) -> dict[int, str]:
+    """Return the module of each operator of a forward pass, by autograd's sequence number."""
+    owners: dict[int, str] = {}
+    for event in reversed(events):  # the first of a number is the outermost operator
+        module = _within(event, _MODULE)
+        if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
+            owners[event.sequence_nr] = module
+    return owners
 
 
 def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
@@ -208,24 +214,15 @@ def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dic
             ranges["pageable"].append(at)
         elif any(word in event.name for word in _FLOAT32):
             ranges["float32"].append(at)
-    busy = _covered(ranges["kernels"] + ranges["copies"])
+    busy = length(union(ranges["kernels"] + ranges["copies"]))
     seconds = {
-        "busy": busy, "kernels": sum(b - a for a, b in ranges["kernels"]),
-        "exposed_copies": busy - _covered(ranges["kernels"]),
-        "pageable_copies": sum(b - a for a, b in ranges["pageable"]),
-        "float32_products": sum(b - a for a, b in ranges["float32"]),
+        "busy": busy, "kernels": length(ranges["kernels"]),
+        "exposed_copies": busy - length(union(ranges["kernels"])),
+        "pageable_copies": length(ranges["pageable"]),
+        "float32_products": length(ranges["float32"]),
     }  # fmt: skip
-    table = {name: value / 1e6 / steps for name, value in seconds.items()}
+    table = {name: value / steps for name, value in seconds.items()}
     return {**table, "launches": len(ranges["kernels"]) / steps}
-
-
-def _covered(ranges: list[tuple[float, float]]) -> float:
-    """Return the length of the union of ranges."""
-    length = until = 0.0
-    for begin, end in sorted(ranges):
-        length += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return length
 
 
 class _Edges:
