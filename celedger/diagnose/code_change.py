@@ -16,9 +16,9 @@ from keyword import iskeyword
 
 from celedger.repo.hunks import Hunk
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = _Function | ast.ClassDef
 _PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
-_EMPTY = range(0)
 
 
 class SourceText:
@@ -28,14 +28,14 @@ class SourceText:
         self.text = text
 
     @cached_property
-    def tree(self) -> ast.Module | None:
-        """The syntax tree without docstrings; None of what is no Python."""
+    def tree(self) -> ast.Module:
+        """The syntax tree without docstrings; an empty one of what is no Python."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+            return ast.Module([], [])
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | _Definition) and (
                 ast.get_docstring(node, clean=False) is not None
@@ -49,7 +49,7 @@ class SourceText:
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
-        return [*ast.walk(self.tree)] if self.tree is not None else []
+        return [*ast.walk(self.tree)]
 
     @cached_property
     def names(self) -> Counter[str]:
@@ -68,7 +68,7 @@ class SourceText:
     @cached_property
     def code_lines(self) -> frozenset[int]:
         """The lines that belong to a statement; of what is no Python, those that are not blank."""
-        if self.tree is None:
+        if not self.tree.body:
             lines = enumerate(self.text.splitlines(), 1)
             return frozenset(number for number, line in lines if line.split("#")[0].strip())
         spans = [node for node in self.nodes if isinstance(node, ast.stmt | ast.expr)]
@@ -77,8 +77,6 @@ class SourceText:
     @cached_property
     def units(self) -> Sequence[tuple[str, range]]:
         """Definitions, at any depth, and other statements of a module, with their lines."""
-        if self.tree is None:
-            return ()
         nodes = [node for node in self.nodes if isinstance(node, _Definition)]
         plain = [node for node in self.tree.body if not isinstance(node, _Definition)]
         return [(ast.dump(node), span(node)) for node in (*nodes, *plain)]
@@ -86,32 +84,35 @@ class SourceText:
     @cached_property
     def functions(self) -> Mapping[str, range]:
         """The functions of the module itself, by name."""
-        body = self.tree.body if self.tree is not None else []
+        body = self.tree.body
         return {node.name: span(node) for node in body if isinstance(node, ast.FunctionDef)}
 
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
         spans = [
             span(node) for node in self.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line in span(node)
+            if isinstance(node, _Function) and line in span(node)
         ]  # fmt: skip
-        return min(spans, key=len, default=_EMPTY)
+        return min(spans, key=len, default=range(0))
 
 
 class CodeChange:
-    """Hunks, and the texts of the files that they are in, by path: `before` and `after`."""
+    """Hunks, and the texts of the files that they are in, by path: those before and after."""
 
     def __init__(
         self,
         hunks: Sequence[Hunk] = (),
-        before: Mapping[str, str] | None = None,
-        after: Mapping[str, str] | None = None,
+        texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
     ) -> None:
         self.hunks = hunks
         self._sides = {
-            side: {path: SourceText(text) for path, text in (texts or {}).items()}
-            for side, texts in (("a", before), ("b", after))
+            side: {path: SourceText(text) for path, text in files.items()}
+            for side, files in zip("ab", texts, strict=True)
         }
+
+    def source(self, side: str, path: str) -> SourceText:
+        """Return a file; an empty one where it could not be read."""
+        return self._sides[side].get(path, SourceText(""))
 
     def changed_lines(self, hunk: Hunk, side: str) -> set[int]:
         """Return the lines of a hunk on one side that mean something else on the other."""
@@ -128,20 +129,6 @@ class CodeChange:
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
-
-    def slice_at(self, path: str, line: int, *, side: str) -> Mapping[int, int]:
-        """Return the lines that what is called there may be given from, with their distance."""
-        source = self._sides[side].get(path)
-        return backward_slice(source.tree, line) if source and source.tree else {}
-
-    def setting_at(self, path: str, key: str, *, side: str) -> Mapping[int, int]:
-        """Return the lines that write a setting of this name, and its sources' with distance."""
-        source = self._sides[side].get(path)
-        return setting_slice(source.tree, key) if source and source.tree else {}
-
-    def function_at(self, path: str, line: int, *, side: str) -> range:
-        source = self._sides[side].get(path)
-        return source.function_at(line) if source is not None else _EMPTY
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
@@ -216,14 +203,12 @@ def _name(node: ast.AST) -> str:
     return next((name for name in names if isinstance(name, str)), "")
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Block = _Function | ast.ClassDef
-
-
 def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapping[int, int]:
     """Return the lines from which the arguments of the calls in a line may come, each with the
     number of bindings on the way. `called`: the called functions, too."""
-    scopes = [node for node in ast.walk(tree) if isinstance(node, _Block) and line in span(node)]
+    scopes = [
+        node for node in ast.walk(tree) if isinstance(node, _Definition) and line in span(node)
+    ]
     scopes.sort(key=lambda node: len(span(node)))
     functions = [node for node in scopes if isinstance(node, _Function)]
     bindings = _bindings(tree, functions, [one for one in scopes if isinstance(one, ast.ClassDef)])
@@ -239,7 +224,7 @@ def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapp
         seen |= fresh
         nodes = [node for name in fresh for node in bindings[name]]
         for node in nodes:
-            for number in span(node) if isinstance(node, _Block) else header(node):
+            for number in span(node) if isinstance(node, _Definition) else header(node):
                 distances.setdefault(number, distance)
         names = {name for node in nodes for name in _loaded(_own(node))}
     return distances
@@ -290,13 +275,13 @@ def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
         node = waiting.pop(0)
         if isinstance(node, ast.stmt):
             yield node
-        if not isinstance(node, _Block):
+        if not isinstance(node, _Definition):
             waiting += ast.iter_child_nodes(node)
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement binds, or whose value it may change by a method."""
-    if isinstance(node, _Block):
+    if isinstance(node, _Definition):
         yield node.name
         return
     for one in _own(node):
@@ -310,7 +295,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 def _own(node: ast.AST) -> list[ast.AST]:
     """Return the nodes of a statement; of a loop or condition, without those of its body."""
-    if isinstance(node, _Block) or not isinstance(getattr(node, "body", None), list):
+    if isinstance(node, _Definition) or not isinstance(getattr(node, "body", None), list):
         return list(ast.walk(node))
     parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
     return [one for part in parts for one in ast.walk(part)]
