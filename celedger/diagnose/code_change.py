@@ -89,11 +89,8 @@ class SourceText:
 
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
-        spans = [
-            span(node) for node in self.nodes
-            if isinstance(node, _Function) and line in span(node)
-        ]  # fmt: skip
-        return min(spans, key=len, default=range(0))
+        around = _around(self.tree, line)
+        return next((span(node) for node in around if isinstance(node, _Function)), range(0))
 
 
 class CodeChange:
@@ -206,10 +203,7 @@ def _name(node: ast.AST) -> str:
 def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapping[int, int]:
     """Return the lines from which the arguments of the calls in a line may come, each with the
     number of bindings on the way. `called`: the called functions, too."""
-    scopes = [
-        node for node in ast.walk(tree) if isinstance(node, _Definition) and line in span(node)
-    ]
-    scopes.sort(key=lambda node: len(span(node)))
+    scopes = _around(tree, line)
     functions = [node for node in scopes if isinstance(node, _Function)]
     bindings = _bindings(tree, functions, [one for one in scopes if isinstance(one, ast.ClassDef)])
     body = functions[0] if functions else tree
@@ -228,6 +222,12 @@ def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapp
                 distances.setdefault(number, distance)
         names = {name for node in nodes for name in _loaded(_own(node))}
     return distances
+
+
+def _around(tree: ast.Module, line: int) -> list[_Definition]:
+    """Return the definitions around a line, the innermost first."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+    return sorted((node for node in nodes if line in span(node)), key=lambda node: len(span(node)))
 
 
 def setting_slice(tree: ast.Module, key: str) -> Mapping[int, int]:
