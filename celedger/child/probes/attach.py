@@ -2,8 +2,8 @@
 
 The run sets CELEDGER_PROBE, a JSON object whose `kind` names the module of this folder that has the
 `Probe`, and CELEDGER_PROBE_OUT, a folder. The probe is loaded once the training has imported torch
-(2.4 or later). The script is not changed and need not use celedger. Standard library only: every
-Python of the run imports this.
+(2.5 or later, so on Python 3.9 or later). The script is not changed and need not use celedger.
+Standard library only: every Python of the run imports this.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
     def _attach(self) -> None:
         try:
-            if sys.modules["torch"].__version__ < "2.4":
-                raise RuntimeError("diagnosis follows trainings with torch 2.4 or later")
+            if sys.modules["torch"].__version__ < "2.5":
+                raise RuntimeError("diagnosis follows trainings with torch 2.5 or later")
             kind, observe = (
                 importlib.import_module(f"celedger.child.probes.{name}")
                 for name in (self.options["kind"], "observe")

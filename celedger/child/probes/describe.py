@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from celedger.child.probes import observe
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.tensors import address, content, graph_node, tensors
 
 _LONGEST = 400  # characters of a call's arguments
@@ -63,7 +64,7 @@ def function_name(function: Any) -> str:
     return bare
 
 
-def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def literals(args: Args, kwargs: Kwargs) -> str:
     """Return the arguments of a call, tensors as `_`: `_, dim=1`."""
     texts = [_literal(item) for item in args]
     texts += [
@@ -89,7 +90,7 @@ def _literal(item: Any) -> str:
     return str(getattr(item, "__name__", type(item).__name__))
 
 
-def arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+def arguments(module: nn.Module, args: Args) -> dict[str, Any]:
     """Return what a module is called with, by the names and in the order of its signature. Asked
     by a pre-hook: torch's global one is not given the arguments by keyword, so they are read from
     its caller."""
@@ -228,7 +229,7 @@ class Origins:
         if parameter is not None and not self._probe.started:
             self._adopters[address(parameter)] = self._probe.sites.here()
 
-    def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def called(self, name: str, args: Args, kwargs: Kwargs) -> None:
         """Record a call of a torch function that draws, or writes a tensor in place."""
         in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
         writes = name == "__setitem__" or in_place

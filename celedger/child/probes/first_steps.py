@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 from celedger.child.probes import observe
 from celedger.child.probes.losses import CHOOSERS, LossCall, leading, loss_call
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.tensors import address, content, follow_graph, graph_node, tensors, whole
 from celedger.child.torch_steps import dense
 
@@ -36,8 +37,8 @@ class OuterCall(NamedTuple):
     """A call from outside any module."""
 
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     output: Any = None
 
 
@@ -57,8 +58,8 @@ class Replay(NamedTuple):
 
     module: nn.Module
     optimiser: Optimizer | None  # until the first step
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     path: str
     loss: LossCall | None
     inside: bool  # the module itself computes the loss
@@ -124,7 +125,7 @@ class FirstSteps(observe.Probe):
 
     # -- modules ----------------------------------------------------------------------------
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if self._backward:  # checkpointing computes forward passes again
             return
         recording = torch.is_grad_enabled()
@@ -149,9 +150,7 @@ class FirstSteps(observe.Probe):
             elif recording and name not in self.norms:
                 self.norms[name] = module, _copy(module.running_mean)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if self._backward or module not in self._stack:
             return
         while self._stack.pop() is not module:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes import observe, stack
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
 from celedger.child.probes.tensors import follow_graph, graph_node, tensors
@@ -129,16 +130,14 @@ class Probe(observe.Probe):
 
     # -- the training's edges ---------------------------------------------------------------
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if torch.is_grad_enabled() and self._state == GAP:
             self._end_evaluation()
             self._state = FORWARD
         self._modules.append(self.names.of(module))
         self._own_nodes()
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         path = self.names.of(module)
         while self._modules and self._modules.pop() != path:
             pass  # left over from an exception that the script caught

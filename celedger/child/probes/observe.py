@@ -23,6 +23,8 @@ from celedger.child.probes.attach import note_failure
 from celedger.child.probes.names import ModuleNames, constructing
 from celedger.child.probes.tensors import tensors
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
 
 
@@ -63,11 +65,9 @@ class Probe:
         """Return True to observe the modules of this step; called once, at its beginning."""
         return True
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None: ...
+    def forward_begins(self, module: nn.Module, args: Args) -> None: ...
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None: ...
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None: ...
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None: ...
 
@@ -147,11 +147,11 @@ def module_hooks(before: Any, after: Any = None) -> list[Any]:
     return their handles. They do nothing while torch records a graph, since it computes nothing
     then."""
 
-    def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def begins(module: nn.Module, args: Args) -> None:
         if not recorded():
             guarded(before, module, args)
 
-    def ends(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def ends(module: nn.Module, args: Any, kwargs: Kwargs, output: Any) -> None:
         if not recorded():
             guarded(after, module, args, kwargs, output)
 
@@ -250,7 +250,7 @@ class Observer:
         guarded(self.probe.starts)
         guarded(self.hook)
 
-    def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _first_forward(self, module: nn.Module, args: Args) -> None:
         if constructing():
             return
         self.probe.names.of(module)
@@ -280,7 +280,7 @@ class Observer:
             self.probe.backward_ends()
 
     def _step_begins(
-        self, optimiser: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, optimiser: Optimizer, args: Args, kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if self.off or (closure is None and not self.started):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from celedger.child.probes import observe
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.operators import ProfilerWindow
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
 from celedger.child.probes.resources import DiskUse
@@ -58,16 +59,14 @@ class Probe(observe.Probe):
     def wants(self, step: int) -> bool:
         return self._window.running
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         self._forward_in_gap(module, args)  # whichever of the two hooks comes first
         if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
             self._accumulates = True  # the clock uses it at the next backward pass
             self._window.phase(FORWARD)
         self._window.module_begins(module)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         self._window.module_ends(module)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
@@ -133,7 +132,7 @@ class Probe(observe.Probe):
             hook.remove()
         self._hooks = []
 
-    def _forward_in_gap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _forward_in_gap(self, module: nn.Module, args: Args) -> None:
         if torch.is_grad_enabled() and self._clock.state == GAP:
             self._unhook()
             self._enter(FORWARD)

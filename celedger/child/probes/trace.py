@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from celedger.child.probes import describe, observe
 from celedger.child.probes.describe import Origins
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.stack import CallSites
 from celedger.child.probes.tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
 
@@ -154,9 +155,7 @@ class Probe(observe.Probe):
 
     # --- torch's functions
 
-    def _called(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _called(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         if self._stepping:
             return
         name = describe.function_name(function)
@@ -172,15 +171,11 @@ class Probe(observe.Probe):
             if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
                 self._write_rows("target", name, target)
 
-    def _dispatched(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         if not self._stepping:
             self._call("operator", describe.function_name(function), args, kwargs, result)
 
-    def _call(
-        self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _call(self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
         results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
         given = [tensor for _, tensor in tensors([args, kwargs])]
         if not results or not (given or any(results.values())):
@@ -202,7 +197,7 @@ class Probe(observe.Probe):
 
     # --- modules
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         path = self.names.of(module)
         outer = not self._stack
         if outer:
@@ -234,9 +229,7 @@ class Probe(observe.Probe):
             self._casting[id(module)] = torch.autocast(kind, dtype=dtype)
             self._casting[id(module)].__enter__()
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         casting = self._casting.pop(id(module), None)
         if casting is not None:
             casting.__exit__(None, None, None)

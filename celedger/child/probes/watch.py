@@ -29,6 +29,7 @@ from celedger.child.probes.figures import (
     quantiles,
     readable,
 )
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.precision import OperatorPrecision
 from celedger.child.probes.tensors import graph_node, sample, tensors, version
 from celedger.child.probes.weights import WatchedWeights
@@ -112,7 +113,7 @@ class Probe(observe.Probe):
             self._operators.enter()  # functional code: no module's call begins the forward pass
         return self.looking
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if not self.looking or self._passing_back or not torch.is_grad_enabled():
             return
         name = self.names.of(module)
@@ -122,9 +123,7 @@ class Probe(observe.Probe):
         self._calls[name] += 1
         self._tensors("in", name, module, args)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if not self.looking or not self.stack or not torch.is_grad_enabled():
             return
         name, began = self.stack[-1]
@@ -243,7 +242,7 @@ class Probe(observe.Probe):
 
     # --- data and loss
 
-    def _meet_batch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _meet_batch(self, name: str, args: Args, kwargs: Kwargs) -> None:
         batch = [
             t for _, t in tensors([args, kwargs]) if t.dtype != torch.bool and readable(t)
         ]  # fmt: skip
