@@ -61,7 +61,7 @@ def wrong_weights(s: Scene) -> dict[str, Any] | None:
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
         sentence += f", and that of {some(others)}"
-    old, new = (f"{e.raw['o']}({e.raw.get('l', '')})" if "o" in e.raw else "" for e in (a, b))
+    old, new = (f"{e.raw['o']}({e.arguments})" if "o" in e.raw else "" for e in (a, b))
     if new and not old:
         sentence += f"; `{new}` writes it"
     if old and old != new:

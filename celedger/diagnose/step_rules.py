@@ -89,7 +89,7 @@ def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
 def _other_call(x: Event, y: Event) -> str:
     """Say how a call of the same function differs: by what was added or taken away, or where the
     calls are long, by what is another."""
-    old, new = (_arguments(event) for event in (x, y))
+    old, new = (event.raw.get("l", ()) for event in (x, y))
     gone = list((Counter(old) - Counter(new)).elements())
     added = list((Counter(new) - Counter(old)).elements())
     for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
@@ -100,24 +100,12 @@ def _other_call(x: Event, y: Event) -> str:
     return f"`{y.call}` instead of `{x.call}`"
 
 
-def _arguments(event: Event) -> list[str]:
-    """Return a call's arguments as texts, tensors as `_`."""
-    parts = [""]
-    for sign in str(event.raw.get("l", "")):
-        nested = parts[-1].count("(") - parts[-1].count(")")
-        parts[-1] += sign
-        if sign == "," and not nested:
-            parts[-1] = parts[-1][:-1]
-            parts.append("")
-    return [part.strip() for part in parts]
-
-
 def other_operands(s: Scene) -> str:
     """Name the operand that differs in the calls of one function with equal arguments."""
     x, y = s.first_calls
     pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
     differing = [at for at, (one, other) in enumerate(pairs) if one != other]
-    tensors = [part for part in _arguments(y) if part == "_" or part.endswith("=_")]  # type: ignore[arg-type]
+    tensors = [part for part in y.raw["l"] if part == "_" or part.endswith("=_")]  # type: ignore[union-attr]
     if len(differing) != 1 or len(tensors) != len(pairs):
         return "other operands"
     name = tensors[differing[0]].partition("=")[0]

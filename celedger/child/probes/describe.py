@@ -21,7 +21,6 @@ from celedger.child.probes.names import IdentityMap
 from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.tensors import address, content, graph_node, tensors
 
-_LONGEST = 400  # characters of a call's arguments
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
 _NO_SETTING = {"training", "call_super_init", "dump_patches"}
 _OPERATORS = {
@@ -64,15 +63,15 @@ def function_name(function: Any) -> str:
     return bare
 
 
-def literals(args: Args, kwargs: Kwargs) -> str:
-    """Return the arguments of a call, tensors as `_`: `_, dim=1`."""
+def literals(args: Args, kwargs: Kwargs) -> list[str]:
+    """Return the arguments of a call, tensors as `_`: `_` and `dim=1`."""
     texts = [_literal(item) for item in args]
     texts += [
         f"{name}={_literal(item)}"
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(texts)[:_LONGEST]
+    return texts
 
 
 def _literal(item: Any) -> str:

@@ -5,6 +5,7 @@ attribute that the script computes."""
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import weakref
 from collections import Counter
@@ -156,25 +157,27 @@ _MOST = 20_000  # values of one depth
 
 
 def expressions(tensors: Collection[Any]) -> dict[int, str]:
-    """Return by identity the shortest expression of each tensor that the script's frames, from the
-    innermost on, can name: `w1`, `self.scale`, `params["w1"]`, `layers[2][0]`."""
+    """Return by identity an expression of each tensor that the script's frames, from the innermost
+    on, can name, with the fewest positions and then the shortest: `w1`, `self.scale`,
+    `params["w1"]`, `layers[2][0]`."""
     wanted = {id(tensor) for tensor in tensors}
-    names: dict[int, str] = {}
-    level = [(name, value) for scope in _scopes() for name, value in list(scope.items())]
+    names: dict[int, tuple[int, str]] = {}  # how many positions, and the expression
+    level = [(0, name, value) for scope in _scopes() for name, value in list(scope.items())]
     for _ in range(_DEPTH + 1):
-        for text, value in level:
-            if id(value) in wanted:
-                names.setdefault(id(value), text)
-        deeper: list[tuple[str, Any]] = []
-        for text, value in level[:_MOST]:
-            parts = [(text + part, item) for part, item in _parts(value)]
-            members = {id(item): inner for inner, item in parts if id(item) in wanted}
+        for count, text, value in level:
+            if id(value) in wanted and count < names.get(id(value), (math.inf, ""))[0]:
+                names[id(value)] = count, text
+        deeper: list[tuple[int, str, Any]] = []
+        for count, text, value in level[:_MOST]:
+            sequence = isinstance(value, (list, tuple))
+            parts = [(count + sequence, text + part, item) for part, item in _parts(value)]
+            members = {id(item): (n, inner) for n, inner, item in parts if id(item) in wanted}
             # Those of one list are named alike: a variable of the last alone is that of a loop.
-            if isinstance(value, (list, tuple)) and not members.keys() <= names.keys():
+            if sequence and not members.keys() <= names.keys():
                 names.update(members)
             deeper += parts[: _MOST - len(deeper)]
         level = deeper
-    return names
+    return {key: text for key, (_, text) in names.items()}
 
 
 def calling_line() -> str:
