@@ -122,9 +122,9 @@ def patch(
     *,
     before: Callable[..., object] | None = None,
     after: Callable[..., object] | None = None,
-) -> None:
+) -> Callable[[], None]:
     """Call `before(…)` ahead of each call of `owner.name(…)`, and `after(result, …)` behind it,
-    with None for the result of one that raised."""
+    with None for the result of one that raised. Return what takes this back."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -139,7 +139,11 @@ def patch(
             if after is not None:
                 guarded(after, result, *args, **kwargs)
 
+    inherited = name not in vars(owner)
     setattr(owner, name, patched)
+    if inherited:
+        return functools.partial(delattr, owner, name)
+    return functools.partial(setattr, owner, name, original)
 
 
 def module_hooks(before: Any, after: Any = None) -> list[Any]:
