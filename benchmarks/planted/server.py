@@ -26,9 +26,9 @@ def run(job):
     sys.argv = job["argv"]
     sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
     if options := json.loads(os.environ["CELEDGER_PROBE"]):
-        from celedger.child.probes import observe, trace
+        from celedger.child.probes import attach, observe, trace
 
-        observe.install()
+        attach.install()
         observe.attach(trace.Probe(options))
     script = Path(sys.argv[0]).absolute()
     main = sys.modules["__main__"] = ModuleType("__main__")

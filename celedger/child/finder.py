@@ -70,13 +70,13 @@ def _as_sitecustomize() -> None:
 
 
 def _attach_probe() -> None:
-    if "celedger.child.probes.observe" in sys.modules:
+    if "celedger.child.probes.attach" in sys.modules:
         return  # by another copy of this file
     try:
-        from celedger.child.probes import observe
+        from celedger.child.probes import attach
     except ImportError:
         return  # another program that this training starts, with its own PYTHONPATH
-    observe.install()
+    attach.install()
 
 
 if __name__ == "sitecustomize":

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.diagnose.code_change import CodeChange
+from celedger.diagnose.code_change import CodeChange, backward_slice, setting_slice
 from celedger.diagnose.finding import ExplainFinding, FindingPhase, Sureness
 from celedger.diagnose.trace import Frame
 from celedger.repo.hunks import Hunk
@@ -103,7 +103,7 @@ def _sources(
         if path not in (hunk.old, hunk.new):
             continue
         lines = change.changed_lines(hunk, side)
-        sources = change.slice_at(path, frame.line, side=side)
+        sources = backward_slice(change.source(side, path).tree, frame.line)
         if distances := [sources[line] for line in lines if line in sources]:
             yield start + _BINDING * min(distances), "near"
 
@@ -112,7 +112,7 @@ def _written(change: CodeChange, hunk: Hunk, setting: str) -> Iterator[tuple[flo
     """Yield the costs of a hunk that may have made a setting which the loop itself writes."""
     for side, path in (("a", hunk.old), ("b", hunk.new)):
         lines = change.changed_lines(hunk, side)
-        sources = change.setting_at(path, setting, side=side) if lines else {}
+        sources = setting_slice(change.source(side, path).tree, setting) if lines else {}
         if distances := [sources[line] for line in lines if line in sources]:
             yield _BINDING * min(distances), "near"
 
@@ -130,5 +130,5 @@ def _reach(change: CodeChange, hunk: Hunk, side: str, path: str, frame: Frame) -
     ends = lines or {at, at + 1}  # it stands between two lines
     if any(first - _NEAR <= line <= last + _NEAR for line in ends):
         return "near"
-    around = change.function_at(path, first, side=side)
+    around = change.source(side, path).function_at(first)
     return "function" if any(line in around for line in ends) else "file"

@@ -7,20 +7,18 @@ nothing. Pure: texts in, lines out."""
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
-import keyword
-import tokenize
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from keyword import iskeyword
 
 from celedger.repo.hunks import Hunk
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = _Function | ast.ClassDef
 _PLAIN = ast.Constant | ast.Name | ast.Attribute  # whose order of evaluation means nothing
-_EMPTY = range(0)
 
 
 class SourceText:
@@ -30,14 +28,14 @@ class SourceText:
         self.text = text
 
     @cached_property
-    def tree(self) -> ast.Module | None:
-        """The syntax tree without docstrings; None of what is no Python."""
+    def tree(self) -> ast.Module:
+        """The syntax tree without docstrings; an empty one of what is no Python."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tree = ast.parse(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+            return ast.Module([], [])
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | _Definition) and (
                 ast.get_docstring(node, clean=False) is not None
@@ -50,74 +48,68 @@ class SourceText:
         return tree
 
     @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        return [*ast.walk(self.tree)]
+
+    @cached_property
     def names(self) -> Counter[str]:
-        return Counter(
-            token for line in self.text.splitlines() for token in _tokens(line) or ()
-            if _is_name(token)
-        )  # fmt: skip
+        """How often each name stands in the code."""
+        return Counter(name for node in self.nodes if (name := _name(node)))
 
     @cached_property
     def bound(self) -> frozenset[str]:
         """The names that the file gives to something: only these can be renamed in it."""
-        names = set()
-        for node in ast.walk(self.tree) if self.tree is not None else ():
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    names.add(name)
-                case ast.ClassDef(name=name) | ast.arg(arg=name):
-                    names.add(name)
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                    names.add(name)
-        return frozenset(names)
+        return frozenset(
+            _name(node) for node in self.nodes
+            if isinstance(node, _Definition | ast.arg)
+            or isinstance(getattr(node, "ctx", None), ast.Store)
+        )  # fmt: skip
 
     @cached_property
     def code_lines(self) -> frozenset[int]:
         """The lines that belong to a statement; of what is no Python, those that are not blank."""
-        if self.tree is None:
+        if not self.tree.body:
             lines = enumerate(self.text.splitlines(), 1)
             return frozenset(number for number, line in lines if line.split("#")[0].strip())
-        spans = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt | ast.expr)]
+        spans = [node for node in self.nodes if isinstance(node, ast.stmt | ast.expr)]
         return frozenset(line for node in spans for line in header(node))
 
     @cached_property
     def units(self) -> Sequence[tuple[str, range]]:
         """Definitions, at any depth, and other statements of a module, with their lines."""
-        if self.tree is None:
-            return ()
-        nodes = [node for node in ast.walk(self.tree) if isinstance(node, _Definition)]
+        nodes = [node for node in self.nodes if isinstance(node, _Definition)]
         plain = [node for node in self.tree.body if not isinstance(node, _Definition)]
         return [(ast.dump(node), span(node)) for node in (*nodes, *plain)]
 
     @cached_property
     def functions(self) -> Mapping[str, range]:
         """The functions of the module itself, by name."""
-        body = self.tree.body if self.tree is not None else []
+        body = self.tree.body
         return {node.name: span(node) for node in body if isinstance(node, ast.FunctionDef)}
 
     def function_at(self, line: int) -> range:
         """Return the lines of the innermost function there; none outside of all."""
-        nodes = ast.walk(self.tree) if self.tree is not None else ()
-        spans = [
-            span(node) for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line in span(node)
-        ]  # fmt: skip
-        return min(spans, key=len, default=_EMPTY)
+        around = _around(self.tree, line)
+        return next((span(node) for node in around if isinstance(node, _Function)), range(0))
 
 
 class CodeChange:
-    """Hunks, and the texts of the files that they are in, by path: `before` and `after`."""
+    """Hunks, and the texts of the files that they are in, by path: those before and after."""
 
     def __init__(
         self,
         hunks: Sequence[Hunk] = (),
-        before: Mapping[str, str] | None = None,
-        after: Mapping[str, str] | None = None,
+        texts: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
     ) -> None:
         self.hunks = hunks
         self._sides = {
-            side: {path: SourceText(text) for path, text in (texts or {}).items()}
-            for side, texts in (("a", before), ("b", after))
+            side: {path: SourceText(text) for path, text in files.items()}
+            for side, files in zip("ab", texts, strict=True)
         }
+
+    def source(self, side: str, path: str) -> SourceText:
+        """Return a file; an empty one where it could not be read."""
+        return self._sides[side].get(path, SourceText(""))
 
     def changed_lines(self, hunk: Hunk, side: str) -> set[int]:
         """Return the lines of a hunk on one side that mean something else on the other."""
@@ -134,20 +126,6 @@ class CodeChange:
     def same(self, hunk: Hunk) -> bool:
         """Return True if a hunk means the same on both sides."""
         return not self.changed_lines(hunk, "a") and not self.changed_lines(hunk, "b")
-
-    def slice_at(self, path: str, line: int, *, side: str) -> Mapping[int, int]:
-        """Return the lines that what is called there may be given from, with their distance."""
-        source = self._sides[side].get(path)
-        return backward_slice(source.tree, line) if source and source.tree else {}
-
-    def setting_at(self, path: str, key: str, *, side: str) -> Mapping[int, int]:
-        """Return the lines that write a setting of this name, and its sources' with distance."""
-        source = self._sides[side].get(path)
-        return setting_slice(source.tree, key) if source and source.tree else {}
-
-    def function_at(self, path: str, line: int, *, side: str) -> range:
-        source = self._sides[side].get(path)
-        return source.function_at(line) if source is not None else _EMPTY
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
@@ -208,43 +186,24 @@ class CodeChange:
         }  # fmt: skip
 
 
-def _other_names(old: str, new: str) -> set[tuple[str, str]] | None:
-    """Return the names that differ between two texts; None where more differs than names."""
-    left, right = _tokens(old), _tokens(new)
-    if left is None or right is None or len(left) != len(right):
-        return None
-    pairs = {(x, y) for x, y in zip(left, right, strict=True) if x != y}
-    names = {text for row in pairs for text in row}
-    return pairs if all(map(_is_name, names)) else None
+def _other_names(old: str, new: str) -> set[tuple[str, str]]:
+    """Return the names that differ between two texts; none where more differs than names."""
+    left, right = (re.findall(r"\w+|[^\w\s]", re.sub("#.*", "", text)) for text in (old, new))
+    pairs = {(x, y) for x, y in zip(left, right, strict=False) if x != y}
+    names = all(text.isidentifier() and not iskeyword(text) for pair in pairs for text in pair)
+    return pairs if names and len(left) == len(right) else set()
 
 
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _tokens(text: str) -> list[str] | None:
-    """Return the tokens of a piece of Python, without comments and layout; None of what is none."""
-    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    # Within brackets indentation means nothing, so a piece of a block can be read.
-    lines = io.StringIO(f"({text}\n)").readline
-    tokens: list[tokenize.TokenInfo] = []
-    with contextlib.suppress(tokenize.TokenError):  # it ends within brackets of its own
-        try:
-            tokens.extend(tokenize.generate_tokens(lines))
-        except SyntaxError:
-            return None
-    return [token.string for token in tokens if token.type not in layout and token.string]
-
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Block = _Function | ast.ClassDef
+def _name(node: ast.AST) -> str:
+    """Return the name that a node binds or reads; empty if it has none."""
+    names = (getattr(node, field, None) for field in ("id", "attr", "name", "arg"))
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapping[int, int]:
     """Return the lines from which the arguments of the calls in a line may come, each with the
     number of bindings on the way. `called`: the called functions, too."""
-    scopes = [node for node in ast.walk(tree) if isinstance(node, _Block) and line in span(node)]
-    scopes.sort(key=lambda node: len(span(node)))
+    scopes = _around(tree, line)
     functions = [node for node in scopes if isinstance(node, _Function)]
     bindings = _bindings(tree, functions, [one for one in scopes if isinstance(one, ast.ClassDef)])
     body = functions[0] if functions else tree
@@ -259,10 +218,16 @@ def backward_slice(tree: ast.Module, line: int, *, called: bool = False) -> Mapp
         seen |= fresh
         nodes = [node for name in fresh for node in bindings[name]]
         for node in nodes:
-            for number in span(node) if isinstance(node, _Block) else header(node):
+            for number in span(node) if isinstance(node, _Definition) else header(node):
                 distances.setdefault(number, distance)
         names = {name for node in nodes for name in _loaded(_own(node))}
     return distances
+
+
+def _around(tree: ast.Module, line: int) -> list[_Definition]:
+    """Return the definitions around a line, the innermost first."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+    return sorted((node for node in nodes if line in span(node)), key=lambda node: len(span(node)))
 
 
 def setting_slice(tree: ast.Module, key: str) -> Mapping[int, int]:
@@ -310,13 +275,13 @@ def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
         node = waiting.pop(0)
         if isinstance(node, ast.stmt):
             yield node
-        if not isinstance(node, _Block):
+        if not isinstance(node, _Definition):
             waiting += ast.iter_child_nodes(node)
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement binds, or whose value it may change by a method."""
-    if isinstance(node, _Block):
+    if isinstance(node, _Definition):
         yield node.name
         return
     for one in _own(node):
@@ -330,7 +295,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 def _own(node: ast.AST) -> list[ast.AST]:
     """Return the nodes of a statement; of a loop or condition, without those of its body."""
-    if isinstance(node, _Block) or not isinstance(getattr(node, "body", None), list):
+    if isinstance(node, _Definition) or not isinstance(getattr(node, "body", None), list):
         return list(ast.walk(node))
     parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
     return [one for part in parts for one in ast.walk(part)]

@@ -13,7 +13,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ class TraceComparison:
     """Two traces and their differences. `metrics`: the reported values that count, None for all."""
 
     def __init__(self, a: Trace, b: Trace, metrics: Collection[str] | None = None) -> None:
-        self.a, self.b, self.metrics = a, b, metrics
+        self.a, self.b, self.metrics = replace(a, side="a"), replace(b, side="b"), metrics
         self.alignment: Alignment = align(a, b)
         self.paths_in_b = {old: new for new, old in self.alignment.modules.items()}
 
@@ -165,8 +165,8 @@ class TraceComparison:
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
         """Return the pairs in the order of a's time, then the events that only b has."""
-        events_a = dict(_keyed(self.a, lambda e: e.path))
-        events_b = dict(_keyed(self.b, self.path))
+        events_a = dict(keyed(self.a))
+        events_b = dict(keyed(self.b, self.path))
         pairs = [Pair(event, events_b.get(key)) for key, event in events_a.items()]
         only_b = (event for key, event in events_b.items() if key not in events_a)
         return (*pairs, *(Pair(None, event) for event in only_b))
@@ -323,7 +323,10 @@ class TraceComparison:
         return Growth(tuple(x.step for x, _ in pulses), losses, next(diverged, None))
 
 
-def _keyed(trace: Trace, path: Callable[[Event], str | None]) -> Iterator[tuple[Hashable, Event]]:
+def keyed(
+    trace: Trace, path: Callable[[Event], str | None] = lambda e: e.path
+) -> Iterator[tuple[Hashable, Event]]:
+    """Yield the events that are paired, each with what it is."""
     counts: Counter[Hashable] = Counter()
     for event in trace.of(*_PAIRED):
         key = (event.kind, event.step, event.evaluation, path(event), event.number, event.name)

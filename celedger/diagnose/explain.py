@@ -225,9 +225,8 @@ def code_change(repository: Repository, old: str, new: str) -> CodeChange:
                 read[name] = repository.blob(sha, name).decode(errors="replace")
         return read
 
-    return CodeChange(
-        changes, texts(old, {one.old for one in changes}), texts(new, {one.new for one in changes})
-    )
+    before, after = {one.old for one in changes}, {one.new for one in changes}
+    return CodeChange(changes, (texts(old, before), texts(new, after)))
 
 
 class TracedRuns(NamedTuple):

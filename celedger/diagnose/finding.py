@@ -76,10 +76,6 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return listed + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def ordinal(number: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
-
-
 def figure(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
@@ -103,25 +99,26 @@ def _text(value: Any) -> str:
 # --- places in the code
 
 
-def places_of(trace: Trace, side: str, event: Event | None, what: str) -> list[CodePlace]:
-    return site_of(trace, side, event.site, what) if event is not None else []
+def places_of(trace: Trace, event: Event | None, what: str, key: str = "w") -> list[CodePlace]:
+    """Return the place of an event. `key`: of its raw fields, the one with the site."""
+    return _place_of_site(trace, event.raw.get(key, -1), what) if event is not None else []
 
 
-def site_of(trace: Trace, side: str, site: int, what: str) -> list[CodePlace]:
+def _place_of_site(trace: Trace, site: int, what: str) -> list[CodePlace]:
     frames = trace.frames(site)
-    return [CodePlace(side, what, frames)] if frames else []
+    return [CodePlace(trace.side, what, frames)] if frames else []
 
 
-def code_of(trace: Trace, side: str, module: Module | None) -> list[CodePlace]:
+def code_of(trace: Trace, module: Module | None) -> list[CodePlace]:
     """Return where a module is constructed, and where its forward method is defined."""
     if module is None:
         return []
-    places = site_of(trace, side, module.created, "constructed")
+    places = _place_of_site(trace, module.created, "constructed")
     if module.code is not None and not module.of_torch:
-        places.append(function_place(side, "forward", module.code))
+        places.append(function_place(trace, "forward", module.code))
     return places
 
 
-def function_place(side: str, name: str, code: Sequence[Any]) -> CodePlace:
+def function_place(trace: Trace, name: str, code: Sequence[Any]) -> CodePlace:
     """Return the place of a whole function: its file, first and last line."""
-    return CodePlace(side, name, (Frame(code[0], code[1], f"{name} …{code[2]}"),))
+    return CodePlace(trace.side, name, (Frame(code[0], code[1], f"{name} …{code[2]}"),))

@@ -10,14 +10,13 @@ Bonferroni's correction for all places.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from scipy import stats
 
 from celedger.diagnose.causes import judge
-from celedger.diagnose.difference import Front, TraceComparison, changed
+from celedger.diagnose.difference import Front, TraceComparison, changed, keyed
 from celedger.diagnose.distance import EPSILON, first_distance, relative_error
 from celedger.diagnose.finding import (
     ExplainFinding,
@@ -46,51 +45,36 @@ _AMPLIFIES = 10.0
 _UNITS = 8.0
 
 
-class StatisticsPlace(NamedTuple):
-    """The statistics of a tensor in every run; `path` is that of side a."""
-
-    kind: str
-    step: int
-    path: str | None
-    number: int
-    name: str
-    evaluation: int
-
-
 def first_shift(runs_a: Sequence[Trace], runs_b: Sequence[Trace]) -> ExplainFinding | None:
     """Find the first place in a's time whose statistics differ between two sets of runs."""
     c = TraceComparison(runs_a[0], runs_b[0])
-    a = [_features(trace, None) for trace in runs_a]
-    b = [_features(trace, c) for trace in runs_b]
+    a = [_features(trace) for trace in runs_a]
+    b = [_features(trace, c.path) for trace in runs_b]
     keys = [key for key in a[0] if all(key in run for run in (*a, *b))]
     bound = LEVEL / max(1, 2 * len(keys))
     for key in keys:
-        for number, statistic in ((0, "size"), (1, "mean")):
+        for number, statistic in enumerate(("size", "mean")):
             x, y = (np.array([run[key][number] for run in runs]) for runs in (a, b))
             p = _welch(x, y)
             if p < bound:
-                return _shift_finding(c, key, statistic, x, y, p)
+                return _shift_finding(c, dict(keyed(c.a))[key], statistic, x, y, p)
     return None
 
 
 def _features(
-    trace: Trace, comparison: TraceComparison | None
-) -> dict[StatisticsPlace, tuple[float, float]]:
-    features: dict[StatisticsPlace, tuple[float, float]] = {}
-    for event in trace.of(*_PHASES):
-        if event.step not in _STEPS or not event.tensors:
+    trace: Trace, path: Callable[[Event], str | None] = lambda e: e.path
+) -> dict[Hashable, tuple[float, float]]:
+    """Return the statistics of each event's first tensor."""
+    features: dict[Hashable, tuple[float, float]] = {}
+    for key, event in keyed(trace, path):
+        if event.kind not in _PHASES or event.step not in _STEPS or not event.tensors:
             continue
         values = event.tensors[0].values
         values = values[np.isfinite(values)]
-        if not len(values):
-            continue
-        size = float(np.sqrt(np.mean(values**2)))
-        path = event.path if comparison is None else comparison.path(event)
-        key = StatisticsPlace(
-            event.kind, event.step, path, event.number, event.name, event.evaluation
-        )
-        mean = float(values.mean()) / size if size else 0.0
-        features.setdefault(key, (math.log10(size) if size else -40.0, mean))
+        if len(values):
+            size = float(np.sqrt(np.mean(values**2)))
+            mean = float(values.mean()) / size if size else 0.0
+            features[key] = (math.log10(size) if size else -40.0, mean)
     return features
 
 
@@ -104,9 +88,9 @@ def _welch(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _shift_finding(
-    c: TraceComparison, key: StatisticsPlace, statistic: str, x: np.ndarray, y: np.ndarray, p: float
+    c: TraceComparison, event: Event, statistic: str, x: np.ndarray, y: np.ndarray, p: float
 ) -> ExplainFinding:
-    kind, path = key.kind, key.path
+    kind, path = event.kind, event.path
     new = c.path_in_b(path)
     module = c.b.modules.get(new or "") if kind in ("leave", "grad") else None
     old = c.a.modules.get(path or "") if module is not None else None
@@ -122,14 +106,14 @@ def _shift_finding(
     sentence = f"the {tensor} {shift}, over {len(x)} seeds (p = {p:.1g})"
     changes = changed(old.settings, module.settings) if old and module else []
     sentence += f"; settings changed: {became(changes)}" if changes else ""
-    owner, places = new, code_of(c.b, "b", module)
+    owner, places = new, code_of(c.b, module)
     if kind in ("init", "pgrad", "param"):
         owner = owner_of(path or "")
         initial = next((e for e in c.b.of("init") if c.path(e) == path), None)
-        places = places_of(c.b, "b", initial, "initialised")
-        places += code_of(c.b, "b", c.b.modules.get(owner))
+        places = places_of(c.b, initial, "initialised")
+        places += code_of(c.b, c.b.modules.get(owner))
     return ExplainFinding(
-        FindingPhase.EVALUATION if key.evaluation else _PHASES[kind], key.step, owner,
+        FindingPhase.EVALUATION if event.evaluation else _PHASES[kind], event.step, owner,
         module.short if module else "", tensor, "statistics", sentence, places=places,
         sureness=Sureness.SURE if changes else Sureness.LIKELY,
     )  # fmt: skip
@@ -179,7 +163,7 @@ def _jump(c: TraceComparison, a: Event, b: Event, error: float, before: float) -
     return ExplainFinding(
         FindingPhase.BACKWARD if b.kind == "grad" else FindingPhase.FORWARD, b.step, b.path,
         module.short if module else "", where, "random" if random else "precision", sentence, far,
-        call.call if call is not None else "", places=code_of(c.b, "b", module),
+        call.call if call is not None else "", places=code_of(c.b, module),
         sureness=Sureness.LIKELY,
     )  # fmt: skip
 

@@ -273,7 +273,7 @@ def _observed(
     if not events:
         raise CannotJudge(
             f"{task.name} at {commit.sha[:10]} trains nothing that a probe can see",
-            "profiling follows torch 2.0 or later: "
+            "profiling follows torch 2.5 or later: "
             "a forward or backward pass and an optimiser's steps",
         )
     return [(folder, {**event, "power_capped": ended.power_capped}) for folder, event in events]

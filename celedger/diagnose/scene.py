@@ -18,7 +18,6 @@ from celedger.diagnose.finding import (
     named,
     places_of,
     share,
-    site_of,
 )
 from celedger.diagnose.trace import Event, Module, Tensor, Trace
 
@@ -147,11 +146,7 @@ class Scene:
 
     @property
     def new_or_gone(self) -> str:
-        """Return "`relu(_)` is new", for the calls that only one side makes; empty if there are
-        none."""
-        if not self.fresh and not self.gone:
-            return ""
-        return f"{telling(self.fresh or self.gone)} is {'new' if self.fresh else 'gone'}"
+        return new_or_gone(self.gone, self.fresh)
 
     @property
     def more(self) -> str:
@@ -162,13 +157,11 @@ class Scene:
     def computed(self) -> str:
         """What is computed in place of what, in the calls in which the two sides part."""
         gone, new = self.parting
-        if gone is not None and new is not None:
-            return f"`{new.call}` where `{gone.call}` was" if gone.call != new.call else ""
-        if gone is not None or new is not None:
-            return f"`{new.call}` is new" if new is not None else f"`{gone.call}` is gone"  # type: ignore[union-attr]
-        if self.fresh and self.gone:
-            return f"{telling(self.fresh)} where {telling(self.gone)} was"
-        return self.new_or_gone
+        if gone is None and new is None:
+            gone, new = telling(self.gone), telling(self.fresh)
+        elif gone is not None and new is not None and gone.call == new.call:
+            return ""
+        return replaced(gone, new)
 
     # --- the module at fault in a forward pass
 
@@ -241,12 +234,7 @@ class Scene:
     @property
     def drawn(self) -> str:
         """Return the call that draws there, and whether it is new; empty if there is none."""
-        a, b = self.other_draw
-        if a is not None and b is not None:
-            return f"`{b.call}` where `{a.call}` was"
-        if a is None and b is None:
-            return ""
-        return f"`{b.call}` is new" if b is not None else f"`{a.call}` is gone"  # type: ignore[union-attr]
+        return replaced(*self.other_draw)
 
     @property
     def same_draw(self) -> str:
@@ -256,8 +244,7 @@ class Scene:
 
     @property
     def drawing_places(self) -> list[CodePlace]:
-        a, b = self.other_draw
-        return self.both_places(a, b, "draws")
+        return self.both_places(*self.other_draw, "draws")
 
     @cached_property
     def labels(self) -> str:
@@ -296,37 +283,41 @@ class Scene:
         places += self.both_places(*self.first_calls, "call")
         if self.part == "forward":
             places += self.both_codes(self.old, self.new)
-        places += [p for e in self.fresh[:4] for p in places_of(self.c.b, "b", e, "new call")]
-        gone = "call that is gone"
-        places += [p for e in self.gone[:4] for p in places_of(self.c.a, "a", e, gone)]
+        places += self.places_of_calls(self.gone, self.fresh)
         if self.part in _CALLERS:
             before = self.a if self.part != "loss" else None
             places += self.both_places(before, self.b, _CALLERS[self.part])
         if self.part in ("settings", "update"):
-            places += [*self.stepping(self.c.b, "b"), *self.stepping(self.c.a, "a")]
+            places += [*self.stepping(self.c.b), *self.stepping(self.c.a)]
         return places
 
-    def both_places(self, a: Event | None, b: Event | None, what: str) -> list[CodePlace]:
-        return [*places_of(self.c.b, "b", b, what), *places_of(self.c.a, "a", a, what)]
+    def both_places(
+        self, a: Event | None, b: Event | None, what: str, key: str = "w"
+    ) -> list[CodePlace]:
+        return [*places_of(self.c.b, b, what, key), *places_of(self.c.a, a, what, key)]
 
     def both_codes(self, old: Module | None, new: Module | None) -> list[CodePlace]:
-        return [*code_of(self.c.b, "b", new), *code_of(self.c.a, "a", old)]
+        return [*code_of(self.c.b, new), *code_of(self.c.a, old)]
 
-    def stepping(self, trace: Trace, side: str, *, by_loop: bool = False) -> list[CodePlace]:
+    def places_of_calls(self, gone: Sequence[Event], fresh: Sequence[Event]) -> list[CodePlace]:
+        places = [p for e in fresh[:4] for p in places_of(self.c.b, e, "new call")]
+        return places + [p for e in gone[:4] for p in places_of(self.c.a, e, "call that is gone")]
+
+    def stepping(self, trace: Trace, *, by_loop: bool = False) -> list[CodePlace]:
         """Return where the optimiser is made, where it is stepped, and where its step is written,
         as it was last set up. `by_loop`: where the loop calls backward and steps it."""
         events = [event for event in trace.of("hyper") if event.step <= self.step]
         if not events:
             return []
         event = events[-1]
-        stepped = site_of(trace, side, event.raw.get("at", -1), "optimiser stepped")
+        stepped = places_of(trace, event, "optimiser stepped", "at")
         if by_loop:
             losses = [e for e in trace.of("loss") if e.step == self.step]
-            backward = [p for e in losses[-1:] for p in places_of(trace, side, e, "backward")]
+            backward = [p for e in losses[-1:] for p in places_of(trace, e, "backward")]
             return [*backward, *stepped]
-        places = [*places_of(trace, side, event, "optimiser made"), *stepped]
+        places = [*places_of(trace, event, "optimiser made"), *stepped]
         if event.raw.get("f") and not event.raw["c"].startswith("torch."):
-            places.append(function_place(side, "step", event.raw["f"]))
+            places.append(function_place(trace, "step", event.raw["f"]))
         return places
 
 
@@ -360,8 +351,19 @@ def _only_on_one_side(a: Sequence[Event], b: Sequence[Event]) -> tuple[list[Even
     return unmatched(a, b), unmatched(b, a)
 
 
-def telling(events: Sequence[Event]) -> str:
-    """Name the call that matters most: a view of a tensor only if there is no other."""
-    if not events:
-        return "nothing"
-    return f"`{next((e for e in events if e.name not in _VIEWS), events[0]).call}`"
+def telling(events: Sequence[Event]) -> Event | None:
+    """Return the call that matters most: a view of a tensor only if there is no other."""
+    return next((e for e in events if e.name not in _VIEWS), events[0] if events else None)
+
+
+def replaced(gone: Event | None, new: Event | None) -> str:
+    """Return "`relu(_)` where `gelu(_)` was", "`relu(_)` is new" or "… is gone"; empty for
+    neither."""
+    if new is not None:
+        return f"`{new.call}` " + (f"where `{gone.call}` was" if gone is not None else "is new")
+    return f"`{gone.call}` is gone" if gone is not None else ""
+
+
+def new_or_gone(gone: Sequence[Event], fresh: Sequence[Event]) -> str:
+    """Name one of the calls that only one side makes, a new one first; empty if there are none."""
+    return replaced(None, telling(fresh)) or replaced(telling(gone), None)

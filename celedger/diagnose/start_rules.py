@@ -10,7 +10,7 @@ import numpy as np
 
 from celedger.diagnose.difference import Pair
 from celedger.diagnose.distance import distance, same_distribution, spread
-from celedger.diagnose.finding import code_of, figure, named, share, site_of, some
+from celedger.diagnose.finding import code_of, figure, named, share, some
 from celedger.diagnose.scene import Scene
 from celedger.diagnose.trace import Tensor
 
@@ -42,10 +42,7 @@ def other_tie(s: Scene) -> dict[str, Any] | None:
     path = str(pair.b.path)
     verb = "is no longer" if old and not new else "is now"
     sentence = f"`{path}` {verb} tied to `{new or old}`" + (f", not `{old}`" if old and new else "")
-    places = [
-        place for trace, side, event in ((s.c.b, "b", pair.b), (s.c.a, "a", pair.a))
-        for place in site_of(trace, side, event.raw.get("v", -1), "made a parameter")
-    ]  # fmt: skip
+    places = s.both_places(pair.a, pair.b, "made a parameter", "v")
     return {
         "sentence": sentence, "module": s.c.b.owner(path), "tensor": f"`{path}`",
         "places": places if new else places[::-1],
@@ -64,18 +61,17 @@ def wrong_weights(s: Scene) -> dict[str, Any] | None:
     sentence = f"{role} `{b.path}` differs{_shift(a.tensors[0], b.tensors[0])}"
     if others := sorted({str(p.one.path) for p in wrong[1:]}):
         sentence += f", and that of {some(others)}"
-    old, new = (f"{e.raw['o']}({e.raw.get('l', '')})" if "o" in e.raw else "" for e in (a, b))
+    old, new = (f"{e.raw['o']}({e.arguments})" if "o" in e.raw else "" for e in (a, b))
     if new and not old:
         sentence += f"; `{new}` writes it"
     if old and old != new:
         sentence += f"; `{old}` wrote it, now {f'`{new}`' if new else 'nothing'} does"
     places = s.both_places(a, b, "initialised")
-    for trace, side, event in ((s.c.b, "b", b), (s.c.a, "a", a)):
-        places += site_of(trace, side, event.raw.get("v", -1), "made a parameter")
+    places += s.both_places(a, b, "made a parameter", "v")
     rest = [str(p.one.path) for p in pairs if p not in wrong]
     return {
         "sentence": sentence, "module": module, "tensor": f"`{b.path}`", "operator": new,
-        "places": [*places, *code_of(s.c.b, "b", s.module(module))],
+        "places": [*places, *code_of(s.c.b, s.module(module))],
         "facts": [f"drawn anew, with the same distribution: {some(rest)}"] if rest else [],
         "distance": distance(a.tensors[0], b.tensors[0]),
     }  # fmt: skip

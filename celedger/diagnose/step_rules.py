@@ -18,12 +18,10 @@ from celedger.diagnose.finding import (
     became,
     code_of,
     named,
-    ordinal,
     places_of,
-    site_of,
     some,
 )
-from celedger.diagnose.scene import Scene, telling
+from celedger.diagnose.scene import Scene, new_or_gone
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole
@@ -51,11 +49,7 @@ def other_mode(s: Scene) -> dict[str, Any] | None:
         f"{named(outermost.path or '')}{more} runs in {state} mode during {during}, as it did not "
         "before"
     )
-    places = [
-        place for side, trace, event in (("b", s.c.b, outermost), ("a", s.c.a, before))
-        for place in site_of(trace, side, event.raw.get("m", -1), "mode set")
-    ]  # fmt: skip
-    return {"sentence": sentence, "places": places}
+    return {"sentence": sentence, "places": s.both_places(before, outermost, "mode set", "m")}
 
 
 def child(s: Scene, *, added: bool) -> dict[str, Any] | None:
@@ -94,7 +88,7 @@ def other_argument(s: Scene, *, number: bool | None = None) -> str | None:
 def _other_call(x: Event, y: Event) -> str:
     """Say how a call of the same function differs: by what was added or taken away, or where the
     calls are long, by what is another."""
-    old, new = (_arguments(event) for event in (x, y))
+    old, new = (event.raw.get("l", ()) for event in (x, y))
     gone = list((Counter(old) - Counter(new)).elements())
     added = list((Counter(new) - Counter(old)).elements())
     for one, other, word in ((gone, added, "without"), (added, gone, "now with")):
@@ -103,30 +97,6 @@ def _other_call(x: Event, y: Event) -> str:
     if len(x.call) + len(y.call) > _LONG:
         return f"`{y.name}` with {some(added)} instead of {some(gone)}"
     return f"`{y.call}` instead of `{x.call}`"
-
-
-def _arguments(event: Event) -> list[str]:
-    """Return a call's arguments as texts, tensors as `_`."""
-    parts = [""]
-    for sign in str(event.raw.get("l", "")):
-        nested = parts[-1].count("(") - parts[-1].count(")")
-        parts[-1] += sign
-        if sign == "," and not nested:
-            parts[-1] = parts[-1][:-1]
-            parts.append("")
-    return [part.strip() for part in parts]
-
-
-def other_operands(s: Scene) -> str:
-    """Name the operand that differs in the calls of one function with equal arguments."""
-    x, y = s.first_calls
-    pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
-    differing = [at for at, (one, other) in enumerate(pairs) if one != other]
-    tensors = [part for part in _arguments(y) if part == "_" or part.endswith("=_")]  # type: ignore[arg-type]
-    if len(differing) != 1 or len(tensors) != len(pairs):
-        return "other operands"
-    name = tensors[differing[0]].partition("=")[0]
-    return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
 
 
 def other_inputs(s: Scene) -> dict[str, Any] | None:
@@ -159,13 +129,8 @@ def labels(s: Scene) -> dict[str, Any] | None:
     if not s.labels:
         return None
     gone, fresh = s.labels_made
-    calls = [("b", s.c.b, e, "new call") for e in fresh[:4]]
-    calls += [("a", s.c.a, e, "call that is gone") for e in gone[:4]]
-    sentence = s.labels
-    if gone or fresh:
-        sentence += f"; {telling(fresh or gone)} is {'new' if fresh else 'gone'}"
-    places = [place for side, trace, e, what in calls for place in places_of(trace, side, e, what)]
-    return {"sentence": sentence, "places": places}
+    sentence = "; ".join(filter(None, [s.labels, new_or_gone(gone, fresh)]))
+    return {"sentence": sentence, "places": s.places_of_calls(gone, fresh)}
 
 
 def draws_otherwise(s: Scene) -> bool:
@@ -222,16 +187,16 @@ def gradient(s: Scene) -> dict[str, Any]:
         sentence = f"the backward pass of {named(user)} gives another gradient for equal values"
     if detaching is not None:
         sentence += f" by `{detaching.call}` in {named(detaching.path)}"
-        places = places_of(s.c.b, "b", detaching, "call")
+        places = places_of(s.c.b, detaching, "call")
     elif (flagged := flagged_output(s)) is not None:
         module = flagged.path
         sentence += f"; the output of {named(module)} requires a gradient on one side only"
-        places = code_of(s.c.b, "b", s.module(module))
-        places += places_of(s.c.b, "b", flagged, "caller")
+        places = code_of(s.c.b, s.module(module))
+        places += places_of(s.c.b, flagged, "caller")
     else:
         sentence += s.more
     for path in dict.fromkeys((module, s.gradient_path)):
-        places += code_of(s.c.b, "b", s.module(path))
+        places += code_of(s.c.b, s.module(path))
     operator = detaching.call if detaching is not None else ""
     return {"sentence": sentence, "module": module, "places": places, "operator": operator}
 
@@ -252,8 +217,8 @@ def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[s
     """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
     not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
-    places = [] if by_loop else code_of(s.c.b, "b", s.module(module))
-    places += s.stepping(s.c.b, "b", by_loop=by_loop)
+    places = [] if by_loop else code_of(s.c.b, s.module(module))
+    places += s.stepping(s.c.b, by_loop=by_loop)
     phase = FindingPhase.UPDATE if by_loop else FindingPhase.BACKWARD
     return {"sentence": sentence + s.more, "module": module, "places": places, "phase": phase}
 

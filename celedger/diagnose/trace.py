@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_LONGEST = 400  # characters of a call's arguments
 EVENTS = "events.jsonl"  # as celedger.child.probes.observe names it
 Values = NDArray[np.float64]
 Digests = NDArray[np.uint64]
@@ -70,7 +71,11 @@ class Event:
     @property
     def call(self) -> str:
         """Return a call with its arguments: `softmax(_, dim=1)`."""
-        return f"{self.name}({self.raw.get('l', '')})"
+        return f"{self.name}({self.arguments})"
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join(self.raw.get("l", ()))[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class Trace:
     inside: Sequence[str]  # modules whose forward pass raised
     files: frozenset[str]  # Python files that were loaded
     rank: str = ""  # `rank 1 of 2` of a distributed training
+    side: str = ""  # in a comparison: "a" or "b"
 
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds)

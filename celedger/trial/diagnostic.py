@@ -1,7 +1,7 @@
 """A diagnostic run: one training of a task at a commit, observed by a probe, outside the ledger. It
 uses the same checkout, build, environment and device lock as a trial, but no journal:
 `celedger.child.log` does nothing in it, and nothing enters the ledger. The files of the probe
-inside the training (celedger.child.probes.observe attaches it) are in a folder for the caller to
+inside the training (celedger.child.probes.attach loads it) are in a folder for the caller to
 read.
 """
 
@@ -22,7 +22,7 @@ from celedger.trial.ending import classify, explain
 from celedger.trial.runner import Bench
 
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}  # for probes whose hooks cannot be compiled
-FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.probes.observe)
+FAILED = "probe-failed.txt"  # of a probe that stopped (celedger.child.probes.attach)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def test_no_probe_runs_while_a_graph_is_captured(
 ) -> None:
     """A read value ends the capture with an error, and a captured event has no time."""
     calls: list[str] = []
-    monkeypatch.setattr(observe, "_observer", SimpleNamespace(off=False))
+    monkeypatch.setattr(observe, "_observer", SimpleNamespace(off=False, busy=False))
     for cuda.capturing in (False, True, False):
         observe.guarded(calls.append, "call")
     assert calls == ["call"] * 2

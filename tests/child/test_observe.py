@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import UNCOMPILED
 
-from celedger.child.probes import observe
+from celedger.child.probes import attach, observe
 from celedger.diagnose.trace import rank_of
 from celedger.trial.surroundings import child_copy
 
@@ -190,7 +190,7 @@ def test_a_fault_of_the_probe_is_noted_and_the_patched_call_is_made(
 
     observe.patch(Owner, "double", before=lambda *_: 1 / 0, after=lambda *a: calls.append(a))
     assert [Owner().double(3), Owner().double(4)] == [6, 8]
-    assert "ZeroDivisionError" in (tmp_path / observe.FAILED).read_text()
+    assert "ZeroDivisionError" in (tmp_path / attach.FAILED).read_text()
     assert calls == []  # a probe that failed looks no further
 
 

@@ -18,7 +18,6 @@ import torch.nn.functional as F  # noqa: N812
 
 from celedger.child.probes import memory, profile, watch
 from celedger.child.probes.losses import LossCall, leading, loss_call
-from celedger.child.probes.operators import _figures
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.child.probes.resources import DiskUse
 from celedger.child.torch import shuffled
@@ -283,15 +282,6 @@ def test_passes_before_the_last_backward_pass_are_no_tail(clock: PhaseClock) -> 
     clock.end_step()
     columns = read(clock)
     assert (columns["forward"], columns["backward"], columns["tail"]) == ([2], [2], [1])
-
-
-@pytest.mark.parametrize("kind", ["device", "cuda"])
-def test_an_operators_use_of_the_gpu_is_read_by_its_older_name_too(kind: str) -> None:
-    event = SimpleNamespace(
-        self_cpu_time_total=0.0, self_cpu_memory_usage=1, kernels=[],
-        **{f"self_{kind}_time_total": 3e6, f"self_{kind}_memory_usage": 4},
-    )  # fmt: skip
-    assert _figures(event) == {"calls": 1, "device": 3.0, "memory": 5.0, "kernels": 0}
 
 
 def test_an_order_is_drawn_on_the_cpu_whatever_the_default_device() -> None:

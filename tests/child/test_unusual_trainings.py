@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from celedger.child.probes.observe import FAILED
+from celedger.child.probes.attach import FAILED
 from celedger.diagnose.trace import read
 from celedger.diagnose.watched import read as read_watched
 from celedger.trial import diagnostic

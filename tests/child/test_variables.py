@@ -43,17 +43,10 @@ def test_a_variable_is_named_before_a_position_and_a_loop_s_variable() -> None:
     assert names(sgd(weights)) == ["weights[0]", "weights[1]"]
 
 
-def test_keys_attributes_and_closures_are_named() -> None:
+def test_keys_and_attributes_are_named() -> None:
     params = {"w": tensor(), "fc.bias": tensor()}
     assert names(sgd(params.values())) == ['params["w"]', 'params["fc.bias"]']
     assert Model().trained() == ["self.scale", "self.layers[1][0]"]
-
-    def make() -> tuple[Any, Any]:
-        gain = tensor()
-        return lambda x: x * gain, [gain]
-
-    forward, trained = make()
-    assert callable(forward) and names(sgd(trained)) == ["forward.gain"]
 
 
 def test_names_are_unique_lasting_and_fall_back_to_the_line_of_the_step() -> None:

@@ -49,7 +49,9 @@ class Writer:
         self, path: str, values: Any, made: str = "normal_", literals: str = "_", **more: Any
     ) -> None:
         tensor = self.tensor(values)
-        self.add("init", p=path, r="parameter", x=tensor, o=made, l=literals, w=-1, **more)
+        self.add(
+            "init", p=path, r="parameter", x=tensor, o=made, l=literals.split(", "), w=-1, **more
+        )
 
     def enter(self, path: str, values: Any, under: str | None = None, **more: Any) -> None:
         self.add("enter", p=path, n=0, c="", tr=more.pop("train", True), u=under, ac=None, w=-1,
@@ -57,7 +59,7 @@ class Writer:
 
     def call(self, name: str, path: str | None, values: Any, literals: str = "_", **more: Any):
         more = {"i": [], "w": more.pop("site", -1), **more}
-        self.add("call", o=name, p=path, n=0, l=literals,
+        self.add("call", o=name, p=path, n=0, l=literals.split(", "),
                  x=[self.tensor(values)], **more)  # fmt: skip
 
     def leave(self, path: str, values: Any, **more: Any) -> None:

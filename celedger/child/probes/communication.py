@@ -5,6 +5,7 @@ of steps' hooks or of other ranks. Times are in µs, as the profiler's.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,19 +34,19 @@ class Communication:
         if self.on_device:
             ranges = {e.name for e in events if e.scope == _USER_SCOPE}  # a GPU has copies of them
             device = [e for e in device if e.name not in ranges]
-            self.running = _union(_span(e) for e in device if _is_kernel(e))
-            computing = _union(_span(e) for e in device if not _is_kernel(e))
-            self.waited = list(_between(self.running, computing))
+            self.running = union(_span(e) for e in device if _is_kernel(e))
+            computing = union(_span(e) for e in device if not _is_kernel(e))
+            waiting = _gaps(computing)
         else:
             collectives = [_span(e) for e in events if e.is_async and e.name.startswith(_THREADS)]
-            self.running = _union(collectives)
-            computing = _union(_computing(events) if collectives else [])
-            ends = sorted(end for _, end in collectives)
-            self.waited = list(_awaited(self.running, computing, ends))
-        self.overlapped = [part for span in self.running for part in _within(span, computing)]
+            self.running = union(collectives)
+            computing = union(_computing(events) if collectives else [])
+            waiting = _awaited(computing, sorted(end for _, end in collectives))
+        self.waited = _overlap(waiting, self.running)
+        self.overlapped = _overlap(self.running, computing)
 
 
-def length(spans: Iterable[Span], start: float, end: float) -> float:
+def length(spans: Iterable[Span], start: float = -math.inf, end: float = math.inf) -> float:
     """Return the seconds of disjoint spans between two moments."""
     return sum(max(min(b, end) - max(a, start), 0.0) for a, b in spans) / 1e6
 
@@ -73,7 +74,7 @@ def _computing(events: Sequence[Any]) -> Iterator[Span]:
             yield _span(event)
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
+def union(spans: Iterable[Span]) -> list[Span]:
     """Return disjoint spans in order."""
     joined: list[Span] = []
     for start, end in sorted(spans):
@@ -84,33 +85,27 @@ def _union(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _within(span: Span, others: Sequence[Span]) -> Iterator[Span]:
-    """Yield the parts of a span in which one of the disjoint others runs."""
-    for start, end in others[max(bisect_right(others, span) - 1, 0) :]:
-        if start >= span[1]:
-            return
-        if end > span[0]:
-            yield max(start, span[0]), min(end, span[1])
+def _overlap(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the parts of spans in which one of the disjoint others runs."""
+    parts = []
+    for begin, end in spans:
+        for other in others[max(bisect_right(others, (begin, end)) - 1, 0) :]:
+            if other[0] >= end:
+                break
+            if other[1] > begin:
+                parts.append((max(other[0], begin), min(other[1], end)))
+    return parts
 
 
 def _gaps(busy: Sequence[Span]) -> Iterator[Span]:
     """Yield the spans before, between and after others."""
-    edges = [float("-inf"), *(edge for span in busy for edge in span), float("inf")]
+    edges = [-math.inf, *(edge for span in busy for edge in span), math.inf]
     yield from zip(edges[::2], edges[1::2])  # noqa: B905 (Python 3.8)
 
 
-def _between(running: Sequence[Span], computing: Sequence[Span]) -> Iterator[Span]:
-    """Yield the parts of running collectives in which nothing else runs."""
-    for gap in _gaps(computing):
-        yield from _within(gap, running)
-
-
-def _awaited(
-    running: Sequence[Span], computing: Sequence[Span], ends: Sequence[float]
-) -> Iterator[Span]:
-    """Yield the parts of running collectives in each gap between operators, up to the last end of a
-    collective in it."""
+def _awaited(computing: Sequence[Span], ends: Sequence[float]) -> Iterator[Span]:
+    """Yield each gap between operators, up to the last end of a collective in it."""
     for start, end in _gaps(computing):
         last = bisect_right(ends, end) - 1
         if last >= bisect_left(ends, start) and ends[last] > start:
-            yield from _within((start, ends[last]), running)
+            yield start, ends[last]

@@ -1,5 +1,5 @@
 """Describe calls, modules, optimisers and random generators as JSON values, and where a training's
-first weights and random numbers come from. Needs torch (2.0 on)."""
+first weights and random numbers come from."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import random
 import sys
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import Optimizer
 
 from celedger.child.probes import observe
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.tensors import address, content, graph_node, tensors
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-_LONGEST = 400  # characters of a call's arguments
 # Of a module's attributes: bookkeeping of torch's own, and what is written as an event.
 _NO_SETTING = {"training", "call_super_init", "dump_patches"}
 _OPERATORS = {
@@ -28,8 +30,6 @@ _OPERATORS = {
 
 def simple(value: Any, depth: int = 2) -> Any:
     """Return a setting as a JSON value, equal for equal settings: never an address."""
-    import torch
-
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
@@ -63,20 +63,18 @@ def function_name(function: Any) -> str:
     return bare
 
 
-def literals(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the arguments of a call, tensors as `_`: `_, dim=1`."""
+def literals(args: Args, kwargs: Kwargs) -> list[str]:
+    """Return the arguments of a call, tensors as `_`: `_` and `dim=1`."""
     texts = [_literal(item) for item in args]
     texts += [
         f"{name}={_literal(item)}"
         for name, item in kwargs.items()
         if item is not None and name != "_stacklevel"  # torch adds it itself
     ]
-    return ", ".join(texts)[:_LONGEST]
+    return texts
 
 
 def _literal(item: Any) -> str:
-    import torch
-
     if isinstance(item, torch.Tensor):
         return "_"
     if isinstance(item, (tuple, list)):
@@ -91,7 +89,7 @@ def _literal(item: Any) -> str:
     return str(getattr(item, "__name__", type(item).__name__))
 
 
-def arguments(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+def arguments(module: nn.Module, args: Args) -> dict[str, Any]:
     """Return what a module is called with, by the names and in the order of its signature. Asked
     by a pre-hook: torch's global one is not given the arguments by keyword, so they are read from
     its caller."""
@@ -165,20 +163,12 @@ def functional(name: str, given: Any, result: Any) -> bool:
 
 def autocast() -> str | None:
     """Return the type in which autocast computes, if it is on for any device."""
-    import torch
-
-    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4; the older getters warn
-        kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
-        return str(torch.get_autocast_dtype(kinds[0])) if kinds else None
-    if torch.is_autocast_enabled():
-        return str(torch.get_autocast_gpu_dtype())
-    return str(torch.get_autocast_cpu_dtype()) if torch.is_autocast_cpu_enabled() else None
+    kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+    return str(torch.get_autocast_dtype(kinds[0])) if kinds else None
 
 
 def torch_generators() -> str:
     """Return a checksum of the states of torch's default generators."""
-    import torch
-
     mark = zlib.crc32(content(torch.default_generator.get_state()))
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for number in range(torch.cuda.device_count()):
@@ -209,10 +199,6 @@ class Origins:
     that drew random numbers before."""
 
     def __init__(self, probe: Any) -> None:
-        from torch import nn
-        from torch.nn.modules import module as modules
-        from torch.optim import Optimizer
-
         self.constructed = IdentityMap()  # these are half built
         self.modes = IdentityMap()  # where a module was last told to train or to evaluate
         self._probe = probe
@@ -242,10 +228,8 @@ class Origins:
         if parameter is not None and not self._probe.started:
             self._adopters[address(parameter)] = self._probe.sites.here()
 
-    def called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def called(self, name: str, args: Args, kwargs: Kwargs) -> None:
         """Record a call of a torch function that draws, or writes a tensor in place."""
-        import torch
-
         in_place = name.endswith("_") and not name.startswith(("__", "requires_grad"))
         writes = name == "__setitem__" or in_place
         drawing = any(word in name for word in _DRAWING)

@@ -6,12 +6,12 @@ kernels for any number of tensors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from celedger.child.probes.tensors import sample, whole
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SAMPLE = 512  # elements: a share of 10 % is right within 3 points (2 standard errors)
 # Exponents of two in the histograms of magnitudes: all of float32's, 2^-150 to 2^127.
@@ -29,8 +29,6 @@ class TensorBatch:
         self._samples: list[Tensor] = []
 
     def add(self, tensor: Tensor, about: list[Any]) -> None:
-        import torch
-
         self._ends += torch.aminmax(tensor.detach())
         self._samples.append(sample(tensor, SAMPLE).float())
         self.about.append(about)
@@ -39,8 +37,6 @@ class TensorBatch:
         """Return, after the description of each tensor, its least and greatest value (NaN if one is
         NaN) and, of the sample, the root of the mean square and the shares of |x| > 0.99 and of |x|
         < 0.01. Add magnitudes to the histogram of their kind in `counts`."""
-        import torch
-
         if not self._samples:
             return []
         where = self._samples[0].device
@@ -62,8 +58,6 @@ class TensorBatch:
 
 def quantiles(tensors: list[Tensor]) -> list[list[float]]:
     """Return `QUANTILES` of a sample of each tensor."""
-    import torch
-
     if not tensors:
         return []
     rows = torch.stack([sample(tensor, SAMPLE).float() for tensor in tensors]).sort(1).values
@@ -74,8 +68,6 @@ def quantiles(tensors: list[Tensor]) -> list[list[float]]:
 def readable(tensor: Tensor) -> bool:
     """Return False for a tensor of tensors, of vmap or a graph, and for a type without a minimum in
     torch (complex, eight bits of floating point)."""
-    import torch
-
     return (
         tensor.layout == torch.strided
         and not tensor.is_complex()

@@ -22,9 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from celedger.child.probes import observe
-from celedger.child.probes.losses import CHOOSERS, MOST_NODES, LossCall, leading, loss_call
+from celedger.child.probes.losses import CHOOSERS, LossCall, leading, loss_call
 from celedger.child.probes.names import IdentityMap
-from celedger.child.probes.tensors import address, content, graph_node, tensors, whole
+from celedger.child.probes.observe import Args, Kwargs
+from celedger.child.probes.tensors import address, content, follow_graph, graph_node, tensors, whole
 from celedger.child.torch_steps import dense
 
 LOOKS = 50  # steps whose gradients, losses and inputs are read
@@ -36,8 +37,8 @@ class OuterCall(NamedTuple):
     """A call from outside any module."""
 
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     output: Any = None
 
 
@@ -57,8 +58,8 @@ class Replay(NamedTuple):
 
     module: nn.Module
     optimiser: Optimizer | None  # until the first step
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     path: str
     loss: LossCall | None
     inside: bool  # the module itself computes the loss
@@ -66,8 +67,6 @@ class Replay(NamedTuple):
 
 class FirstSteps(observe.Probe):
     """Observe a training and end it after `steps`, or as many again if no evaluation came."""
-
-    _mode: Any = None
 
     def starts(self) -> None:
         self.steps, self.ended = 0, False  # by this probe
@@ -105,8 +104,7 @@ class FirstSteps(observe.Probe):
         self._codes = IdentityMap()
         self._dirty = IdentityMap()  # optimisers: gradients that are there at the next pass
         self._buffers: dict[str, Tensor] = {}
-        self._mode = observe.mode(TorchFunctionMode, self._ran)
-        self._mode.__enter__()
+        self.modes.enter_context(observe.mode(TorchFunctionMode, self._ran))
 
     def _ran(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = getattr(function, "__name__", "")
@@ -127,7 +125,7 @@ class FirstSteps(observe.Probe):
 
     # -- modules ----------------------------------------------------------------------------
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if self._backward:  # checkpointing computes forward passes again
             return
         recording = torch.is_grad_enabled()
@@ -152,9 +150,7 @@ class FirstSteps(observe.Probe):
             elif recording and name not in self.norms:
                 self.norms[name] = module, _copy(module.running_mean)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if self._backward or module not in self._stack:
             return
         while self._stack.pop() is not module:
@@ -325,13 +321,6 @@ class FirstSteps(observe.Probe):
                     group["lr"] = max(rates)
                 self.replay = self.replay._replace(module=module, optimiser=other)
 
-    # -- the end ----------------------------------------------------------------------------
-
-    def gives_up(self) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(None, None, None)
-            self._mode = None
-
     def _name(self, module: nn.Module) -> str:
         return self.names.of(module) or "the model"
 
@@ -361,12 +350,7 @@ def _count_alive() -> tuple[int, int]:
     gc.collect()
     live = [obj for obj in gc.get_objects() if type(obj) is Tensor]
     nodes: set[Any] = set()
-    waiting = [graph_node(tensor) for tensor in live]
-    while waiting and len(nodes) < MOST_NODES:
-        node = waiting.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            waiting += [after for after, _ in node.next_functions]
+    follow_graph(map(graph_node, live), nodes)
     return len(live), len(nodes)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOST_NODES = 100_000  # of autograd's graph that are followed
+from celedger.child.probes.tensors import follow_graph
+
 BROADCASTING = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 ONE = 1e-3  # how far the sum of probabilities may be from it
 # Operators that turn numbers into classes: an index from one of them is a code, not a label.
@@ -102,12 +103,7 @@ def leading(calls: Sequence[LossCall], losses: Sequence[Tensor]) -> LossCall | N
     """Return the only call that leads to the minimised value; None if there is none or several.
     Calls inside a library, for a report or a target, do not count."""
     nodes: set[Any] = set()
-    waiting: list[Any] = [loss.grad_fn for loss in losses]
-    while waiting and len(nodes) < MOST_NODES:
-        node = waiting.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            waiting += [after for after, _ in node.next_functions]
+    follow_graph((loss.grad_fn for loss in losses), nodes)
     chosen = [call for call in calls if call.node in nodes]
     return chosen[0] if len(chosen) == 1 else None
 

@@ -18,22 +18,23 @@ import weakref
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes import observe, stack
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, STATES, TAIL
 from celedger.child.probes.stack import Lines, is_library_file
-from celedger.child.probes.tensors import graph_node, tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
+from celedger.child.probes.tensors import follow_graph, graph_node, tensors
 
 _OURS = (observe.__file__, stack.__file__, __file__)
 _FRAMES = 4  # of each of Python's allocations: enough to leave a library's function
 _MARK = 32  # steps between two marks, in a training that reports no epochs
 _MOST_MARKS = 24  # then every second is dropped
-_NODES = 100_000  # of autograd's graph, where counting ends
 _TOP = 40  # rows of a table
 
 
@@ -62,11 +63,7 @@ class Probe(observe.Probe):
     """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
     Python's allocations are traced to their lines, which takes ten times as long."""
 
-    _mode: Any = None
-
     def starts(self) -> None:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         self._lines = Lines()
         self._step, self._state = 0, FORWARD
         self._live: dict[int, Storage] = {}
@@ -85,8 +82,7 @@ class Probe(observe.Probe):
         self._start_step()
         if self.options.get("objects"):
             tracemalloc.start(_FRAMES)
-        self._mode = observe.mode(TorchDispatchMode, self._ran)
-        self._mode.__enter__()
+        self.modes.enter_context(observe.mode(TorchDispatchMode, self._ran))
 
     # -- operators --------------------------------------------------------------------------
 
@@ -121,8 +117,6 @@ class Probe(observe.Probe):
             self._bytes_by_maker[storage.maker] -= storage.size
 
     def _maker(self, operator: str) -> Maker:
-        import torch
-
         phase, module = STATES[self._state], self._modules[-1] if self._modules else None
         node: Any = torch._C._current_autograd_node()
         if node is not None:  # in a backward pass
@@ -136,18 +130,14 @@ class Probe(observe.Probe):
 
     # -- the training's edges ---------------------------------------------------------------
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if torch.is_grad_enabled() and self._state == GAP:
             self._end_evaluation()
             self._state = FORWARD
         self._modules.append(self.names.of(module))
         self._own_nodes()
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         path = self.names.of(module)
         while self._modules and self._modules.pop() != path:
             pass  # left over from an exception that the script caught
@@ -155,8 +145,6 @@ class Probe(observe.Probe):
 
     def _own_nodes(self) -> None:
         """Assign autograd's nodes from now on to the innermost module."""
-        import torch
-
         self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._owners.append(self._modules[-1] if self._modules else None)
 
@@ -184,12 +172,7 @@ class Probe(observe.Probe):
             self._reported = True
         self._mark(epoch)
 
-    def gives_up(self) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(None, None, None)
-
     def ends(self) -> None:
-        import torch
 
         from celedger.child.torch import peak_rss
 
@@ -227,8 +210,6 @@ class Probe(observe.Probe):
 
     def _count_existing(self) -> None:
         """Record the tensors that exist before the training: parameters, and data."""
-        import torch
-
         for obj in gc.get_objects():
             if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
                 storage = storage_of(obj)
@@ -258,19 +239,13 @@ class Probe(observe.Probe):
 
     def _graphs(self) -> list[tuple[int, int]]:
         """Count the nodes of autograd's graph that tensors keep, by the tensor's origin."""
-        import torch
-
         visited: set[Any] = set()
         graphs = []
         for obj in gc.get_objects():
             if type(obj) is not torch.Tensor or (made := graph_node(obj)) is None:
                 continue
-            before, waiting = len(visited), [made]
-            while waiting and len(visited) < _NODES:
-                node = waiting.pop()
-                if node not in visited:
-                    visited.add(node)
-                    waiting += [n for n, _ in node.next_functions if n is not None]
+            before = len(visited)
+            follow_graph([made], visited)
             storage = storage_of(obj)
             live = None if storage is None else self._live.get(storage._cdata)
             graphs.append((len(visited) - before, live.maker.line if live else -1))
@@ -300,8 +275,6 @@ def allocator() -> dict[str, int]:
     of tensors and of reserved memory, and by its own snapshot, now, what is `reserved` in how many
     `segments`, what of it is free (`cached` in whole segments, `split` beside blocks in use) with
     the `largest_free` block, and how often it had to give all back and try again (`retries`)."""
-    import torch
-
     stats: dict[str, int] = torch.cuda.memory_stats()
     segments: Any = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     free: dict[bool, list[int]] = {True: [], False: []}  # by whether the segment is in use

@@ -1,23 +1,22 @@
 """Name modules, parameters, and tensors that belong to no module: these by the expression with
 which the running script can name them, from the variables of the frames that call, never by an
-attribute that the script computes. Must not import torch before a training does."""
+attribute that the script computes."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
-from types import CellType, FrameType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes.stack import is_library_file
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _NO_PARENT = (lambda: None, "")
 
@@ -139,8 +138,6 @@ class ModuleNames:
 def constructing() -> bool:
     """Return True inside a module's constructor or parametrisation: a forward pass there asks for a
     shape or a norm, and the module has no parent yet."""
-    from torch import nn
-
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -156,38 +153,31 @@ def constructing() -> bool:
 
 _DEPTH = 3  # attributes, keys and positions behind a variable: `self.layers[2].scale`
 _LONGEST = 1000  # items: a list of samples is no list of parameters
-_MOST = 20_000  # values that are visited
-
-
-class Expression(NamedTuple):
-    """Ordered by how well it names a tensor: not by a position, then shortly."""
-
-    positions: int
-    parts: int
-    text: str
-
-    def then(self, part: str, *, position: bool = False) -> Expression:
-        return Expression(self.positions + position, self.parts + 1, self.text + part)
+_MOST = 20_000  # values of one depth
 
 
 def expressions(tensors: Collection[Any]) -> dict[int, str]:
-    """Return by identity the best expression of each tensor that the script's frames, from the
-    innermost on, can name: `w1`, `self.scale`, `params["w1"]`, `layers[2][0]`."""
-    best: dict[int, tuple[Expression, str]] = {}  # and the list that the expression indexes
+    """Return by identity an expression of each tensor that the script's frames, from the innermost
+    on, can name, with the fewest positions and then the shortest: `w1`, `self.scale`,
+    `params["w1"]`, `layers[2][0]`."""
     wanted = {id(tensor) for tensor in tensors}
-    positions: dict[str, list[tuple[int, Expression]]] = {}  # by list
-    for expression, reached, sequence in islice(_reachable(), _MOST):
-        if id(reached) in wanted:
-            if sequence:
-                positions.setdefault(sequence, []).append((id(reached), expression))
-            known = best.get(id(reached))
-            if known is None or expression[:2] < known[0][:2]:
-                best[id(reached)] = expression, sequence
-    # Those of one list are named alike: a variable that names the last alone is that of a loop.
-    for sequence, members in positions.items():
-        if any(best[key][1] == sequence for key, _ in members):
-            best.update((key, (expression, sequence)) for key, expression in members)
-    return {key: expression.text for key, (expression, _) in best.items()}
+    names: dict[int, tuple[int, str]] = {}  # how many positions, and the expression
+    level = [(0, name, value) for scope in _scopes() for name, value in list(scope.items())]
+    for _ in range(_DEPTH + 1):
+        for count, text, value in level:
+            if id(value) in wanted and count < names.get(id(value), (math.inf, ""))[0]:
+                names[id(value)] = count, text
+        deeper: list[tuple[int, str, Any]] = []
+        for count, text, value in level[:_MOST]:
+            sequence = isinstance(value, (list, tuple))
+            parts = [(count + sequence, text + part, item) for part, item in _parts(value)]
+            members = {id(item): (n, inner) for n, inner, item in parts if id(item) in wanted}
+            # Those of one list are named alike: a variable of the last alone is that of a loop.
+            if sequence and not members.keys() <= names.keys():
+                names.update(members)
+            deeper += parts[: _MOST - len(deeper)]
+        level = deeper
+    return {key: text for key, (_, text) in names.items()}
 
 
 def calling_line() -> str:
@@ -207,63 +197,27 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _reachable() -> Iterator[tuple[Expression, Any, str]]:
-    """Yield what variables lead to, of locals before globals, as `_within` does."""
-    seen: set[int] = set()
-    scopes: list[Mapping[str, Any]] = []
-    for frame in _frames():
-        scopes.append(frame.f_locals)
-        if id(frame.f_globals) not in seen and frame.f_locals is not frame.f_globals:
-            scopes.append(frame.f_globals)
-        seen.add(id(frame.f_globals))
-    for scope in scopes:
-        for name, value in list(scope.items()):
-            yield from _within(value, Expression(0, 0, name), "")
+def _scopes() -> Iterable[Mapping[str, Any]]:
+    """Return the variables of the script's frames, locals before globals."""
+    frames = list(_frames())
+    scopes = [*(frame.f_locals for frame in frames), *(frame.f_globals for frame in frames)]
+    return {id(scope): scope for scope in scopes}.values()
 
 
-def _within(
-    value: Any, expression: Expression, sequence: str
-) -> Iterator[tuple[Expression, Any, str]]:
-    """Yield a value and what can be reached from it, with the list that each is at a position
-    of."""
-    yield expression, value, sequence
-    if expression.parts == _DEPTH or isinstance(value, (type, ModuleType)):
-        return
-    for part, item in _parts(value):
-        if isinstance(part, int):
-            inner = expression.then(f"[{part}]", position=True)
-            yield from _within(item, inner, expression.text)
-        else:
-            yield from _within(item, expression.then(part), sequence)
-
-
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a value consists of, by how the expression goes on."""
-    torch = sys.modules["torch"]
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (Tensor, type, ModuleType)):
         return
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, nn.Module):
         for name, parameter in value.named_parameters():
             yield f".{name}", parameter
-    elif isinstance(value, tuple) and (names := getattr(type(value), "_fields", None)):
-        yield from ((f".{name}", item) for name, item in zip(names, value))  # noqa: B905 (3.8)
     elif isinstance(value, (list, tuple)):
-        yield from enumerate(value[:_LONGEST])
+        yield from ((f"[{number}]", item) for number, item in enumerate(value[:_LONGEST]))
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             if isinstance(key, (str, int)):
                 yield (f'["{key}"]' if isinstance(key, str) else f"[{key}]"), item
-    elif isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):  # noqa: B905 (3.8)
-            yield f".{name}", _content(cell)
     elif not type(value).__module__.startswith(("builtins", "torch.", "numpy")):
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             yield from ((f".{name}", item) for name, item in list(attributes.items()))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # assigned later
-        return None

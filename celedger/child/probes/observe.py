@@ -1,37 +1,30 @@
-"""Attach a probe to a torch training: it observes modules, losses, gradients and steps from
-outside, and an exception of its own never reaches the training.
-
-A diagnostic run (celedger.trial.diagnostic) sets CELEDGER_PROBE, a JSON object whose `kind` names
-the module of this folder that has the `Probe`, and CELEDGER_PROBE_OUT, a folder. Once the training
-has imported torch (2.0 or later), `attach` observes it by torch's own global hooks. The script is
-not changed and need not use celedger. Standard library only until torch is loaded.
-"""
+"""Observe a torch training from outside by torch's own global hooks: modules, losses, gradients and
+steps. An exception of the probe never reaches the training."""
 
 from __future__ import annotations
 
 import atexit
 import functools
-import importlib
-import importlib.abc
-import importlib.util
 import itertools
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import Optimizer, optimizer
+
+from celedger.child.probes.attach import note_failure
 from celedger.child.probes.names import ModuleNames, constructing
 from celedger.child.probes.tensors import tensors
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
-
-FAILED = "probe-failed.txt"  # in the folder of the run: why a probe stopped
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 EVENTS = "events.jsonl"  # in a process's folder: what its probe wrote, an event a line
 
 
@@ -50,6 +43,7 @@ class Probe:
         self.options = options
         self.names = ModuleNames()
         self.out = Path()  # the folder of this process, set before `starts`
+        self.modes = ExitStack()  # of torch's; left when the probe fails
         self._events: Any = None
 
     def write(self, k: str, **event: Any) -> None:
@@ -71,11 +65,9 @@ class Probe:
         """Return True to observe the modules of this step; called once, at its beginning."""
         return True
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None: ...
+    def forward_begins(self, module: nn.Module, args: Args) -> None: ...
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None: ...
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None: ...
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None: ...
 
@@ -96,6 +88,7 @@ class Probe:
 
     def gives_up(self) -> None:
         """Called when the probe failed: leave every mode of torch's. It is the last call."""
+        self.modes.close()
 
 
 # --- patches, hooks and modes: none of them lets an exception of the probe reach the training
@@ -107,17 +100,20 @@ def guarded(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
     if _observer is None:
         call(*args, **kwargs)
     elif not (_observer.off or _capturing()):
+        outer, _observer.busy = _observer.busy, True
         try:
             call(*args, **kwargs)
         except Exception as error:
             _observer.failed(error)
+        finally:
+            _observer.busy = outer
 
 
 def _capturing() -> bool:
     """Return True while a CUDA graph is captured: no value can be read then, and no event timed
     (CUDA C++ Programming Guide, "CUDA Graphs")."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def patch(
@@ -126,9 +122,9 @@ def patch(
     *,
     before: Callable[..., object] | None = None,
     after: Callable[..., object] | None = None,
-) -> None:
+) -> Callable[[], None]:
     """Call `before(…)` ahead of each call of `owner.name(…)`, and `after(result, …)` behind it,
-    with None for the result of one that raised."""
+    with None for the result of one that raised. Return what takes this back."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -143,20 +139,23 @@ def patch(
             if after is not None:
                 guarded(after, result, *args, **kwargs)
 
+    inherited = name not in vars(owner)
     setattr(owner, name, patched)
+    if inherited:
+        return functools.partial(delattr, owner, name)
+    return functools.partial(setattr, owner, name, original)
 
 
 def module_hooks(before: Any, after: Any = None) -> list[Any]:
     """Register hooks of all modules: `before(module, args)`, `after(module, args, kwargs, output)`;
     return their handles. They do nothing while torch records a graph, since it computes nothing
     then."""
-    from torch.nn.modules import module as modules
 
-    def begins(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def begins(module: nn.Module, args: Args) -> None:
         if not recorded():
             guarded(before, module, args)
 
-    def ends(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def ends(module: nn.Module, args: Any, kwargs: Kwargs, output: Any) -> None:
         if not recorded():
             guarded(after, module, args, kwargs, output)
 
@@ -168,12 +167,13 @@ def module_hooks(before: Any, after: Any = None) -> list[Any]:
 
 def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]) -> Any:
     """Return a TorchFunctionMode or TorchDispatchMode that calls `ran(function, args, kwargs,
-    result)` after each call. It is off within `ran`: only the training's own calls count."""
+    result)` after each call of the training. What the probe computes itself does not count."""
 
     class NotedCalls(base):  # type: ignore[misc]
         def _note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            guarded(ran, func, args, kwargs or {}, result)
+            if _observer is None or not _observer.busy:
+                guarded(ran, func, args, kwargs or {}, result)
             return result
 
         __torch_function__ = __torch_dispatch__ = _note
@@ -183,19 +183,8 @@ def mode(base: Any, ran: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], o
 
 def recorded() -> bool:
     """Return True while torch records calls for a graph and computes nothing."""
-    import torch
-
-    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    if compiling is not None and compiling():  # Dynamo knows this answer and traces no further
-        return True
-    return bool(torch._C._is_tracing())
-
-
-def scaler_class() -> Any:
-    """Return the base class of every gradient scaler; torch 2.3 moved it out of torch.cuda."""
-    import torch
-
-    return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    # Dynamo knows the first answer and traces no further.
+    return torch.compiler.is_compiling() or bool(torch._C._is_tracing())
 
 
 class Observer:
@@ -206,15 +195,12 @@ class Observer:
         self.probe = probe
         self.step = 0
         self.off = self.started = self._stepped = False
+        self.busy = False  # while a part of the probe runs
         self._depth = 0  # of backward passes: checkpointing runs one inside another
         self._hooks: list[Any] = []
 
     def install(self) -> None:
-        import torch
-        from torch.nn.modules import module
-        from torch.optim import optimizer
-
-        module.register_module_module_registration_hook(
+        modules.register_module_module_registration_hook(
             lambda *args: guarded(self.probe.names.adopted, *args)
         )
         optimizer.register_optimizer_step_pre_hook(self._step_begins)
@@ -222,13 +208,9 @@ class Observer:
         self._hooks = module_hooks(self._first_forward)
         patch(torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends)
         patch(torch.autograd, "grad", before=self._grad_begins, after=self._grad_ends)
-        patch(scaler_class(), "step", before=self._scaler_begins, after=self._scaler_ends)
+        patch(torch.amp.GradScaler, "step", before=self._scaler_begins, after=self._scaler_ends)
         os.register_at_fork(after_in_child=self.silence)  # a data loader's worker trains nothing
         atexit.register(self._ends)
-
-    def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
-        if self.started:
-            guarded(self.probe.reported, epoch, values)
 
     def failed(self, error: Exception) -> None:
         """Record why the probe cannot continue."""
@@ -272,9 +254,7 @@ class Observer:
         guarded(self.probe.starts)
         guarded(self.hook)
 
-    def _first_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def _first_forward(self, module: nn.Module, args: Args) -> None:
         if constructing():
             return
         self.probe.names.of(module)
@@ -304,7 +284,7 @@ class Observer:
             self.probe.backward_ends()
 
     def _step_begins(
-        self, optimiser: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, optimiser: Optimizer, args: Args, kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if self.off or (closure is None and not self.started):
@@ -353,15 +333,6 @@ class Observer:
             guarded(self.probe.flush)
 
 
-def note_failure(error: Exception) -> None:
-    """Write, for the parent process, what failed in a probe."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        Path(os.environ["CELEDGER_PROBE_OUT"], FAILED).write_text(text)
-    except (OSError, KeyError):
-        print(text, file=sys.stderr)
-
-
 def _is_backward(
     outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
     create_graph: bool = False, *_: Any, **__: Any,
@@ -408,43 +379,7 @@ def attach(probe: Probe) -> Observer:
     return _observer
 
 
-def install() -> None:
-    """Attach the probe that CELEDGER_PROBE names once torch is imported, and observe the script's
-    reports."""
-    options = json.loads(os.environ.get("CELEDGER_PROBE", "{}"))
-    if not options:
-        return
-    from celedger import child
-
-    def reported(_: None, epoch: int | None = None, **values: object) -> None:
-        values.pop("steps", None)
-        if _observer is not None:
-            _observer.reported(epoch, values)
-
-    patch(child, "log", after=reported)
-    sys.meta_path.insert(0, _AfterTorch(options))
-
-
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as the others do, and has the probe attached when its import is complete."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
-        if spec is not None and spec.loader is not None:
-            patch(spec.loader, "exec_module", after=self._attach)
-        return spec
-
-    def _attach(self, *_: object) -> None:
-        try:
-            kind = importlib.import_module(f"celedger.child.probes.{self.options['kind']}")
-            attach(kind.Probe(self.options))
-        except Exception as error:
-            note_failure(error)
+def reported(epoch: int | None, values: Mapping[str, object]) -> None:
+    """Pass what the script has reported to the probe."""
+    if _observer is not None and _observer.started:
+        guarded(_observer.probe.reported, epoch, values)

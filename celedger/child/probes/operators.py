@@ -9,15 +9,14 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celedger.child.probes.communication import Communication, length
+from torch import cuda, nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from celedger.child.probes.communication import Communication, length, union
+from celedger.child.probes.names import ModuleNames
 from celedger.child.probes.phases import STATES
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from celedger.child.probes.names import ModuleNames
 
 _EDGE, _MODULE = "celedger edge ", "celedger module "  # a moment, and a range
 _FIGURES = ("calls", "device", "memory", "kernels")
@@ -40,9 +39,6 @@ class ProfilerWindow:
         self._modules: list[tuple[int, Any]] = []
 
     def start(self) -> None:
-        from torch import cuda
-        from torch.profiler import ProfilerActivity, profile
-
         self.requested = True
         kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda.is_available()
         try:
@@ -102,11 +98,7 @@ class ProfilerWindow:
         communication = Communication(every)
         events = [e for e in every if not str(e.device_type).endswith("CUDA")]
         edges = _Edges([e for e in events if e.name.startswith(_EDGE)])
-        owners: dict[int, str] = {}
-        for event in reversed(events):  # the first of a number is the outermost operator
-            module = _within(event, _MODULE)
-            if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
-                owners[event.sequence_nr] = module
+        owners = _owners(events)
         n = len(edges.steps)
         rows: dict[tuple[str, str, str | None], dict[str, Any]] = defaultdict(
             lambda: {"seconds": [0.0] * n, **dict.fromkeys(_FIGURES, 0.0)}
@@ -155,6 +147,16 @@ class ProfilerWindow:
         }  # fmt: skip
 
 
+def _owners(events: list[Any]) -> dict[int, str]:
+    """Return the module of each operator of a forward pass, by autograd's sequence number."""
+    owners: dict[int, str] = {}
+    for event in reversed(events):  # the first of a number is the outermost operator
+        module = _within(event, _MODULE)
+        if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and module is not None:
+            owners[event.sequence_nr] = module
+    return owners
+
+
 def _by_range(communication: Communication, events: list[Any]) -> dict[int, float]:
     """Return the seconds that the CPU waited in the self time of each event, by its id."""
     seconds: dict[int, float] = defaultdict(float)
@@ -182,8 +184,6 @@ def _by_step(communication: Communication, edges: _Edges) -> dict[str, list[floa
 
 
 def _range(name: str) -> Any:
-    from torch.profiler import record_function
-
     opened = record_function(name)
     opened.__enter__()  # type: ignore[no-untyped-call]
     return opened
@@ -191,15 +191,11 @@ def _range(name: str) -> Any:
 
 def _figures(event: Any) -> dict[str, float]:
     """Return the figures of an operator's row besides its self time: see `read`."""
-    memory = event.self_cpu_memory_usage + _on_device(event, "memory_usage")
-    device = _on_device(event, "time_total") / 1e6
-    values = (1, device, memory, len(event.kernels))
-    return dict(zip(_FIGURES, values))  # noqa: B905 (Python 3.8)
-
-
-def _on_device(event: Any, what: str) -> float:
-    """Return an operator's own figure on a GPU; torch before 2.4 names it CUDA."""
-    return float(getattr(event, f"self_device_{what}", getattr(event, f"self_cuda_{what}", 0.0)))
+    return {
+        "calls": 1, "device": event.self_device_time_total / 1e6,
+        "memory": event.self_cpu_memory_usage + event.self_device_memory_usage,
+        "kernels": len(event.kernels),
+    }  # fmt: skip
 
 
 def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dict[str, float]:
@@ -218,24 +214,15 @@ def device_work(events: list[Any], span: tuple[float, float], steps: int) -> dic
             ranges["pageable"].append(at)
         elif any(word in event.name for word in _FLOAT32):
             ranges["float32"].append(at)
-    busy = _covered(ranges["kernels"] + ranges["copies"])
+    busy = length(union(ranges["kernels"] + ranges["copies"]))
     seconds = {
-        "busy": busy, "kernels": sum(b - a for a, b in ranges["kernels"]),
-        "exposed_copies": busy - _covered(ranges["kernels"]),
-        "pageable_copies": sum(b - a for a, b in ranges["pageable"]),
-        "float32_products": sum(b - a for a, b in ranges["float32"]),
+        "busy": busy, "kernels": length(ranges["kernels"]),
+        "exposed_copies": busy - length(union(ranges["kernels"])),
+        "pageable_copies": length(ranges["pageable"]),
+        "float32_products": length(ranges["float32"]),
     }  # fmt: skip
-    table = {name: value / 1e6 / steps for name, value in seconds.items()}
+    table = {name: value / steps for name, value in seconds.items()}
     return {**table, "launches": len(ranges["kernels"]) / steps}
-
-
-def _covered(ranges: list[tuple[float, float]]) -> float:
-    """Return the length of the union of ranges."""
-    length = until = 0.0
-    for begin, end in sorted(ranges):
-        length += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return length
 
 
 class _Edges:

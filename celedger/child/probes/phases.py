@@ -13,6 +13,11 @@ import time
 from array import array
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from celedger.child.probes.observe import patch
 
 # The gap lasts from the end of a step to the first forward pass of the next; the tail from the
@@ -68,8 +73,6 @@ class PhaseClock:
         for name, value in zip(_COLUMNS, row):  # noqa: B905 (Python 3.8)
             self._columns[name].append(value)
         if self._events is not None:
-            import torch
-
             self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
             self._events[-1].record()
 
@@ -105,8 +108,6 @@ class PhaseClock:
     def read(self) -> dict[str, list[int]]:
         columns = {name: list(values) for name, values in self._columns.items()}
         if self._events is not None:
-            import torch
-
             torch.cuda.synchronize()
             device = columns["device"] = [0]
             for start, end in zip(self._events, self._events[1:]):  # noqa: B905 (Python 3.8)
@@ -114,10 +115,6 @@ class PhaseClock:
         return columns
 
     def watch_loaders(self) -> None:
-        from torch.utils.data import DataLoader
-        from torch.utils.data._utils import fetch
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
-
         for owner, name in ((DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")):
             patch(owner, name, before=self._load_begins, after=self._load_ends)
         slow: list[tuple[Any, str]] = [

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes.observe import mode
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Operators that give zero only for zero inputs: any other zero is an underflow in half precision.
 # The second kind is zero if any of two inputs is. (exp, softmax and sigmoid are excluded: their
@@ -34,7 +35,6 @@ class OperatorPrecision:
 
     def __init__(self, probe: Any) -> None:
         self.probe = probe
-        self.quiet = False  # True while the probe computes
         self._mode: Any = None
         self._absorbed: dict[int, tuple[Any, Tensor]] = {}
         self.clear()
@@ -51,8 +51,6 @@ class OperatorPrecision:
         return [[*where, *counts] for where, counts in self._lost.items() if counts[0]]
 
     def enter(self) -> None:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         if self._mode is None:
             self._mode = mode(TorchDispatchMode, self._ran)
             self._mode.__enter__()
@@ -68,9 +66,7 @@ class OperatorPrecision:
             self._spans.append((began, ended, name))
 
     def _ran(self, function: Any, args: tuple[Any, ...], _: Any, out: Any) -> None:
-        import torch
-
-        if self.quiet or not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return
         name = function.overloadpacket.__name__
         inputs = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
@@ -110,9 +106,7 @@ class OperatorPrecision:
 
     def _where(self) -> tuple[str, str]:
         """Return the phase, and the module (`-`: none, as in the loss function)."""
-        import torch
-
-        current = getattr(torch._C, "_current_autograd_node", lambda: None)()
+        current: Any = torch._C._current_autograd_node()
         if current is None:
             stack = self.probe.stack
             return "forward", stack[-1][0] if stack else "-"

@@ -11,18 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes import observe
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.operators import ProfilerWindow
 from celedger.child.probes.phases import BACKWARD, FORWARD, GAP, TAIL, PhaseClock
 from celedger.child.probes.resources import DiskUse
 from celedger.child.probes.stack import Lines, StackSampler
 from celedger.child.probes.waits import DeviceWaits, TensorReads
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 WARM_UP = 5  # steps in which torch allocates and chooses; the first of them cost several others
 WINDOW = 10  # steps under torch.profiler: medians of ten, and a trace a browser can open
@@ -37,8 +38,6 @@ class Probe(observe.Probe):
     reads_values = False
 
     def starts(self) -> None:
-        import torch
-
         self._hooks: list[Any] = []
         self._window = ProfilerWindow(self.names)
         self._lines = Lines()
@@ -60,18 +59,14 @@ class Probe(observe.Probe):
     def wants(self, step: int) -> bool:
         return self._window.running
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         self._forward_in_gap(module, args)  # whichever of the two hooks comes first
         if self._clock.state == TAIL and not self._accumulates and torch.is_grad_enabled():
             self._accumulates = True  # the clock uses it at the next backward pass
             self._window.phase(FORWARD)
         self._window.module_begins(module)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         self._window.module_ends(module)
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
@@ -107,8 +102,6 @@ class Probe(observe.Probe):
         self._sampler.finish()
 
     def ends(self) -> None:
-        import torch
-
         self.gives_up()
         if self.options.get("timeline"):
             self._window.export(self.out / "trace.json.gz")
@@ -139,9 +132,7 @@ class Probe(observe.Probe):
             hook.remove()
         self._hooks = []
 
-    def _forward_in_gap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def _forward_in_gap(self, module: nn.Module, args: Args) -> None:
         if torch.is_grad_enabled() and self._clock.state == GAP:
             self._unhook()
             self._enter(FORWARD)

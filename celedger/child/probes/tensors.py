@@ -1,7 +1,6 @@
 """Read tensors for probes: within nested values, by their bytes, and in a store. Of a tensor with
 at most KEPT elements a `TensorStore` keeps all, of a larger one a `sample` of KEPT: two tensors of
-one size are compared at the same indices. Little-endian float64, complex numbers as pairs. Imports
-torch (2.0 on) only inside functions, since `observe` is loaded before it.
+one size are compared at the same indices. Little-endian float64, complex numbers as pairs.
 """
 
 from __future__ import annotations
@@ -12,12 +11,16 @@ import io
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from celedger.child.torch_steps import dense
 
 KEPT = 1024  # elements: 8 kB a tensor, some MB a step of a network of a hundred modules
+MOST_NODES = 100_000  # of autograd's graph that are followed
 ROW_DIGEST = 8  # bytes a row: two of 20,000 rows agree by chance once in 10^11 batches
 
 _GOLDEN = 0.6180339887498949
@@ -27,8 +30,6 @@ _indices: dict[tuple[int, int, Any], Tensor] = {}
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor within lists, tuples, mappings and dataclasses, with its path in it
     ("1.k"; "" where the value is a tensor itself)."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         yield path, value
         return
@@ -53,18 +54,24 @@ def graph_node(tensor: Tensor) -> Any:
         return None
 
 
+def follow_graph(start: Iterable[Any], visited: set[Any]) -> None:
+    """Add to `visited` the nodes of autograd's graph that lead to some, `MOST_NODES` at most."""
+    waiting = list(start)
+    while waiting and len(visited) < MOST_NODES:
+        node = waiting.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            waiting += [before for before, _ in node.next_functions]
+
+
 def has_shape(tensor: Tensor) -> bool:
     """Return False for a lazy module's parameter before its first forward pass."""
-    from torch.nn.parameter import is_lazy
-
     return not is_lazy(tensor)
 
 
 def sample(tensor: Tensor, size: int) -> Tensor:
     """Return `size` elements: one from each of so many equal stretches, at an offset given by the
     golden ratio, so that no width of the tensor is in step with it."""
-    import torch
-
     flat = tensor.detach().reshape(-1)
     key = (flat.numel(), size, flat.device)
     if key not in _indices:
@@ -92,8 +99,6 @@ def version(tensor: Tensor) -> int:
 
 def whole(tensor: Tensor) -> bool:
     """Return False for a wrapper of vmap or of a gradient's gradient."""
-    import torch
-
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -114,8 +119,6 @@ def data_hash(data: bytes, kind: str = "") -> str:
 
 def perturb(weights: Iterable[Tensor], seed: int) -> None:
     """Move every weight by one unit in its last place, up, down or not, by chance."""
-    import torch
-
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in weights:
@@ -163,8 +166,6 @@ class TensorStore:
         return about.get("h") if reference is not None and reference() is tensor else None
 
     def _elements(self, tensor: Tensor) -> dict[str, Any]:
-        import torch
-
         about: dict[str, Any] = {"h": data_hash(content(tensor), str(tensor.dtype))}
         if tensor.is_floating_point() and tensor.numel():
             # A sum is cheap, and is finite if all elements are, unless it overflows.
@@ -179,8 +180,6 @@ class TensorStore:
     def mark(self, tensor: Tensor) -> str:
         """Return only a hash, for what is read at every step: of a large tensor that of a sample,
         of a sparse one that of its values."""
-        from celedger.child.torch_steps import dense
-
         flat = dense(tensor.detach()).reshape(-1)
         return data_hash(content(sample(flat, KEPT) if flat.numel() > 64 * KEPT else flat))
 

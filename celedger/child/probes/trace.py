@@ -1,5 +1,4 @@
-"""Write what a training computes, for `celedger explain` to compare with another. Needs torch (2.0
-on).
+"""Write what a training computes, for `celedger explain` to compare with another.
 
 Options: `full`, the steps that are recorded in full (modules, calls of torch's functions,
 gradients, parameters, the optimiser's state); `steps`, after how many the training is ended (0:
@@ -18,20 +17,22 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from celedger.child.probes import describe, observe
 from celedger.child.probes.describe import Origins
 from celedger.child.probes.names import IdentityMap
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.stack import CallSites
 from celedger.child.probes.tensors import TensorStore, data_hash, has_shape, perturb, tensors, whole
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _CALLS_OF_EVALUATION = 2  # of a root: the first batches suffice
 _EARLY_CALLS = 2000  # with a gradient, before a first module or backward pass: of functional code
@@ -48,9 +49,6 @@ _LOSSES = {
 
 class Probe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
-        from torch.overrides import TorchFunctionMode
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         super().__init__(options)
         self.full = frozenset(options.get("full", (0, 1, 2)))
         self.last = int(options.get("steps", 0))
@@ -60,7 +58,7 @@ class Probe(observe.Probe):
         self.sites = CallSites(lambda number, frames: self.write("site", id=number, s=frames))
         self.origins = Origins(self)
         self._early: list[dict[str, Any]] = []  # before the folder is known
-        self._busy = False  # True while the probe itself computes
+        self._stepping = False  # the optimiser's own calls show in its results
         self._roots = IdentityMap()
         self._bare = IdentityMap()  # parameters without a module that are written
         self._random = describe.torch_generators()
@@ -83,15 +81,6 @@ class Probe(observe.Probe):
         self._numbers: Counter[str] = Counter()  # calls of a module so far in this step
         self._losses: list[Any] = []
 
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Mark what is computed meanwhile as the probe's own, not a call of the training."""
-        before, self._busy = self._busy, True
-        try:
-            yield
-        finally:
-            self._busy = before
-
     def write(self, k: str, **event: Any) -> None:
         if not self.started:
             self._early.append({"k": k, **event})
@@ -103,28 +92,21 @@ class Probe(observe.Probe):
         super().write(k, **event)
 
     def _tensors(self, value: Any) -> list[dict[str, Any]]:
-        before, self._busy = self._busy, True  # at every call: a context doubles the cost
-        try:
-            return [self.store.describe(tensor) for _, tensor in tensors(value)]
-        finally:
-            self._busy = before
+        return [self.store.describe(tensor) for _, tensor in tensors(value)]
 
     # --- the start
 
     def starts(self) -> None:
-        import torch
-
-        with self._quietly():
-            self.started = True
-            self.store.open(self.out)
-            version = str(torch.__version__)
-            self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
-            for event in self._early:
-                self.write(**event)
-            self._random = describe.torch_generators()
-            self.write("random", at="start", x=describe.generators())
-            for _, root in self.names.roots():
-                self._meet(root)
+        self.started = True
+        self.store.open(self.out)
+        version = str(torch.__version__)
+        self.write("start", argv=sys.argv, full=sorted(self.full), torch=version)
+        for event in self._early:
+            self.write(**event)
+        self._random = describe.torch_generators()
+        self.write("random", at="start", x=describe.generators())
+        for _, root in self.names.roots():
+            self._meet(root)
 
     def _meet(self, root: nn.Module) -> None:
         """Write the modules of a root, and its parameters and buffers as they are when it is first
@@ -173,38 +155,27 @@ class Probe(observe.Probe):
 
     # --- torch's functions
 
-    def _called(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        if self._busy:
+    def _called(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        if self._stepping:
             return
-        self._busy = True  # at every call of the training: a context costs as much as the rest
-        try:
-            name = describe.function_name(function)
-            if not self.started:
-                self.origins.called(name, args, kwargs)
-                functional = describe.functional(name, [args, kwargs], result)
-                if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
-                    return
-            if self._recording() and not name.startswith(_PROPERTIES):
-                self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
-            if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
-                target = args[1] if len(args) > 1 else kwargs.get("target")
-                if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
-                    self._write_rows("target", name, target)
-        finally:
-            self._busy = False
+        name = describe.function_name(function)
+        if not self.started:
+            self.origins.called(name, args, kwargs)
+            functional = describe.functional(name, [args, kwargs], result)
+            if not functional or observe.recorded() or len(self._early) > _EARLY_CALLS:
+                return
+        if self._recording() and not name.startswith(_PROPERTIES):
+            self._call("call", name, args, kwargs, args[0] if name == "__setitem__" else result)
+        if name in _LOSSES and self._rows < _ROWS and not self._evaluating:
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            if getattr(target, "ndim", 0) and not target.requires_grad:  # type: ignore[union-attr]
+                self._write_rows("target", name, target)
 
-    def _dispatched(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        if not self._busy:
-            with self._quietly():
-                self._call("operator", describe.function_name(function), args, kwargs, result)
+    def _dispatched(self, function: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        if not self._stepping:
+            self._call("operator", describe.function_name(function), args, kwargs, result)
 
-    def _call(
-        self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def _call(self, kind: str, name: str, args: Args, kwargs: Kwargs, result: Any) -> None:
         results = {id(tensor): tensor.numel() for _, tensor in tensors(result)}
         given = [tensor for _, tensor in tensors([args, kwargs])]
         if not results or not (given or any(results.values())):
@@ -226,9 +197,7 @@ class Probe(observe.Probe):
 
     # --- modules
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         path = self.names.of(module)
         outer = not self._stack
         if outer:
@@ -236,22 +205,21 @@ class Probe(observe.Probe):
         number = self._numbers[path]
         self._numbers[path] += 1
         self._stack.append((module, path, number))
-        with self._quietly():
-            if outer:
-                self._meet(module)
-            trains = outer and not self._evaluating
-            given = describe.arguments(module, args) if trains or self._recording() else {}
-            values = list(given.values())
-            if trains:
-                self._write_batch(path, values)
-            if self._recording():
-                self.write(
-                    "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
-                    m=self.origins.modes.get(module, -1),
-                    u=self._stack[-2][1] if not outer else None,
-                    ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
-                    of=[name for name, _ in tensors(given)],
-                )  # fmt: skip
+        if outer:
+            self._meet(module)
+        trains = outer and not self._evaluating
+        given = describe.arguments(module, args) if trains or self._recording() else {}
+        values = list(given.values())
+        if trains:
+            self._write_batch(path, values)
+        if self._recording():
+            self.write(
+                "enter", p=path, n=number, c=type(module).__name__, tr=module.training,
+                m=self.origins.modes.get(module, -1),
+                u=self._stack[-2][1] if not outer else None,
+                ac=describe.autocast(), w=self.sites.here(), x=self._tensors(values),
+                of=[name for name, _ in tensors(given)],
+            )  # fmt: skip
         if outer and self._recording():
             self._dispatch(True)
         dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -261,11 +229,7 @@ class Probe(observe.Probe):
             self._casting[id(module)] = torch.autocast(kind, dtype=dtype)
             self._casting[id(module)].__enter__()
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        import torch
-
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         casting = self._casting.pop(id(module), None)
         if casting is not None:
             casting.__exit__(None, None, None)
@@ -278,12 +242,11 @@ class Probe(observe.Probe):
             self._dispatch(False)
         if not self._recording():
             return
-        with self._quietly():
-            self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
-            for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
-                if tensor.requires_grad:
-                    hook: Any = tensor.register_hook
-                    hook(self._gradient_hook(path, number, within))
+        self.write("leave", p=path, n=number, x=self._tensors(output), **self._drawn())
+        for within, tensor in tensors(output) if torch.is_grad_enabled() else ():
+            if tensor.requires_grad:
+                hook: Any = tensor.register_hook
+                hook(self._gradient_hook(path, number, within))
 
     def _gradient_hook(self, path: str, number: int, within: str) -> Callable[[Tensor], None]:
         step = self.step
@@ -321,16 +284,15 @@ class Probe(observe.Probe):
 
     def backward_begins(self, losses: Sequence[Tensor]) -> None:
         self._evaluating = self._looking = False
-        with self._quietly():
-            for loss in losses:
-                mean = float(loss.detach().float().mean()) if loss.numel() else None
-                self._losses.append([self.store.mark(loss), describe.simple(mean)])
-            if self._recording():
-                uncleared = sum(
-                    weight.grad is not None and bool(weight.grad.count_nonzero())
-                    for _, root in self.names.roots() for weight in root.parameters()
-                )  # fmt: skip
-                self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
+        for loss in losses:
+            mean = float(loss.detach().float().mean()) if loss.numel() else None
+            self._losses.append([self.store.mark(loss), describe.simple(mean)])
+        if self._recording():
+            uncleared = sum(
+                weight.grad is not None and bool(weight.grad.count_nonzero())
+                for _, root in self.names.roots() for weight in root.parameters()
+            )  # fmt: skip
+            self.write("loss", x=self._tensors(losses), held=uncleared, w=self.sites.here())
         if self._recording():
             self._dispatch(True)
 
@@ -338,7 +300,7 @@ class Probe(observe.Probe):
         self._dispatch(False)
 
     def step_begins(self, step: int, optimiser: Optimizer) -> None:
-        self._busy = True  # the optimiser's own calls show in its results
+        self._stepping = True
         named = self.names.parameters(optimiser)
         self._meet_bare(named)
         self._write_settings(optimiser, named)
@@ -347,7 +309,6 @@ class Probe(observe.Probe):
                 self.write("pgrad", p=name, x=self._tensors(weight.grad))
 
     def step_ends(self, step: int, optimiser: Optimizer, *, skipped: bool) -> None:
-        self._busy = True
         self.store.forget()
         named = self.names.parameters(optimiser)
         if step in self.full:
@@ -361,7 +322,7 @@ class Probe(observe.Probe):
         self.flush()
         self.step = step + 1
         self._begin_step()
-        self._busy = False
+        self._stepping = False
         if self.last and self.step >= self.last:
             self._end(cut=True)
             os._exit(0)  # end here: the rest of the training is not needed
@@ -401,12 +362,11 @@ class Probe(observe.Probe):
 
     def reported(self, epoch: int | None, values: Mapping[str, object]) -> None:
         numbers = {}
-        with self._quietly():
-            for name, value in values.items():
-                try:
-                    numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
-                except (TypeError, ValueError, RuntimeError):
-                    continue
+        for name, value in values.items():
+            try:
+                numbers[name] = describe.simple(float(value))  # type: ignore[arg-type]
+            except (TypeError, ValueError, RuntimeError):
+                continue
         self._evaluating = self._looking = False
         self.write("report", e=epoch, v=numbers)
 
@@ -420,7 +380,6 @@ class Probe(observe.Probe):
         self._end(cut=False)
 
     def _end(self, *, cut: bool) -> None:
-        self._busy = True
         modules = list(sys.modules.values())
         names = {str(Path.cwd() / str(getattr(module, "__file__", "") or "")) for module in modules}
         files = sorted(n for n in names if n.endswith(".py") and "site-packages" not in n)

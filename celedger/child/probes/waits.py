@@ -3,7 +3,6 @@ on the CPU the reads of a value, which would be waits on a GPU."""
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from collections import defaultdict
@@ -11,7 +10,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from celedger.child.probes.observe import guarded
+from torch import Tensor, cuda
+
+from celedger.child.probes.observe import patch
 from celedger.child.probes.stack import Lines, is_library_file
 
 METHODS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__repr__")
@@ -30,22 +31,16 @@ class TensorReads:
     def __init__(self, lines: Lines) -> None:
         self.counts: dict[tuple[str, int], int] = defaultdict(int)
         self._lines = lines
-        self._own: list[tuple[Any, str, Any]] = []  # what was replaced; None: it was inherited
-        self._inside = ""  # the outermost method
+        self._undo: list[Callable[[], None]] = []
+        self._running: list[str] = []  # methods, the outermost first
 
     def watch(self) -> None:
-        from torch import Tensor
-
         for name in self._methods:
             self._replace(Tensor, name, self._called)
 
     def leave(self) -> None:
-        for owner, name, own in reversed(self._own):
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
-        self._own = []
+        while self._undo:
+            self._undo.pop()()
 
     def _called(self, name: str, frame: FrameType) -> None:
         # Reads by an optimiser do not count as the script's.
@@ -53,21 +48,15 @@ class TensorReads:
             self.counts[name, self._lines.of(frame)] += 1
 
     def _replace(self, owner: Any, name: str, called: Callable[[str, FrameType], None]) -> None:
-        original = getattr(owner, name)
-        self._own.append((owner, name, vars(owner).get(name)))
+        def begins(*_: Any, **__: Any) -> None:
+            self._running.append(name.strip("_"))
+            if len(self._running) == 1:  # `float` and printing call `item` in turn
+                called(self._running[0], sys._getframe(3))  # who calls the patched method
 
-        @functools.wraps(original)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # `float` and printing call `item` in turn
-                return original(*args, **kwargs)
-            self._inside = name.strip("_")
-            try:
-                guarded(called, self._inside, sys._getframe(1))
-                return original(*args, **kwargs)
-            finally:
-                self._inside = ""
+        def ends(*_: Any, **__: Any) -> None:
+            self._running.pop()
 
-        setattr(owner, name, counted)
+        self._undo.append(patch(owner, name, before=begins, after=ends))
 
 
 class DeviceWaits(TensorReads):
@@ -76,8 +65,6 @@ class DeviceWaits(TensorReads):
     _methods = _CUDA_METHODS  # only to name what torch warns of
 
     def watch(self) -> None:
-        from torch import cuda
-
         super().watch()
         for owner in (cuda, cuda.Stream, cuda.Event):
             self._replace(owner, "synchronize", super()._called)
@@ -88,8 +75,6 @@ class DeviceWaits(TensorReads):
         cuda.set_sync_debug_mode("warn")
 
     def leave(self) -> None:
-        from torch import cuda
-
         mode, warnings.showwarning, warnings.filters[:] = self._before  # type: ignore[index]
         cuda.set_sync_debug_mode(mode)
         super().leave()
@@ -100,5 +85,6 @@ class DeviceWaits(TensorReads):
     def _warned(self, message: Any, *where: Any, **more: Any) -> None:
         if not str(message).startswith(_WAITED):
             self._before[1](message, *where, **more)
-        elif self._inside != "synchronize":
-            self.counts[self._inside or OPERATOR, self._lines.of(sys._getframe(1))] += 1
+        elif self._running[:1] != ["synchronize"]:
+            method = self._running[0] if self._running else OPERATOR
+            self.counts[method, self._lines.of(sys._getframe(1))] += 1

@@ -13,7 +13,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes import observe
 from celedger.child.probes.figures import (
@@ -25,14 +29,11 @@ from celedger.child.probes.figures import (
     quantiles,
     readable,
 )
+from celedger.child.probes.observe import Args, Kwargs
 from celedger.child.probes.precision import OperatorPrecision
 from celedger.child.probes.tensors import graph_node, sample, tensors, version
 from celedger.child.probes.weights import WatchedWeights
 from celedger.child.torch_steps import dense
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 # Sampled steps: Fibonacci's numbers, odd and even (two optimisers may take turns), then every 53rd,
 # a prime, so that no period of the training hides its other steps.
@@ -58,8 +59,6 @@ class Probe(observe.Probe):
     operator, after the last of which the training ends."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        import torch
-
         super().__init__(options)
         self.closely = frozenset(options.get("closely", ()))
         self.step = 0
@@ -93,21 +92,15 @@ class Probe(observe.Probe):
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Compute without gradient, without autocast, and outside of the traced operators."""
-        import torch
-
+        """Compute without gradient and without autocast."""
         where = "cuda" if torch.cuda.is_available() else "cpu"
-        self._operators.quiet = True
-        try:
-            with torch.no_grad(), torch.autocast(where, enabled=False):
-                yield
-        finally:
-            self._operators.quiet = False
+        with torch.no_grad(), torch.autocast(where, enabled=False):
+            yield
 
     # --- calls of the observer
 
     def starts(self) -> None:
-        observe.patch(observe.scaler_class(), "scale", after=self._scaled)
+        observe.patch(torch.amp.GradScaler, "scale", after=self._scaled)
         if self.names.roots():  # before the first module's call no step began
             self._operators.leave()
             self._operators.clear()
@@ -120,9 +113,7 @@ class Probe(observe.Probe):
             self._operators.enter()  # functional code: no module's call begins the forward pass
         return self.looking
 
-    def forward_begins(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        import torch
-
+    def forward_begins(self, module: nn.Module, args: Args) -> None:
         if not self.looking or self._passing_back or not torch.is_grad_enabled():
             return
         name = self.names.of(module)
@@ -132,11 +123,7 @@ class Probe(observe.Probe):
         self._calls[name] += 1
         self._tensors("in", name, module, args)
 
-    def forward_ends(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        import torch
-
+    def forward_ends(self, module: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         if not self.looking or not self.stack or not torch.is_grad_enabled():
             return
         name, began = self.stack[-1]
@@ -255,9 +242,7 @@ class Probe(observe.Probe):
 
     # --- data and loss
 
-    def _meet_batch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        import torch
-
+    def _meet_batch(self, name: str, args: Args, kwargs: Kwargs) -> None:
         batch = [
             t for _, t in tensors([args, kwargs]) if t.dtype != torch.bool and readable(t)
         ]  # fmt: skip
@@ -285,8 +270,6 @@ class Probe(observe.Probe):
             pass
 
     def _scaled(self, _: Any, scaler: Any, outputs: Any) -> None:
-        import torch
-
         if isinstance(outputs, torch.Tensor):
             self._unscaled = outputs.detach()
             if self.looking:
@@ -364,7 +347,4 @@ def _operator(tensor: Tensor) -> str:
 def _sequence() -> int:
     """Return autograd's number for the next operator: nodes between two numbers were made in
     between."""
-    import torch
-
-    number = getattr(torch._C._autograd, "_get_sequence_nr", None)
-    return int(number()) if number is not None else 0
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]

@@ -4,15 +4,14 @@ them no optimiser holds."""
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from celedger.child.probes.figures import readable
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
-
-    from celedger.child.probes.names import ModuleNames
+from celedger.child.probes.names import ModuleNames
 
 # Modules whose weights multiply: only these have a fan-in.
 MATRICES = ("Linear", "Conv", "Bilinear", "RNN", "LSTM", "GRU", "MultiheadAttention")
@@ -31,8 +30,6 @@ class WatchedWeights:
     def meet(self, optimiser: Optimizer) -> None:
         """Describe parameters before they are trained, or at their first use: modules have no names
         before a step with hooks."""
-        import torch
-
         self.optimisers += optimiser not in self.met
         self.met.add(optimiser)
         self._name_all()
