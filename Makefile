@@ -29,7 +29,7 @@ test: $(STAMP)  ## Run the quick tests (no GPU needed)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not matrix and not gpu and not slurm'
 
 test-all: $(STAMP)  ## Run them and the slow ones: every kill, suite, adapter
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not gpu and not slurm'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile=long -m 'not gpu and not slurm'
 
 test-gpu: $(STAMP)  ## Run the tests of one GPU (10 minutes; without a GPU there are none)
 	$(BIN)/python -m pytest -m gpu tests/gpu || test $$? -eq 5

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,14 +19,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Variables of which celedger or its imports make nothing before a command runs.
-_LATE = ("CELEDGER_", "GIT_", "XDG_", "PYTEST_", "COLUMNS", "HOME", "TMPDIR", "NO_COLOR")
+_LATE = (
+    "CELEDGER_", "GIT_", "GITHUB_", "XDG_", "PYTEST_", "VIRTUAL_ENV", "CONDA_", "COLUMNS", "HOME",
+    "TMPDIR", "NO_COLOR", "PATH",
+)  # fmt: skip
 
 _SERVER = """
-import gc, importlib, json, os, pkgutil, random, runpy, sys
+import gc, importlib, json, os, pathlib, pkgutil, random, runpy, sys, tempfile
 import celedger, matplotlib.figure
 for found in pkgutil.walk_packages(celedger.__path__, "celedger."):
     if not found.name.startswith(("celedger.child", "celedger.__main__")):
         importlib.import_module(found.name)
+sys.path.insert(0, sys.argv[1])  # of the tests
+from compiled import compile_once
+sys.path.pop(0)
+compile_once()
+from celedger.trial.surroundings import child_copy
+with tempfile.TemporaryDirectory() as folder:
+    child_copy(pathlib.Path(folder))
 gc.collect()
 gc.freeze()  # else collecting in a fork copies every page of what is imported here
 for line in sys.stdin:
@@ -83,9 +94,11 @@ class Server:
         finally:
             self._turn.release()
 
+    def adopt(self, env: Mapping[str, str]) -> None:
+        """Take the environment of all tests, before one of them changes it."""
+        self._environment = _early(env)
+
     def _knows(self, env: Mapping[str, str]) -> bool:
-        if not self._environment:
-            self._environment = _early(os.environ)
         return _early(env) == self._environment
 
     def _fork(
@@ -93,8 +106,8 @@ class Server:
     ) -> tuple[int, str, str]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                text=True,
+                [sys.executable, "-c", _SERVER, str(Path(__file__).parent)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
         server = self._process
         assert server.stdin is not None
@@ -123,8 +136,10 @@ class Server:
         return status, said[0], said[1]
 
 
-PROGRAM = Server()  # here, because conftest may be imported under two names
-
-
 def _early(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith(_LATE)}
+    early = {name: value for name, value in env.items() if not name.startswith(_LATE)}
+    # Importing asks for one program.
+    return {**early, "has git": str(shutil.which("git", path=env.get("PATH")) is not None)}
+
+
+PROGRAM = Server()  # here, because conftest may be imported under two names

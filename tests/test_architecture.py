@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("architecture")  # one process parses all modules
 
 PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
 
@@ -60,10 +63,16 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return every node of a module's syntax tree. Each module is parsed once for all tests."""
+    return list(ast.walk(ast.parse(path.read_text(), str(path))))
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Every dotted name imported anywhere in the module, relative imports resolved."""
     package = ["celedger", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -114,7 +123,7 @@ def test_every_process_begins_in_one_place() -> None:
         if room(path) == "child" or path.name == "supervisor.py":
             continue
         file = str(path.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 shell = ast.unparse(node.func) in ("os.system", "os.popen", "subprocess.run")

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.child import MOST_STEPS, log
@@ -93,7 +93,6 @@ def test_what_is_no_series_is_rubbish_and_hides_no_metric() -> None:
     assert parser.feed(b'{"steps": [1]}') is None
 
 
-@settings(max_examples=30)
 @given(st.lists(st.floats() | st.floats(width=32), min_size=1))
 def test_packing_loses_nothing(values: list[float]) -> None:
     width, blob = pack(values)

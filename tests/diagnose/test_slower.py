@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.diagnose.slower import compare
@@ -84,7 +84,6 @@ def test_a_new_wait_for_the_device_is_told() -> None:
     assert compare(*reversed(sides))["new_waits"] == []
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.floats(0.5, 2.0), min_size=2, max_size=4),
     st.lists(st.floats(0.5, 2.0), min_size=2, max_size=4),

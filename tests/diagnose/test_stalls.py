@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, find, period
@@ -70,7 +70,6 @@ def test_a_step_without_a_core_is_the_machines() -> None:
     assert (found["found"], found["machine"]) == ([], [40, 90])
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.floats(0.0, 0.2))
 def test_noise_alone_is_no_stall(seed: int, noise: float) -> None:
     assert steps({}, seed=seed, noise=noise)["found"] == []

@@ -387,17 +387,9 @@ def test_wrong_use_is_one_line(
     (tmp_path / "no-ray").mkdir()
     (tmp_path / "no-ray" / "ray.py").write_text("raise ImportError('none here')")
     env = {k: str(tmp_path / v) if k == "PYTHONPATH" else v for k, v in env.items()}
-    done = Done(*_real(project, env, "run", *words))
+    done = project.run("run", *words, env=env)
     assert done.err.splitlines() == [f"celedger: {line}"]
     assert done.status in (128, 129)
-
-
-def _real(project: Project, env: Mapping[str, str], *words: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "celedger", *words], cwd=project.root, text=True,
-        env={**os.environ, **env}, capture_output=True,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_merged_file_cannot_name_an_engine(project: Project) -> None:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.stats import changepoints, segments
@@ -175,7 +175,6 @@ def test_the_segmentation_is_the_cheapest_there_is() -> None:
     sign=st.sampled_from([1.0, -1.0]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=25, deadline=None)
 def test_unit_zero_and_sign_do_not_matter(power: int, shift: int, sign: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     x = np.round(random.normal(size=80) * 1024) / 1024

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import matrix_after
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celedger.stats.choice import DOUBTED, Cost, choose, expected_trials
@@ -278,7 +278,6 @@ def known(sd: float) -> NoisePrior:
     return NoisePrior(sd, 12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(readings, st.randoms(use_true_random=False))
 def test_order_does_not_matter(some: list[Reading], shuffle: random.Random) -> None:
     mixed = [*ENDS, *some]
@@ -290,7 +289,6 @@ def test_order_does_not_matter(some: list[Reading], shuffle: random.Random) -> N
     assert first.no_change == second.no_change and first.state is second.state
 
 
-@settings(max_examples=40, deadline=None)
 @example(
     some=[*[Reading(0, 0.0)] * 4, Reading(1, 2.0), Reading(1, 0.75)], scale=0.37, shift=-5.0
 ).via("two readings as far above their median as below")
@@ -305,7 +303,6 @@ def test_units_do_not_matter(some: list[Reading], scale: float, shift: float) ->
     assert second.effect == pytest.approx(scale * first.effect, rel=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.builds(

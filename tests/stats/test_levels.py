@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import matrix_after
 from scipy import special
 
 from celedger.stats import likelihood, shifts
@@ -79,11 +80,14 @@ def plainly(
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {GOOD: [0.1, -0.4, 0.3, 0.0], 2: [1.0], 3: [2.4, 1.6], 5: [2.2, 1.9, 2.6]},
-        {GOOD: [0.1, -0.4, 0.5], 1: [0.5], 4: [0.2], 5: [0.9, 0.4]},
-        {GOOD: [0.0, 0.6, -0.5, 0.2], 1: [3.9], 3: [0.1, 0.3], 5: [1.4, 0.8, 1.1]},
-    ],
+    matrix_after(
+        1,
+        [
+            {GOOD: [0.1, -0.4, 0.3, 0.0], 2: [1.0], 3: [2.4, 1.6], 5: [2.2, 1.9, 2.6]},
+            {GOOD: [0.1, -0.4, 0.5], 1: [0.5], 4: [0.2], 5: [0.9, 0.4]},
+            {GOOD: [0.0, 0.6, -0.5, 0.2], 1: [3.9], 3: [0.1, 0.3], 5: [1.4, 0.8, 1.1]},
+        ],
+    ),
 )
 def test_the_moving_grids_agree_with_a_plain_sum(values: Readings) -> None:
     readings = tuple(Reading(p, v) for p, some in values.items() for v in some)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.stats.firstbad import inseparable
@@ -21,7 +21,6 @@ def histories(draw: st.DrawFn) -> Lineage:
     return Lineage(tuple(parents))
 
 
-@settings(max_examples=60, deadline=None)
 @given(histories(), st.data())
 def test_a_split_agrees_with_the_ancestors(lineage: Lineage, data: st.DataObject) -> None:
     places = st.integers(GOOD, len(lineage) - 1)
@@ -32,7 +31,6 @@ def test_a_split_agrees_with_the_ancestors(lineage: Lineage, data: st.DataObject
     assert len(np.unique(split.bad, axis=0)) == len(split.bad)  # no two groups are the same
 
 
-@settings(max_examples=40, deadline=None)
 @given(histories())
 def test_reach_agrees_with_the_ancestors(lineage: Lineage) -> None:
     members = list(range(len(lineage)))
@@ -43,7 +41,6 @@ def test_reach_agrees_with_the_ancestors(lineage: Lineage) -> None:
         ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(histories(), st.data())
 def test_inseparable_commits_make_the_same_testable_commits_bad(
     lineage: Lineage, data: st.DataObject

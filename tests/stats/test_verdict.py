@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import matrix_after
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.drift.settle import RERUNS
@@ -287,7 +287,6 @@ def same(a: Judgement, b: Judgement) -> None:
 
 
 @given(head=group, baseline=baselines, power=st.integers(-6, 6))
-@settings(max_examples=50, deadline=None)
 def test_the_unit_does_not_matter(
     head: list[float], baseline: list[list[float]], power: int
 ) -> None:
@@ -301,7 +300,6 @@ def test_the_unit_does_not_matter(
 
 
 @given(head=group, baseline=baselines, shift=value)
-@settings(max_examples=50, deadline=None)
 def test_the_zero_does_not_matter_where_the_floor_is_absolute(
     head: list[float], baseline: list[list[float]], shift: float
 ) -> None:
@@ -311,7 +309,6 @@ def test_the_zero_does_not_matter_where_the_floor_is_absolute(
 
 
 @given(head=group, baseline=baselines)
-@settings(max_examples=50, deadline=None)
 def test_a_flip_of_sign_and_direction_changes_nothing(
     head: list[float], baseline: list[list[float]]
 ) -> None:
@@ -323,7 +320,6 @@ def test_a_flip_of_sign_and_direction_changes_nothing(
 
 
 @given(head=group, baseline=baselines, random=st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
 def test_the_order_of_measurement_within_a_commit_does_not_matter(
     head: list[float], baseline: list[list[float]], random
 ) -> None:
@@ -332,7 +328,6 @@ def test_the_order_of_measurement_within_a_commit_does_not_matter(
 
 
 @given(head=group, baseline=baselines, place=st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
 def test_nan_never_passes(head: list[float], baseline: list[list[float]], place: int) -> None:
     head.insert(place, math.nan)
     assert judge(head, baseline, sign=1).kind.bad

@@ -120,7 +120,7 @@ def test_the_folder_and_files_can_be_used_by_all_users(tmp_path: Path) -> None:
 def test_a_second_user_takes_a_lock_that_the_first_user_made(tmp_path: Path) -> None:
     top = tmp_path
     while top != Path(top.root):  # pytest's folders are private
-        if top.stat().st_uid == os.geteuid() and top.is_relative_to("/tmp/"):
+        if top.name.startswith(("pytest-", "popen-", "test_")):
             top.chmod(top.stat().st_mode | 0o755)
         top = top.parent
     code = (

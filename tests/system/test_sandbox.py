@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,10 +63,16 @@ print("tried")
 """
 
 
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """Return a folder outside of /dev/shm, where each command may write."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @needs_landlock
-def test_a_command_writes_only_where_it_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_writes_only_where_it_may(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path = on_disk
     for name in ("tree", "out", "tmp"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
