@@ -11,7 +11,7 @@ import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import chain, groupby, repeat, starmap
@@ -37,7 +37,7 @@ from celedger.stats.grouped import Grouped
 from celedger.stats.long_history import ChangePoint, Settled
 from celedger.stats.noise import deterministic, pool
 from celedger.stats.segments import Loss
-from celedger.system import cache
+from celedger.system import files
 
 RECENT = 5  # commits that are held to the pinned one: enough for a mean, few enough to be now
 
@@ -319,14 +319,15 @@ class SegmentCache(dict[str, Settled]):
 @contextmanager
 def segment_cache(path: Path) -> Iterator[SegmentCache]:
     """Open the cache in a file; what is added inside is written to it, where it can be."""
-    items = _unpacked(cache.read(path))
+    items = _read_items(path)
     segments = SegmentCache(items)
     yield segments
     if segments.keys() - items.keys():
         others = [name for name in segments if name not in segments.used][-MOST:]
         chosen = {name: segments[name] for name in (*others, *sorted(segments.used))}
         packed = {name: _packed(item) for name, item in chosen.items()}
-        cache.write(path, json.dumps(packed).encode())
+        with suppress(OSError):  # a disk that is full or read-only
+            files.replace(path, json.dumps(packed).encode())
 
 
 def _packed(item: Settled) -> dict[str, Any]:
@@ -337,10 +338,10 @@ def _packed(item: Settled) -> dict[str, Any]:
     }
 
 
-def _unpacked(text: bytes) -> dict[str, Settled]:
+def _read_items(path: Path) -> dict[str, Settled]:
     try:
-        return {name: _settled(item) for name, item in json.loads(text or b"{}").items()}
-    except (ValueError, TypeError, KeyError, AttributeError):  # another version's
+        return {name: _settled(item) for name, item in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # another version's
         return {}
 
 

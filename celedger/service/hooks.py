@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from pathlib import Path
 import celedger
 from celedger.errors import MachineError, RepositoryError
 from celedger.repo import Repository
-from celedger.system import umask
+from celedger.system import files, umask
 
 NAMES = ("post-merge", "post-rewrite")
 _SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
 SIGNATURE = "# celedger-hook "
 # Where the notes go, seen from the folder of the script: git's own, or ours for core.hooksPath.
 _FROM_GITS, _FROM_OURS = "../celedger", ".."
+_MODE = 0o700
 
 
 class HookState(StrEnum):
@@ -53,13 +53,14 @@ class Elsewhere:
     lines: tuple[tuple[str, str], ...]  # (hook name, line to add to that hook)
 
 
-def script(python: str, state: str = _FROM_GITS) -> str:
+def script(python: str, state: str = _FROM_GITS) -> bytes:
     """A hook as it is installed, for the interpreter that holds celedger."""
     package = Path(celedger.__file__).parent
     for home in (package / "_shipped" / "hooks", package.parent / "hooks"):
         if (home / _SCRIPT).is_file():
             text = (home / _SCRIPT).read_text(encoding="utf-8")
-            return text.replace("@STATE@", state).replace("@PYTHON@", shlex.quote(python))
+            text = text.replace("@STATE@", state).replace("@PYTHON@", shlex.quote(python))
+            return os.fsencode(text)
     raise MachineError("celedger's hook scripts are not installed", "install celedger again")
 
 
@@ -90,7 +91,7 @@ def _status(folder: Path, name: str, python: str) -> HookStatus:
     path, legacy = _paths(folder, name)
     ours = _ours(folder, name)
     if ours is not None:
-        current = _read(ours) == script(python)
+        current = ours.read_bytes() == script(python)
         state = HookState.CURRENT if current else HookState.OUTDATED
     else:
         state = HookState.ABSENT if _read(path) is None else HookState.FOREIGN
@@ -111,7 +112,7 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
         folder.mkdir(parents=True, exist_ok=True)
         if configured is not None:
             for name in NAMES:
-                _write(folder / name, script(python, _FROM_OURS))
+                files.replace(folder / name, script(python, _FROM_OURS), _MODE)
             # Such a folder may serve many repositories: the line does nothing in the others.
             line = (
                 'ours="$(git rev-parse --git-common-dir)/celedger/hooks/{}"; '
@@ -130,7 +131,7 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
             ours = _ours(folder, name)
             if ours is None and _read(path) is not None:
                 path.rename(legacy)
-            _write(ours or path, script(python))
+            files.replace(ours or path, script(python), _MODE)
     return status(repository, python)
 
 
@@ -166,15 +167,6 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return "" if path.is_symlink() else None
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: git may run the hook at any moment."""
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    Path(draft).chmod(0o700)
-    Path(draft).replace(path)
 
 
 @contextmanager

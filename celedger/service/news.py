@@ -4,12 +4,12 @@ the repository's folder of state. One that cannot be read or written costs a rep
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from celedger.drift.standing import Known
 from celedger.repo import Repository
+from celedger.system import files
 from celedger.text import plain
 
 
@@ -47,8 +47,5 @@ def _file(repository: Repository, name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        files.replace(path, text.encode())

@@ -2,22 +2,17 @@
 
 Who uses an entry holds a shared lock on its folder, who makes or removes one an exclusive one:
 the kernel lets go of both however a process dies, so nothing in use is ever removed and an entry
-that was never finished is made anew. Must not know what the entries are. A single file that can be
-derived anew is read and written here, too: one that is damaged counts as empty, and one that
-cannot be written is not."""
+that was never finished is made anew. Must not know what the entries are."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,31 +160,3 @@ def size_of(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += Path(above, name).lstat().st_blocks * 512
     return total or folder.lstat().st_blocks * 512
-
-
-def read(path: Path) -> bytes:
-    """Return what was written; nothing unless it is whole."""
-    try:
-        digest, _, content = path.read_bytes().partition(b"\n")
-    except OSError:
-        return b""
-    return content if digest == _digest(content) else b""
-
-
-def write(path: Path, content: bytes) -> None:
-    """Replace the file as a whole, where that is possible."""
-    with suppress(OSError):  # a disk that is full or read-only
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_digest(content) + b"\n" + content)
-            Path(draft).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(draft).unlink()
-            raise
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).hexdigest().encode()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from celedger.errors import CeledgerError, MachineError
 from celedger.repo import Repository
+from celedger.system import files
 
 _LONGEST_TEXT = 1 << 18  # bytes of a file that is kept to show what changed in it
 FILES = ("files", "requirements", "program")  # facts that name files by their content
@@ -130,9 +130,9 @@ class Gate:
 
     def _history(self, pattern: str) -> list[Request]:
         """Return what was allowed, in that order; what cannot be read is left out."""
-        files = [path for path in self.folder.glob(pattern) if path.is_file()]
+        paths = [path for path in self.folder.glob(pattern) if path.is_file()]
         requests = []
-        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
             with suppress(OSError, ValueError, KeyError):
                 row = json.loads(path.read_text())
                 requests.append(Request(row["subject"], row["facts"]))
@@ -184,13 +184,8 @@ class Gate:
         return self.folder / f"{request.group}-{request.digest}.json"
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Whole or not at all, and for nobody else to read."""
-        draft = path.with_name(f".{os.getpid()}-{path.name}")
+        """Write a file that nobody else can read."""
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-                file.write(content)
-            draft.replace(path)
+            files.replace(path, content)
         except OSError as error:
             raise MachineError(f"{path} cannot be written: {error.strerror}") from error

@@ -18,7 +18,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -26,7 +26,7 @@ from typing import Self
 from celedger.errors import MachineError
 from celedger.system import umask
 
-_NAMELESS = 20  # polls in a row after which a holder that left no name is reported without one
+_POLL = 0.05  # seconds between two attempts to take a device
 
 
 class Lock:
@@ -92,20 +92,21 @@ def _open(path: Path, mode: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
+    """Who holds a device. `since` in seconds since the epoch."""
 
-    pid: int = 0
-    label: str = "another celedger"
-    since: float = 0.0
+    pid: int
+    label: str
+    since: float
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"{self.label} (process {self.pid}, since {since})" if self.pid else self.label
+        return f"{self.label} (process {self.pid}, since {since})"
 
 
-def default_folder(env: Mapping[str, str] = os.environ) -> Path:
+def default_folder() -> Path:
     """Where the device locks of this machine are: CELEDGER_LOCK_DIR, or in its temporary folder."""
-    return Path(env.get("CELEDGER_LOCK_DIR") or Path(tempfile.gettempdir()) / "celedger-locks")
+    folder = os.environ.get("CELEDGER_LOCK_DIR")
+    return Path(folder or Path(tempfile.gettempdir()) / "celedger-locks")
 
 
 class DeviceLock:
@@ -119,10 +120,6 @@ class DeviceLock:
         # for each other.
         self._paths = [self.path, *(_core(self.path, str(core)) for core in sorted(cores))]
         self._taken = 0  # when, by the clock of that file, in ns
-
-    def holder(self) -> Holder | None:
-        """Return who the file says holds it; None when it says nothing that can be understood."""
-        return _holder(self._paths[-1])
 
     def free(self) -> bool:
         """Return True if nobody holds it now."""
@@ -139,36 +136,28 @@ class DeviceLock:
 
     @contextlib.contextmanager
     def hold(
-        self,
-        on_wait: Callable[[Holder], None],
-        poll: float = 0.05,
-        check: Callable[[], None] = lambda: None,
+        self, on_wait: Callable[[Holder], None], check: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Wait for the device, asking every `poll` seconds, and hold it for the body. `on_wait` is
-        called once for each process waited for; `check` at each poll, and what it raises ends the
-        wait. Raises MachineError when the lock's folder or file cannot be used.
+        """Wait for the device, and hold it for the body. `on_wait` is called once for each process
+        waited for; `check` at each poll, and what it raises ends the wait. Raises MachineError when
+        the lock's folder or file cannot be used.
 
         Who wants the device must first hold the turnstile, a second lock, and keeps it until the
         device is free. So one that runs trial after trial lets a waiter in between two of them.
         """
         _make_shared_folder(self.path.parent)
         announced = -1  # the process that `on_wait` was told of
-        nameless = 0  # polls in a row
 
         def taken(path: Path, *, shared: bool = False) -> Lock:
-            nonlocal announced, nameless
+            nonlocal announced
             while (lock := try_flock(path, mode=0o666, shared=shared)) is None:
                 check()
                 files = [path.with_suffix(".lock"), *self.path.parent.glob(_core(path, "*").name)]
                 holder = next(filter(None, map(_holder, files)), None)
-                # One that has just taken the lock may not have written its name yet.
-                nameless = nameless + 1 if holder is None else 0
-                if nameless >= _NAMELESS:
-                    holder = Holder()
                 if holder is not None and holder.pid != announced:
                     announced = holder.pid
                     on_wait(holder)
-                time.sleep(poll)
+                time.sleep(_POLL)
             return lock
 
         with contextlib.ExitStack() as locks:

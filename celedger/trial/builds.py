@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from celedger.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
 from celedger.repo.filters import attributes_above
-from celedger.system.cache import Cache, Held, shrink
+from celedger.system.cache import Cache, shrink
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Builds:
                 with tarfile.open(archive, "w") as tar:
                     for name in names:
                         tar.add(folder / name, name, recursive=False)
-            return {"stamps": list(map(_stamp, archives))}
+            return {}
 
         try:
             self.cache.make(key, fill).close()
@@ -102,47 +102,24 @@ class Builds:
         shrink(self.caches, self.limit)
 
     def _bring(self, key: str, checkout: Checkout, suite: Path) -> bool:
-        """Unpack a cached build. Return False if there is none, if it is not complete, or if the
-        commit has a file of that name."""
+        """Unpack a cached build. Return False if there is none, if it cannot be read, if the commit
+        has a file of that name, or if a link on the way leads out of the folder."""
         entry = self.cache.use(key)
         if entry is None:
             return False
         with entry:
             try:
-                if _unpack(entry, checkout, suite):
-                    return True
-            except (OSError, LookupError, tarfile.TarError):
+                for number, folder in enumerate((checkout.path, suite)):
+                    with tarfile.open(entry.path / f"{number}.tar") as tar:
+                        if not number and not checkout.tracked().isdisjoint(tar.getnames()):
+                            return False
+                        tar.extractall(folder, filter="tar")
+                return True
+            except (OSError, tarfile.TarError):
                 entry.close()
                 self.cache.drop(key)
         checkout.move_to(checkout.commit)
         return False
-
-
-def _unpack(entry: Held, checkout: Checkout, suite: Path) -> bool:
-    """Unpack the archives of an entry. Returns False if the commit has a file of that name; raises
-    OSError, LookupError or TarError if they are damaged."""
-    tracked, stamps = checkout.tracked(), entry.facts["stamps"]
-    assert isinstance(stamps, list)
-    for number, folder in enumerate((checkout.path, suite)):
-        archive = entry.path / f"{number}.tar"
-        if _stamp(archive) != stamps[number]:
-            raise FileNotFoundError(archive)
-        with tarfile.open(archive) as tar:
-            if not all(
-                _is_free(folder, name, tracked if not number else ()) for name in tar.getnames()
-            ):
-                return False
-            # celedger made them on this machine, so their names can be trusted.
-            tar.extraction_filter = lambda member, _: member
-            tar.extractall(folder)
-    return True
-
-
-def _is_free(folder: Path, name: str, tracked: Collection[str]) -> bool:
-    """Return True if the commit has no such file, and no link on the way leads out of the
-    folder."""
-    inside = Path(os.path.realpath((folder / name).parent)).is_relative_to(os.path.realpath(folder))
-    return inside and name not in tracked
 
 
 def _names(top: Path, above: str = "") -> Iterator[str]:
@@ -154,12 +131,6 @@ def _names(top: Path, above: str = "") -> Iterator[str]:
         yield above + entry.name
         if entry.is_dir(follow_symlinks=False):
             yield from _names(top, f"{above}{entry.name}/")
-
-
-def _stamp(path: Path) -> list[int]:
-    """Return size and time of an archive, which reveal damage."""
-    state = path.stat()
-    return [state.st_size, state.st_mtime_ns]
 
 
 def _hash(facts: Mapping[str, object]) -> str:

@@ -145,7 +145,7 @@ def test_what_a_build_rewrote_of_the_commit_is_not_carried_to_another(native: Pr
 def test_damage_to_what_is_kept_is_seen_and_built_again(native: Project) -> None:
     native.run("run")
     kept = next((native.root / ".git" / "celedger" / "builds").glob("*/0.tar"))
-    kept.write_bytes(kept.read_bytes().replace(b"1.0\n", b"7.7\n"))
+    kept.write_bytes(kept.read_bytes()[:700])
     sha = native.commit("code", {"model.py": "EXTRA = 3\n"})
     native.run("run")
     assert losses(native)[sha] == [4.0]
