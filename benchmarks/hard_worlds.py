@@ -57,7 +57,6 @@ from celedger.repo.fast_import import NewCommit, create
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.system.gpu import CPU
 from celedger.system.lock import DeviceLock
-from celedger.trial import events
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench
@@ -330,7 +329,7 @@ class Workers:
             end, _, need, future = heappop(self._running)
             if future.set_running_or_notify_cancel():
                 self.now = end
-                future.set_result(self._bench.run_need(need))
+                future.set_result(self._bench.run(need))
                 return
 
     def close(self) -> None:
@@ -360,29 +359,20 @@ class ScriptedBench(Bench):
     def store(self, commit: Commit, kind: OutcomeKind, values: Sequence[float]) -> None:
         """Record a trial that ran before anybody asked."""
         seed = len(self.ledger.trials(commit=commit.sha))
-        self._record(commit, TASK, seed, kind, values, None)
+        self._record(Need(commit, TASK, seed), kind, values)
 
-    def _run(
-        self, commit: Commit, task: Task, seed: int, until: events.Until | None
-    ) -> TrialRecord:
+    def _run(self, need: Need) -> TrialRecord:
         began = time.process_time()
-        position = self.case.range.positions[commit.sha]
+        position = self.case.range.positions[need.commit.sha]
         kind = self.case.outcome(position)
-        values = self.case.reports(position, seed) if kind is OutcomeKind.OK else ()
-        record = self._record(commit, task, seed, kind, values, until)
+        values = self.case.reports(position, need.seed) if kind is OutcomeKind.OK else ()
+        record = self._record(need, kind, values)
         self.busy += time.process_time() - began
         return record
 
-    def _record(
-        self,
-        commit: Commit,
-        task: Task,
-        seed: int,
-        kind: OutcomeKind,
-        values: Sequence[float],
-        until: events.Until | None,
-    ) -> TrialRecord:
-        trial = self._begin(commit, task, seed)
+    def _record(self, need: Need, kind: OutcomeKind, values: Sequence[float]) -> TrialRecord:
+        commit, until = need.commit, need.until
+        trial = self._begin(need)
         self.ledger.start_trial(trial)
         enough = ""
         for epoch, value in enumerate(values):
@@ -401,7 +391,7 @@ class ScriptedBench(Bench):
         summaries = {METRIC: values[-1]} if values and not enough else {}
         self.ledger.finish_trial(trial.ulid, outcome, summaries)
         if self.case.world.shape == "docs":
-            self._keep_footprint(commit, task, trial.ulid)
+            self._keep_footprint(commit, need.task, trial.ulid)
         record = self.ledger.trial(trial.ulid)
         assert record is not None
         return record

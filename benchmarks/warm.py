@@ -36,6 +36,7 @@ from celedger.repo import Repository
 from celedger.suite import command_lines
 from celedger.system import process
 from celedger.system.gate import Gate
+from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -159,7 +160,7 @@ def main(epochs: int = 1, trials: int = 20, cold: int = 4) -> None:
             ) as bench,
         ):
             start = time.perf_counter()
-            bench.run(commit, tasks[0], 0, enough=None)
+            bench.run(Need(commit, tasks[0], 0, None))
             print(f"the launcher's first trial: {time.perf_counter() - start:.2f} s, "
                   f"load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
             for kind, task, seed in todo:
@@ -168,7 +169,7 @@ def main(epochs: int = 1, trials: int = 20, cold: int = 4) -> None:
                     continue
                 asked = task if kind == "warm" else replace(task, preload=())
                 start, cpu = time.perf_counter(), meter.read()
-                record = bench.run(commit, asked, seed, enough=None)
+                record = bench.run(Need(commit, asked, seed, None))
                 wall, cpu = time.perf_counter() - start, meter.read() - cpu
                 assert record.ok and record.outcome, record
                 assert ("warm_duration" in record.summaries) == (kind == "warm"), record

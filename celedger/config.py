@@ -221,7 +221,7 @@ def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, obj
 
 
 def _path(value: object, base: Path) -> Path:
-    if not isinstance(value, (str, Path)) or not str(value) or "\0" in str(value):
+    if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("a path")
     path = Path(value).expanduser()
     if base == _NOWHERE and not path.is_absolute():

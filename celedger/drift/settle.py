@@ -10,6 +10,7 @@ from celedger.drift.baseline import HISTORY, Baselines
 from celedger.drift.judge import Judged, judge
 from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
+from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
 
 RERUNS = 6  # extra trials a task may take to settle a suspicion
@@ -43,10 +44,11 @@ def settle(
                 interleaved.setdefault(task.name, bench.now())
                 # A drift of the machine that is linear over the four cancels.
                 for each in (commit, base, base, commit):
-                    bench.run(each, task, next_seed(bench, each, task), reuse=False)
+                    seed = next_seed(bench, each, task)
+                    bench.run(Need(each, task, seed, reuse=False))
                 extra[task.name] += 2
             else:
-                bench.run(commit, task, next_seed(bench, commit, task))
+                bench.run(Need(commit, task, next_seed(bench, commit, task)))
                 extra[task.name] += 1
 
 

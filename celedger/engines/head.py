@@ -125,7 +125,7 @@ class Head:
         answer = _Answer(need)
         stored = None
         if need.reuse:
-            stored = self._bench.stored(need.commit, need.task, need.seed, need.enough)
+            stored = self._bench.stored(need)
         if stored is not None:
             answer.set_result(stored)
             self._answered = True

@@ -25,7 +25,7 @@ from celedger.system import umask
 from celedger.system.gate import Gate
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
-from celedger.trial.engine import Signals
+from celedger.trial.engine import Need, Signals
 from celedger.trial.workplace import alike, set_bench
 
 
@@ -119,7 +119,7 @@ def execute(folder: Path, lines: LineFile) -> None:
             bench.environments = {task.name: _agreed(given, task, environments[task.name])}
             bench.ulid = given.ulid
             bench.signals = HeadSignals(folder / keeper.STOP)
-            bench.run(repository.commit(given.commit.sha), task, given.seed, enough=None)
+            bench.run(Need(repository.commit(given.commit.sha), task, given.seed, None))
 
 
 def _agreed(given: Order, task: Task, here: Environment) -> Environment:

@@ -19,10 +19,10 @@ from celedger.engines.slurm import Slurm
 from celedger.errors import UsageError
 from celedger.ledger import Ledger
 from celedger.ledger import ulid as ulids
-from celedger.model import Commit, Task, TrialRecord
+from celedger.model import Task, TrialRecord
 from celedger.repo import Repository
 from celedger.suite import Suite
-from celedger.trial import events, workplace
+from celedger.trial import workplace
 from celedger.trial.engine import Need
 from celedger.trial.reuse import Reuse
 from celedger.trial.runner import Bench
@@ -54,10 +54,8 @@ class RemoteBench(Bench):
         """Leave the device of this machine alone."""
         yield
 
-    def _run(
-        self, commit: Commit, task: Task, seed: int, until: events.Until | None
-    ) -> TrialRecord:
-        future = self.engine.submit(Need(commit, task, seed, None, until=until))
+    def _run(self, need: Need) -> TrialRecord:
+        future = self.engine.submit(need._replace(enough=None))
         while not future.done():
             self.engine.wait()
         return future.result()

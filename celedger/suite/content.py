@@ -82,40 +82,35 @@ def hash_of(digests: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def snapshot(folder: Path, cache: Path) -> Path:
+def snapshot(folder: Path, digest: str, cache: Path) -> Path:
     """Return a copy of a suite's folder at `cache/<its content hash>`, made once; one that was
-    changed since is made anew. No training runs in it."""
-    home = cache / content_hash(folder)
+    changed since is made anew. No training runs in it. Raises SuiteError if the folder has other
+    content than that of the hash."""
+    home = cache / digest
     try:
-        if _holds(home, folder):
-            os.utime(home)  # what is long unused may be cleared away
-            return home
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".draft-", dir=cache) as draft:
-            new = Path(draft, "new")
-            new.mkdir()
-            for name, path in files(folder):
-                target = new / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, target)
-            if not _holds(home, folder):  # else another was faster: its copy is in use already
-                with suppress(FileNotFoundError):
-                    home.rename(Path(draft, "old"))
-                with suppress(OSError):
-                    new.rename(home)
-                if not _holds(home, folder):
-                    raise SuiteError(f"{home} cannot be written", "try again")
+        if not _is_whole(home):
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".draft-", dir=cache) as draft:
+                new = Path(draft, "new")
+                new.mkdir()
+                for name, path in files(folder):
+                    (new / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(path, new / name)
+                if content_hash(new) != digest:
+                    raise SuiteError(
+                        f"{folder} changed while it was read", "type the command again"
+                    )
+                if not _is_whole(home):  # else another was faster: its copy is in use already
+                    with suppress(FileNotFoundError):
+                        home.rename(Path(draft, "old"))
+                    with suppress(OSError):
+                        new.rename(home)
+        os.utime(home)  # what is long unused may be cleared away
     except OSError as error:
         raise SuiteError(f"{folder} cannot be copied to {cache}: {error.strerror}") from error
     return home
 
 
-def _holds(home: Path, folder: Path) -> bool:
-    """Whether everything in the folder is in its copy, with the same bytes."""
-    if not home.is_dir():
-        return False
-    for name, path in files(folder):
-        copy = home / name
-        if not copy.is_file() or copy.read_bytes() != path.read_bytes():
-            return False
-    return True
+def _is_whole(home: Path) -> bool:
+    """Return True if a copy has the content that its name promises."""
+    return home.is_dir() and content_hash(home) == home.name

@@ -66,17 +66,16 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
         there = f"{config.suites} has {', '.join(own) or 'no suite'}"
         cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
         raise SuiteError(cause, "--suite NAME" if own else "`celedger init`, or --suite NAME")
-    if "\0" not in name:
-        if os.sep in name or name in (".", ".."):
-            for folder in (Path(name).expanduser(), repo_root / name):
-                if (folder / FILE).is_file():
-                    return folder.resolve()
-            raise SuiteError(f"{name} is no suite: it has no {FILE}")
-        folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
-        for named in (lambda folder: folder.name, _declared):
-            for folder in folders:
-                if named(folder) == name:
-                    return folder
+    if os.sep in name or name in (".", ".."):
+        for folder in (Path(name).expanduser(), repo_root / name):
+            if (folder / FILE).is_file():
+                return folder.resolve()
+        raise SuiteError(f"{name} is no suite: it has no {FILE}")
+    folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
+    for named in (lambda folder: folder.name, _declared):
+        for folder in folders:
+            if named(folder) == name:
+                return folder
     names = list(dict.fromkeys([*own, *others]))
     raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
 

@@ -15,23 +15,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from celedger.errors import LedgerError, MachineError
-from celedger.model import (
-    Commit,
-    Mark,
-    Outcome,
-    OutcomeKind,
-    Task,
-    Trial,
-    TrialRecord,
-)
+from celedger.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, parts, protocol, sources
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, explain, refusal
+from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
-from celedger.trial.venvs import Installation
 
 # A build must not report.
 _CHANNEL = ("CELEDGER_FD", "CELEDGER_JOURNAL", "CELEDGER_INODE")
@@ -47,17 +39,9 @@ class _FloodError(Exception):
 class Attempt:
     """The running trial: its journal, its log, its process."""
 
-    def __init__(
-        self,
-        bench: Workbench,
-        commit: Commit,
-        task: Task,
-        trial: Trial,
-        installation: Installation,
-        until: events.Until | None,
-    ) -> None:
-        self.bench, self.commit, self.task, self.trial = bench, commit, task, trial
-        self.installation, self.until = installation, until
+    def __init__(self, bench: Workbench, need: Need, trial: Trial) -> None:
+        self.bench, self.commit, self.task, self.trial = bench, need.commit, need.task, trial
+        self.installation, self.until = bench.place(trial.commit, need.task), need.until
         self.began = time.monotonic()  # unlike `bench.now`, it is never set back
         self.enough = ""  # the reason of `until` to end the trial
         ledger = bench.ledger

@@ -31,17 +31,9 @@ class Bench(Workbench):
         )
         return [r for r in records if answers(r, task)]
 
-    def run(
-        self,
-        commit: Commit,
-        task: Task,
-        seed: int,
-        *,
-        enough: int | None = 1,
-        reuse: bool = True,
-        until: events.Until | None = None,
-    ) -> TrialRecord:
-        """Run one trial to its end and return it as stored in the ledger.
+    def run(self, need: Need) -> TrialRecord:
+        """Run one trial to its end in this thread, whatever the workers do, and return it as stored
+        in the ledger.
 
         It re-uses the result of another commit's trial that would be equal, unless `reuse` is
         false. `until` is called with the trial's ulid whenever the ledger has new epochs of it. If
@@ -51,68 +43,58 @@ class Bench(Workbench):
         device), the newest of them is returned; None runs it in any case. Raises LedgerError if its
         rows cannot be written: the journal keeps the reports.
         """
-        record = self.stored(commit, task, seed, enough) if reuse else None
+        record = self.stored(need) if need.reuse else None
         if record is not None:
             return record
         with self.device_held():
-            stored = self.held(commit.sha, task, seed) if enough is not None else []
-            if enough is not None and len(stored) >= enough:
-                return stored[-1]
-            return self._run(commit, task, seed, until)
+            return self._newest(need) or self._run(need)
 
-    def stored(
-        self, commit: Commit, task: Task, seed: int, enough: int | None
-    ) -> TrialRecord | None:
+    def stored(self, need: Need) -> TrialRecord | None:
         """Return the newest of `enough` trials that make one more unnecessary, or a new one that
         re-uses the result of another commit's; None if it must run."""
-        if enough is None:
-            return None
-        records = self.held(commit.sha, task, seed)
-        if len(records) >= enough:
-            return records[-1]
+        record = self._newest(need)
+        if record is not None or need.enough is None:
+            return record
+        commit, task, seed = need.commit, need.task, need.seed
         fingerprint = self.place(commit.sha, task).environment.fingerprint
+        records = self.held(commit.sha, task, seed)
         evidence = self.reuse.evidence(commit, task, fingerprint, seed, records)
-        if evidence is None:
+        return None if evidence is None else self._reuse(need, evidence)
+
+    def _newest(self, need: Need) -> TrialRecord | None:
+        """Return the newest of the ledger's trials if there are `enough` of them."""
+        if need.enough is None:
             return None
-        return self._reuse(commit, task, seed, evidence, enough)
+        stored = self.held(need.commit.sha, need.task, need.seed)
+        return stored[-1] if len(stored) >= need.enough else None
 
     @property
     def engine(self) -> Engine:
         """Return what runs its trials: its workers, else this thread."""
         return self.pool or InTurn(self)
 
-    def run_need(self, need: Need) -> TrialRecord:
-        """Run a trial to its end in this thread, whatever the workers do."""
-        return self.run(
-            need.commit, need.task, need.seed, enough=need.enough, reuse=need.reuse,
-            until=need.until,
-        )  # fmt: skip
-
-    def _reuse(
-        self, commit: Commit, task: Task, seed: int, evidence: ReusableTrial, enough: int
-    ) -> TrialRecord:
-        trial = self._begin(commit, task, seed)
+    def _reuse(self, need: Need, evidence: ReusableTrial) -> TrialRecord:
+        trial = self._begin(need)
         with self.ledger.transaction():
             # Another celedger may have added one in the meantime: writers wait for each other.
-            stored = self.held(commit.sha, task, seed)
-            if len(stored) >= enough:
-                return stored[-1]
-            self.ledger.reuse_trial(trial, evidence, measured(task))
+            if (stored := self._newest(need)) is not None:
+                return stored
+            self.ledger.reuse_trial(trial, evidence, measured(need.task))
         record = self.ledger.trial(trial.ulid)
         assert record is not None
-        self.listen(events.Reused(commit, record))
+        self.listen(events.Reused(need.commit, record))
         return record
 
-    def _begin(self, commit: Commit, task: Task, seed: int) -> Trial:
+    def _begin(self, need: Need) -> Trial:
         """Return the row of the new trial, with every row that it refers to."""
-        started = self.now()
-        installation = self.place(commit.sha, task)
+        started, commit, task = self.now(), need.commit, need.task
+        environment = self.place(commit.sha, task).environment
         trial = Trial(
             ulid=self.ulid or ulids.new(started, self.random),
             commit=commit.sha,
             recipe=task.recipe,
-            environment=installation.environment.fingerprint,
-            seed=seed,
+            environment=environment.fingerprint,
+            seed=need.seed,
             why=self.why,
             started=started,
             host=self.host,
@@ -120,15 +102,12 @@ class Bench(Workbench):
         )
         self.ledger.record_commits([commit])
         self.ledger.record_task(task)
-        self.ledger.record_environment(installation.environment)
+        self.ledger.record_environment(environment)
         return trial
 
-    def _run(
-        self, commit: Commit, task: Task, seed: int, until: events.Until | None
-    ) -> TrialRecord:
-        installation = self.place(commit.sha, task)
-        trial = self._begin(commit, task, seed)
-        attempt = Attempt(self, commit, task, trial, installation, until)
+    def _run(self, need: Need) -> TrialRecord:
+        trial = self._begin(need)
+        attempt = Attempt(self, need, trial)
         try:
             attempt.begin()
             record = attempt.finish(attempt.execute())
@@ -138,7 +117,7 @@ class Bench(Workbench):
         finally:
             attempt.close()  # last: an unlocked journal is taken for that of a dead runner
         assert record.outcome is not None
-        self.listen(events.Finished(commit, record, record.outcome.ended - trial.started))
+        self.listen(events.Finished(need.commit, record, record.outcome.ended - trial.started))
         return record
 
 
@@ -153,7 +132,7 @@ class InTurn:
     def submit(self, need: Need) -> Future[TrialRecord]:
         future: Future[TrialRecord] = Future()
         try:
-            future.set_result(self._bench.run_need(need))
+            future.set_result(self._bench.run(need))
         except Exception as error:  # raised again where the result is asked for
             future.set_exception(error)
         return future

@@ -115,7 +115,7 @@ class Workers:
 
         bench.signals = job.signals
         need = job.need
-        return bench.run_need(need._replace(until=need.until and until))
+        return bench.run(need._replace(until=need.until and until))
 
 
 def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> list[TrialRecord]:
@@ -143,7 +143,7 @@ def run_all(bench: Bench, needs: Sequence[Need], *, in_company: bool = True) -> 
             records[under_way.pop(future)] = future.result()
     for number, need in enumerate(needs):
         if not together[number]:
-            records[number] = bench.run_need(need)
+            records[number] = bench.run(need)
     return [records[number] for number in range(len(needs))]
 
 

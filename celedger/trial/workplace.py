@@ -12,7 +12,7 @@ from pathlib import Path
 
 from celedger import suite as suites
 from celedger.config import Config
-from celedger.errors import MachineError, SuiteError, UsageError
+from celedger.errors import MachineError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, Task, Why
 from celedger.repo import Repository, scrubbed
@@ -104,8 +104,9 @@ def set_bench(
     }
     builds, venvs = caches = tuple(Cache(repository.state_dir / name) for name in CACHES)
     child = child_copy(repository.state_dir / "child")
+    copy = suites.snapshot(suite.folder, hash_of(suite.files), repository.state_dir / "suites")
     bench = Bench(
-        ledger, Checkouts(repository), suite, _snapshot(suite, repository), child, environments,
+        ledger, Checkouts(repository), suite, copy, child, environments,
         interpreters, gate, Builds(repository, builds, caches, config.cache_limit),
         Venvs(
             repository, venvs, caches, config.cache_limit, base, partial(described, root=None),
@@ -121,14 +122,6 @@ def set_bench(
         threads = max(task.threads for task in tasks)
         employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
-
-
-def _snapshot(suite: suites.Suite, repository: Repository) -> Path:
-    """Copy the suite where no edit reaches it. Raises SuiteError if it was edited meanwhile."""
-    copy = suites.snapshot(suite.folder, repository.state_dir / "suites")
-    if copy.name != hash_of(suite.files):
-        raise SuiteError(f"{suite.folder} changed while it was read", "type the command again")
-    return copy
 
 
 def _device(name: str, label: str) -> tuple[gpu.Device, lock.DeviceLock]:

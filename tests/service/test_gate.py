@@ -25,6 +25,7 @@ from celedger.service import hooks
 from celedger.service.worker import Worker
 from celedger.system import process
 from celedger.system.gate import Gate, NotAllowed
+from celedger.trial.engine import Need
 from celedger.trial.workplace import choose_tasks, set_bench
 
 from .conftest import Bell, Crew, allow, branch_ahead, until
@@ -145,7 +146,7 @@ def test_a_program_that_changes_during_a_job_is_not_run(tmp_path: Path) -> None:
     ):
         (project.root / "tools" / "python").write_text(f"{wrapper}# evil\n")
         with pytest.raises(NotAllowed, match="tools/python"):
-            bench.run(commit, tasks[0], 0)
+            bench.run(Need(commit, tasks[0], 0))
 
 
 def test_what_is_allowed_is_for_its_owner_alone_and_no_clone_has_it(

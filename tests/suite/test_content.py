@@ -24,6 +24,10 @@ def folder(tmp_path: Path) -> Path:
     return home
 
 
+def copied(folder: Path, cache: Path) -> Path:
+    return snapshot(folder, content_hash(folder), cache)
+
+
 def test_the_recipe_follows_what_a_training_reads_and_nothing_else(folder: Path) -> None:
     recipe = load(folder).tasks[0].recipe
     (folder / "README.md").write_text("text")
@@ -45,7 +49,7 @@ def test_links_count_by_what_they_lead_to(folder: Path, tmp_path: Path) -> None:
     (folder / "data").rename(tmp_path / "shared" / "data")
     (folder / "data").symlink_to(tmp_path / "shared" / "data")
     assert content_hash(folder) == before
-    copy = snapshot(folder, tmp_path / "cache")
+    copy = copied(folder, tmp_path / "cache")
     assert not (copy / "data").is_symlink() and (copy / "data" / "d.bin").stat().st_size == 1000
     (folder / "loop").symlink_to(folder)
     with pytest.raises(SuiteError, match="lies in"):
@@ -59,9 +63,9 @@ def test_links_count_by_what_they_lead_to(folder: Path, tmp_path: Path) -> None:
 def test_a_snapshot_is_out_of_reach_of_later_edits(folder: Path, tmp_path: Path) -> None:
     (folder / "a.py").chmod(0o755)
     (folder / "README.md").write_text("text")
-    first = snapshot(folder, tmp_path / "cache")
+    first = copied(folder, tmp_path / "cache")
     (folder / "a.py").write_text("2")
-    second = snapshot(folder, tmp_path / "cache")
+    second = copied(folder, tmp_path / "cache")
     assert ((first / "a.py").read_text(), (second / "a.py").read_text()) == ("1", "2")
     assert (first / "a.py").stat().st_mode & 0o100
     assert {path.name for path in first.iterdir()} == {"a.py", "data"}  # what trainings see
@@ -69,19 +73,17 @@ def test_a_snapshot_is_out_of_reach_of_later_edits(folder: Path, tmp_path: Path)
 
 
 def test_a_snapshot_that_was_changed_is_made_anew(folder: Path, tmp_path: Path) -> None:
-    first = snapshot(folder, tmp_path / "cache")
+    first = copied(folder, tmp_path / "cache")
     (first / "downloaded").write_text("x")
-    assert snapshot(folder, tmp_path / "cache") == first
-    assert (first / "downloaded").exists()
     (first / "a.py").write_text("broken")
-    assert snapshot(folder, tmp_path / "cache") == first
-    assert (first / "a.py").read_text() == "1"
+    assert copied(folder, tmp_path / "cache") == first
+    assert (first / "a.py").read_text() == "1" and not (first / "downloaded").exists()
     assert list((tmp_path / "cache").iterdir()) == [first]
 
 
 def _take(job: tuple[Path, Path]) -> str:
     folder, cache = job
-    return (snapshot(folder, cache) / "a.py").read_text()
+    return (copied(folder, cache) / "a.py").read_text()
 
 
 def test_eight_processes_may_make_one_snapshot_at_once(folder: Path, tmp_path: Path) -> None:
@@ -100,11 +102,11 @@ def test_a_snapshot_in_use_is_not_taken_away_by_a_slower_process(
     def slow(source: Path, target: Path) -> None:
         if not faster:
             monkeypatch.undo()
-            faster.append(snapshot(folder, cache).stat().st_ino)
+            faster.append(copied(folder, cache).stat().st_ino)
         copy(source, target)
 
     monkeypatch.setattr(shutil, "copy2", slow)
-    assert snapshot(folder, cache).stat().st_ino == faster[0]
+    assert copied(folder, cache).stat().st_ino == faster[0]
     assert len(list(cache.iterdir())) == 1
 
 

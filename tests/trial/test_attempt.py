@@ -17,6 +17,7 @@ from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
 from celedger.system.gate import Gate
 from celedger.trial import events, journal
+from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -48,7 +49,7 @@ def bench_of(tmp_path: Path, command: str, **scripts: str) -> Iterator[Bench]:
 
 def run(bench: Bench) -> TrialRecord:
     (task,) = choose_tasks(bench.suite, ())
-    return bench.run(bench.checkouts.repository.resolve("HEAD"), task, 0)
+    return bench.run(Need(bench.checkouts.repository.resolve("HEAD"), task, 0))
 
 
 FLOOD = """\

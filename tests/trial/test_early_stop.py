@@ -20,6 +20,7 @@ from celedger.model import Mark, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.system import gate as gate_
 from celedger.trial import events
+from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 
@@ -131,7 +132,7 @@ def test_a_bisect_stops_what_repeats_an_end_and_runs_both_neighbours_whole(
         judged = judge(repository, ledger, commit, tasks, bench.environments)
         assert [v.kind for v in judged.verdicts] == [VerdictKind.UNDECIDED]
         assert bench.held(commit.sha, tasks[0], lonely.trial.seed) == []
-        record = bench.run(commit, tasks[0], lonely.trial.seed)
+        record = bench.run(Need(commit, tasks[0], lonely.trial.seed))
         assert record.epochs == EPOCHS and not record.early_stopped
         assert record.summaries["val_loss"] > 0
 
@@ -146,7 +147,7 @@ def test_a_stopped_training_is_ended_and_what_it_had_reported_is_kept(tmp_path: 
         def until(ulid: str) -> str:
             return "enough" if len(bench.ledger.series(ulid)["val_loss"]) == 3 else ""
 
-        record = bench.run(commit, task, 0, until=until)
+        record = bench.run(Need(commit, task, 0, until=until))
         assert record.outcome is not None
         assert Mark.EARLY_STOPPED in record.outcome.marks
         assert record.outcome.message == "enough"
@@ -159,6 +160,6 @@ def test_a_stopped_training_is_ended_and_what_it_had_reported_is_kept(tmp_path: 
 def test_a_training_that_ends_by_itself_is_whole(tmp_path: Path) -> None:
     with workplace(tmp_path, [1.0]) as (repository, bench):
         (task,) = choose_tasks(bench.suite, ())
-        record = bench.run(repository.commit("HEAD"), task, 0, until=lambda _: "")
+        record = bench.run(Need(repository.commit("HEAD"), task, 0, until=lambda _: ""))
         assert record.ok and not record.early_stopped
         assert record.summaries["val_loss"] > 0

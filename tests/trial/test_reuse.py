@@ -26,6 +26,7 @@ from celedger.suite import load
 from celedger.system import process, reads
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate
+from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.runner import Bench
@@ -536,7 +537,7 @@ def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
     ):  # fmt: skip
         (task,) = bench.suite.tasks
         before, commit = map(bench.checkouts.repository.resolve, ("HEAD~1", "HEAD"))
-        assert not bench.run(before, task, 0).derived
+        assert not bench.run(Need(before, task, 0)).derived
         evidence = Reuse.evidence
         met: list[Commit] = []
 
@@ -545,11 +546,11 @@ def test_two_celedgers_reuse_a_result_once(tmp_path: Path) -> None:
             found = evidence(self, commit, *words)
             if not met:
                 met.append(commit)
-                assert second.run(commit, task, 0).derived
+                assert second.run(Need(commit, task, 0)).derived
             return found
 
         with mock.patch.object(Reuse, "evidence", meanwhile):
-            record = bench.run(commit, task, 0)
+            record = bench.run(Need(commit, task, 0))
         assert met
         assert record.derived
         assert [r.trial.ulid for r in mine.trials(commit=commit.sha)] == [record.trial.ulid]

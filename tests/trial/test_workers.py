@@ -141,9 +141,9 @@ def test_the_whole_cpu_waits_for_a_trial_on_some_cores_and_other_cores_do_not(
             pass
         assert first.company(), "although the other has ended"
         for other in (whole, lock(1, 2)):
-            with pytest.raises(_WaitedError), other.hold(wait, poll=0.001):
+            with pytest.raises(_WaitedError), other.hold(wait):
                 pass
-    with whole.hold(wait), pytest.raises(_WaitedError), second.hold(wait, poll=0.001):
+    with whole.hold(wait), pytest.raises(_WaitedError), second.hold(wait):
         pass
     assert [words.partition(" (process")[0] for words in waited] == [
         "on (0, 1)", "on (0, 1)", "on ()"
@@ -183,12 +183,12 @@ def test_a_task_is_not_run_at_two_commits_at_once_while_another_can(tmp_path: Pa
     pool = _Scripted()
     alone: list[Need] = []
 
-    def run_need(need: Need) -> Need:
+    def run(need: Need) -> Need:
         alone.append(need)
         return need
 
     bench: Any = SimpleNamespace(
-        engine=pool, run_need=run_need, suite=SimpleNamespace(judged={("speed", "rate")})
+        engine=pool, run=run, suite=SimpleNamespace(judged={("speed", "rate")})
     )
     needs: list[Any] = [
         Need(at, task, 0)  # type: ignore[arg-type]
