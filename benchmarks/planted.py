@@ -36,7 +36,6 @@ from celedger.errors import CannotJudge, CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind
 from celedger.repo import Repository
-from celedger.suite import command_lines
 from celedger.system.gate import Gate
 from celedger.trial.diagnostic import FAILED, Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
@@ -100,12 +99,9 @@ class TrainingServer:
         """Train as `diagnose` would; without a probe where there is none."""
         out.mkdir(parents=True)
         log, bench = out / "log.txt", desk.bench
+        bench.prepare(side.commit, desk.task, {}, log)
         place = bench.place(side.commit.sha, desk.task)
-        bench.prepare(side.commit, desk.task, place, {}, log)
-        ((_, argv),) = command_lines(
-            desk.task, python=place.python, suite_dir=bench.suite_copy, tree=bench.tree, seed=seed,
-            out=out,
-        )  # fmt: skip
+        ((_, argv),) = bench.lines(desk.task, place, seed, out)
         environment = {"CELEDGER_PROBE": json.dumps(probe or {}), "CELEDGER_PROBE_OUT": str(out)}
         job = {
             "log": str(log), "tree": str(bench.tree), "argv": argv[1:], "environment": environment,

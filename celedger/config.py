@@ -82,9 +82,6 @@ def load(
             own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
             own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
-    unknown = set(flags) - set(_TYPED)
-    if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     if "ledger" not in own:
         _check_links(settings["ledger"], [repo_root], env)
         _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
@@ -229,22 +226,22 @@ def _path(value: object, base: Path) -> Path:
     return base / path
 
 
-def _name(value: object, _: Path) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("the name of a suite")
-    return value
+def _rule(fits: Callable[[Any], object], wanted: str) -> Callable[[object, Path], Any]:
+    """Return a rule for a value that is taken as it is."""
+
+    def check(value: object, _: Path) -> object:
+        if not fits(value):
+            raise ValueError(wanted)
+        return value
+
+    return check
 
 
-def _device(value: object, _: Path) -> str:
-    if not isinstance(value, str) or not _DEVICE.fullmatch(value):
-        raise ValueError("auto, cpu or cuda:N")
-    return value
-
-
-def _switch(value: object, _: Path) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
+_name = _rule(lambda value: isinstance(value, str) and value, "the name of a suite")
+_device = _rule(lambda value: _DEVICE.fullmatch(str(value)), "auto, cpu or cuda:N")
+_switch = _rule(lambda value: isinstance(value, bool), "true or false")
+_engine = _rule(lambda value: value in ENGINES, f"one of {', '.join(ENGINES)}")
+_address = _rule(lambda value: isinstance(value, str), "an address such as HOST:PORT, or a folder")
 
 
 def _addresses(value: object, _: Path) -> tuple[str, ...]:
@@ -259,18 +256,6 @@ def _workers(value: object, _: Path) -> int:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError("a number of trials, at least 1")
-    return value
-
-
-def _engine(value: object, _: Path) -> str:
-    if value not in ENGINES:
-        raise ValueError(f"one of {', '.join(ENGINES)}")
-    return str(value)
-
-
-def _address(value: object, _: Path) -> str:
-    if not isinstance(value, str):
-        raise ValueError("an address such as HOST:PORT, or a folder")
     return value
 
 

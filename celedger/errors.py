@@ -7,6 +7,8 @@ to type. The CLI prints both on one line of stderr; nothing below the CLI prints
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -85,3 +87,14 @@ class CannotJudge(CeledgerError):
     """The question is sound, but what was measured does not answer it."""
 
     status = Status.CANNOT_JUDGE
+
+
+@contextmanager
+def explained(
+    cause: str, hint: str = "", kind: type[CeledgerError] = MachineError
+) -> Iterator[None]:
+    """Raise an error of this kind, with the system's reason, where the body raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{cause}: {error.strerror}", hint) from error

@@ -156,7 +156,7 @@ def allow(
         warn("nothing is new since it was last allowed")
     if not dry_run:
         gate.review(new, texts=asked.texts)
-        if service.wake(repository, settings, gate):
+        if service.wake(repository, settings):
             warn(command.retyped("what waited goes on; see `celedger queue`"))
     if asked.problem is not None:
         raise asked.problem

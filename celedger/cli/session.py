@@ -205,7 +205,7 @@ def writing(
                 yield Session(repository, settings, ledger, gate)
             finally:
                 if attended and gate.grown:
-                    allow.wake(repository, settings, gate)
+                    allow.wake(repository, settings)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from celedger.ledger import schema
 from celedger.repo import scrubbed
 from celedger.repo.transfer import commits_in
 from celedger.system import process, umask
+from celedger.trial.ending import last_line, tail
 
 PROGRAM = "celedger.engines.node"
 LINES, LEDGER, LOG, STOP = "lines.jsonl", "ledger.db", "node.log", "stop"  # files of an order
@@ -103,10 +104,7 @@ class Keeper:
 
     def complaint(self) -> str:
         """Return the last line that the node's program wrote besides; "" for none."""
-        with suppress(OSError):
-            words = (self.folder / LOG).read_text(errors="replace").split("\n")
-            return next((line for line in reversed(words) if line.strip()), "")
-        return ""
+        return last_line(tail(self.folder / LOG))
 
     def end(self, reason: str) -> None:
         """End the training early, after its next epoch, for a reason."""

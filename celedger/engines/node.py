@@ -26,7 +26,7 @@ from celedger.system.gate import Gate
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals
-from celedger.trial.workplace import alike, set_bench
+from celedger.trial.workplace import alike, facts, set_bench
 
 
 class LineFile:
@@ -136,16 +136,10 @@ def _agreed(given: Order, task: Task, here: Environment) -> Environment:
 
 def _difference(here: Environment, wanted: Environment) -> str:
     """Name up to three things in which two environments differ."""
-    mine, theirs = _facts(here), _facts(wanted)
+    mine, theirs = facts(here), facts(wanted)
     keys = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
     words = [f"{key} {mine.get(key, 'missing')}, not {theirs.get(key, 'any')}" for key in keys[:3]]
     return "; ".join(words) + f" and {len(keys) - 3} more" * (len(keys) > 3)
-
-
-def _facts(environment: Environment) -> dict[str, object]:
-    facts = {k: v for k, v in environment.details.items() if k not in ("beside", "packages")}
-    packages = environment.details.get("packages")
-    return {**facts, **(packages if isinstance(packages, Mapping) else {})}
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from celedger.engines.keeper import CHUNK, Greeting
 from celedger.engines.seam import KeeperOf, LostNode
 from celedger.errors import ConfigError, MachineError
 from celedger.system import process
+from celedger.trial.ending import last_line, tail
 
 LOG = "job.log"  # what the job's program and Slurm write besides
 _PATIENCE = 60.0  # seconds in which Slurm's programs answer
@@ -89,10 +90,7 @@ class JobKeeper:
         return time.monotonic() > self._late
 
     def complaint(self) -> str:
-        with suppress(OSError):
-            lines = (self._folder / LOG).read_text(errors="replace").splitlines()
-            return next((line for line in reversed(lines) if line.strip()), "")
-        return ""
+        return last_line(tail(self._folder / LOG))
 
     def end(self, reason: str) -> None:
         self._ask(job.END, reason)

@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from celedger.config import Config
-from celedger.errors import CeledgerError, MachineError
+from celedger.errors import CeledgerError, explained
 from celedger.ledger import Ledger
-from celedger.ledger.job_record import JobState
+from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
+from celedger.system import files
 from celedger.system.gate import Gate, NotAllowed, Request, settings_request
 
 
@@ -59,15 +59,21 @@ def waiting(repository: Repository, settings: Config, ledger: Ledger | None = No
     """Return a line for each merge that waits to be allowed: what is new, and what to type. The
     `ledger` is opened where it is not yet open."""
     lines = []
-    if any(queue_folder(repository).glob("*.moved")) and (why := held_back(repository, settings)):
+    if _has_notes(repository) and (why := held_back(repository, settings)):
         lines.append(f"a merge waits: {why}")
-    if ledger is not None or settings.ledger.is_file():
-        with ExitStack() as stack:
-            if ledger is None:
-                ledger = stack.enter_context(Ledger.open(settings.ledger, readonly=True))
-            jobs = ledger.jobs(state=JobState.WAITING)
-        lines += [f"the merge of {job.commit[:10]} waits: {job.message}" for job in jobs]
-    return lines
+    jobs = _waiting_jobs(settings) if ledger is None else ledger.jobs(state=JobState.WAITING)
+    return lines + [f"the merge of {job.commit[:10]} waits: {job.message}" for job in jobs]
+
+
+def _has_notes(repository: Repository) -> bool:
+    return any(queue_folder(repository).glob("*.moved"))
+
+
+def _waiting_jobs(settings: Config) -> list[Job]:
+    if not settings.ledger.is_file():
+        return []
+    with Ledger.open(settings.ledger, readonly=True) as ledger:
+        return ledger.jobs(state=JobState.WAITING)
 
 
 def check_settings(gate: Gate, settings: Config) -> None:
@@ -84,27 +90,21 @@ def held_back(repository: Repository, settings: Config) -> str:
     return ""
 
 
-def wake(repository: Repository, settings: Config, gate: Gate) -> bool:
+def wake(repository: Repository, settings: Config) -> bool:
     """Start a worker, as a hook does, if a merge waits. Raises MachineError."""
-    waiting = any(queue_folder(repository).glob("*.moved"))
-    if not waiting and settings.ledger.is_file():
-        with Ledger.open(settings.ledger, readonly=True) as ledger:
-            waiting = bool(ledger.jobs(state=JobState.WAITING))
-    if waiting:
+    waits = _has_notes(repository) or bool(_waiting_jobs(settings))
+    if waits:
         _start_worker(repository)
-    return waiting
+    return waits
 
 
 def note_merge(repository: Repository) -> None:
     """Leave a note that HEAD moved here and start a worker, as the installed hook does. Raises
     MachineError."""
     folder = queue_folder(repository)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{os.getpid()}.moved").write_bytes(os.fsencode(repository.worktree))
+    with explained(f"{folder} cannot be written"):
+        files.replace(folder / f"{os.getpid()}.moved", os.fsencode(repository.worktree))
         _start_worker(repository)
-    except OSError as error:
-        raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def _start_worker(repository: Repository) -> None:

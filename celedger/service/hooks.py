@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import celedger
-from celedger.errors import MachineError, RepositoryError
+from celedger.errors import MachineError, RepositoryError, explained
 from celedger.repo import Repository
 from celedger.system import files, umask
 
@@ -75,7 +74,7 @@ def elsewhere(repository: Repository) -> Path | None:
 def status(repository: Repository, python: str) -> list[HookStatus]:
     """Where each hook stands, in the folder that git reads them from."""
     configured = elsewhere(repository)
-    with _readable_errors(configured or repository.hooks_dir()):
+    with _explained(configured or repository.hooks_dir()):
         if configured is None:
             return [_status(repository.hooks_dir(), name, python) for name in NAMES]
         statuses = []
@@ -106,7 +105,7 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
     """
     configured = elsewhere(repository)
     folder = repository.hooks_dir() if configured is None else repository.state_dir / "hooks"
-    with _readable_errors(folder):
+    with _explained(folder):
         (repository.state_dir / "queue").mkdir(parents=True, exist_ok=True)
         (repository.state_dir / "umask").write_text(f"{umask.current():04o}\n")
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +138,7 @@ def uninstall(repository: Repository) -> list[Path]:
     """Remove our hooks, put back what they replaced; the paths that were touched."""
     touched = []
     for folder in (repository.hooks_dir(), repository.state_dir / "hooks"):
-        with _readable_errors(folder):
+        with _explained(folder):
             for name in NAMES:
                 path, legacy = _paths(folder, name)
                 ours = _ours(folder, name)
@@ -169,12 +168,6 @@ def _read(path: Path) -> str | None:
         return "" if path.is_symlink() else None
 
 
-@contextmanager
-def _readable_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(
-            f"the hooks in {folder} cannot be read or written: {error.strerror}",
-            "correct the permissions there and try again",
-        ) from error
+def _explained(folder: Path) -> AbstractContextManager[None]:
+    cause = f"the hooks in {folder} cannot be read or written"
+    return explained(cause, "correct the permissions there and try again")

@@ -35,6 +35,14 @@ def split(value: object) -> tuple[str, ...]:
     return tuple(words)
 
 
+def build(value: object) -> tuple[tuple[str, ...], ...]:
+    """Build commands as words: one, or a list of them. Raises ValueError with what is wrong."""
+    lines = tuple(map(split, value if isinstance(value, list) else [value]))
+    for words in lines:
+        check(words, BUILD_PLACEHOLDERS)
+    return lines
+
+
 def check(words: Collection[str], names: Collection[str]) -> set[str]:
     """The placeholders used. Raises ValueError for an unknown one or a lone brace."""
     used = set()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from celedger.config import leads_out
-from celedger.errors import SuiteError
+from celedger.errors import SuiteError, explained
 
 FILE = "suite.toml"
 # Of a suite's folder: the tasks say what matters of the one, the other is for people. No training
@@ -58,13 +58,11 @@ def digests(folder: Path) -> dict[str, str]:
     """Return what a training may read, by relative name: `x` for an executable file, else `-`, and
     the SHA-256 of its content (64 hex digits)."""
     by_name = {}
-    try:
+    with explained(f"{folder} cannot be read", kind=SuiteError):
         for name, path in files(folder):
             with path.open("rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
             by_name[name] = ("x" if path.stat().st_mode & 0o100 else "-") + content
-    except OSError as error:
-        raise SuiteError(f"{folder} cannot be read: {error.strerror}") from error
     return by_name
 
 
@@ -87,7 +85,7 @@ def snapshot(folder: Path, digest: str, cache: Path) -> Path:
     changed since is made anew. No training runs in it. Raises SuiteError if the folder has other
     content than that of the hash."""
     home = cache / digest
-    try:
+    with explained(f"{folder} cannot be copied to {cache}", kind=SuiteError):
         if not _is_whole(home):
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".draft-", dir=cache) as draft:
@@ -106,8 +104,6 @@ def snapshot(folder: Path, digest: str, cache: Path) -> Path:
                     with suppress(OSError):
                         new.rename(home)
         os.utime(home)  # what is long unused may be cleared away
-    except OSError as error:
-        raise SuiteError(f"{folder} cannot be copied to {cache}: {error.strerror}") from error
     return home
 
 

@@ -104,7 +104,7 @@ def load(folder: Path) -> Suite:
     check_links(folder, file)
     top = Table(f"{file}:", _parsed(file), ("suite", "metrics", "task"))
     head = Table(
-        f"{file}: [suite]", top.raw("suite", {}), ("name", "build", *_OF_SUITE),
+        f"{file}: [suite]", top.raw("suite", {}), ("name", *_OF_SUITE),
         "[[task]]", (*_TASK_KEYS, *_OF_TASK),
     )  # fmt: skip
     name = _name(head, head.raw("name", folder.resolve().name))
@@ -112,7 +112,7 @@ def load(folder: Path) -> Suite:
     files = digests(folder)
     if name != folder.resolve().name and "name" in head:
         warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
-    pattern = Task(name, "", (), files=hash_of(files), build=_build(head), **head.read(_OF_SUITE))
+    pattern = Task(name, "", (), files=hash_of(files), **head.read(_OF_SUITE))
     shared = _metric_tables(f"{file}:", top.raw("metrics", {}))
     entries = top.raw("task", [])
     if isinstance(entries, dict):
@@ -158,6 +158,7 @@ _OF_SUITE = {
     "pythonpath": toml_table.inside,
     "pass_env": toml_table.strings,
     "preload": toml_table.modules,
+    "build": commands.build,
     "inputs": toml_table.inside,
     "venv": toml_table.inside,
     "sandbox": toml_table.truth,
@@ -177,20 +178,6 @@ _OF_METRIC: dict[str, Reader] = {
     "summary": toml_table.string,
 }
 _TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics")
-
-
-def _build(head: Table) -> tuple[tuple[str, ...], ...]:
-    value = head.raw("build", [])
-    lines = value if isinstance(value, list) else [value]
-    built = []
-    for line in lines:
-        try:
-            words = commands.split(line)
-            commands.check(words, commands.BUILD_PLACEHOLDERS)
-        except ValueError as error:
-            head.fail(f"build {error}")
-        built.append(words)
-    return tuple(built)
 
 
 # --- one [[task]]

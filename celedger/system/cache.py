@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import MachineError
+from celedger.errors import explained
+from celedger.system import files
 from celedger.system.lock import Lock
 
 FACTS = "facts.json"  # written last: an entry without it was never finished
@@ -71,10 +72,8 @@ class Cache:
         Raises MachineError where the folder cannot be written."""
         path = self.folder / key
         while (held := self.use(key)) is None:
-            try:
+            with explained(f"{path} cannot be made"):
                 path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise MachineError(f"{path} cannot be made: {error.strerror}") from error
             fd = _lock(path, fcntl.LOCK_EX)
             if fd is None:
                 time.sleep(_POLL)
@@ -83,9 +82,7 @@ class Cache:
                 for each in path.iterdir():
                     shutil.rmtree(each) if each.is_dir() else each.unlink()
                 facts = dict(fill(path))
-                draft = path / f"{FACTS}.new"
-                draft.write_text(json.dumps({"size": size_of(path), "facts": facts}))
-                draft.rename(path / FACTS)
+                files.replace(path / FACTS, json.dumps({"facts": facts}).encode())
             except BaseException:
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path)
@@ -155,8 +152,8 @@ def _lock(path: Path, kind: int) -> int | None:
 def size_of(folder: Path) -> int:
     """Return the bytes that a folder takes on the disk."""
     total = 0
-    for above, folders, files in os.walk(folder):
-        for name in (*folders, *files):
+    for above, folders, names in os.walk(folder):
+        for name in (*folders, *names):
             with contextlib.suppress(OSError):
                 total += Path(above, name).lstat().st_blocks * 512
     return total or folder.lstat().st_blocks * 512

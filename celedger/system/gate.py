@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from celedger.errors import CeledgerError, MachineError
+from celedger.errors import CeledgerError, explained
 from celedger.repo import Repository
 from celedger.system import files
 
@@ -185,7 +185,5 @@ class Gate:
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write a file that nobody else can read."""
-        try:
+        with explained(f"{path} cannot be written"):
             files.replace(path, content)
-        except OSError as error:
-            raise MachineError(f"{path} cannot be written: {error.strerror}") from error

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from celedger.errors import MachineError
+from celedger.errors import MachineError, explained
 from celedger.system import umask
 
 _POLL = 0.05  # seconds between two attempts to take a device
@@ -202,14 +202,12 @@ def _held(path: Path) -> bool:
 
 
 def _make_shared_folder(folder: Path) -> None:
-    try:
+    with explained(
+        f"the folder of device locks {folder} cannot be made",
+        "set CELEDGER_LOCK_DIR to a folder that all users of this machine can write",
+    ):
         with umask.users():
             folder.mkdir(parents=True, exist_ok=True)
         state = folder.stat()
         if state.st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) != 0o1777:
             folder.chmod(0o1777)  # like /tmp: all may add a lock, none may remove another's
-    except OSError as error:
-        raise MachineError(
-            f"the folder of device locks {folder} cannot be made: {error.strerror}",
-            "set CELEDGER_LOCK_DIR to a folder that all users of this machine can write",
-        ) from error

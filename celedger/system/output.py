@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from celedger.errors import MachineError
+from celedger.errors import explained
 
 LIMIT = 64 << 20  # bytes: a log that grew past this is cut …
 HEAD = 1 << 20  # … to its beginning, where a command says what it is about to do,
@@ -21,15 +21,13 @@ class Output:
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
         self.path = path
         self.limit = limit
-        try:
+        with explained(
+            f"the log file {path} cannot be written",
+            "free the disk or correct its permissions, then run the same command again",
+        ):
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self.fd = os.open(path, flags, 0o666)
-        except OSError as error:
-            raise MachineError(
-                f"the log file {path} cannot be written: {error.strerror}",
-                "free the disk or correct its permissions, then run the same command again",
-            ) from error
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from celedger.errors import LedgerError, MachineError
+from celedger.errors import LedgerError, MachineError, explained
 from celedger.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import lock, process
 from celedger.system.environment import owners, package_folders
@@ -60,15 +60,11 @@ class Attempt:
 
     def begin(self) -> None:
         ledger, trial = self.bench.ledger, self.trial
-        try:
+        cause = f"cannot write beside the ledger in {self.log.parent}"
+        with explained(cause, journal.NO_ROOM, LedgerError):
             for folder in (self.log.parent, self.out):
                 folder.mkdir(parents=True, exist_ok=True)
             parts.inherit(ledger, self.task, trial, self.out)
-        except OSError as error:
-            raise LedgerError(
-                f"cannot write beside the ledger in {self.log.parent}: {error.strerror}",
-                "free some room there or move the ledger with --ledger",
-            ) from error
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
 
@@ -84,7 +80,7 @@ class Attempt:
         }
         env = bench.variables(task, extra)
         build_env = {k: v for k, v in env.items() if k not in _CHANNEL}
-        kind, reason = bench.prepare(self.commit, task, self.installation, build_env, self.log)
+        kind, reason = bench.prepare(self.commit, task, build_env, self.log)
         if kind is not OutcomeKind.OK:
             return self._outcome(kind, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Self
 
-from celedger.errors import CannotJudge, MachineError
+from celedger.errors import CannotJudge, MachineError, explained
 from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.repo.checkouts import Checkout, Checkouts, delete
@@ -172,12 +172,7 @@ class Workbench:
                 self._measuring = False
 
     def prepare(
-        self,
-        commit: Commit,
-        task: Task,
-        installation: Installation,
-        env: Mapping[str, str],
-        log: Path,
+        self, commit: Commit, task: Task, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
         """Bring the checkout to the commit and build it: return `ok`, or the outcome and the
         reason. Raises NotAllowed; raises RepositoryError if git cannot write the commit (a failing
@@ -186,6 +181,7 @@ class Workbench:
         if not self.gate.attended:  # a merge may have changed a program of the work tree
             repository, python = self.checkouts.repository, self.interpreters[task.name]
             self.gate.review([of_task(repository, self.suite, task, python)])
+        installation = self.place(commit.sha, task)
         if installation.kind is not OutcomeKind.OK:
             log.write_text(installation.log, errors="replace")
             return installation.kind, installation.problem
@@ -202,23 +198,16 @@ class Workbench:
         }
         return self.builds.provide(
             commit, task, self.checkout, self.suite_copy, around,
-            lambda: self._build(commit, task, installation, env, log),
+            lambda: self._build(commit, task, env, log),
         )  # fmt: skip
 
     def _build(
-        self,
-        commit: Commit,
-        task: Task,
-        installation: Installation,
-        env: Mapping[str, str],
-        log: Path,
+        self, commit: Commit, task: Task, env: Mapping[str, str], log: Path
     ) -> tuple[OutcomeKind, str]:
         """Run the build commands in the checkout: return `ok`, or how one ended and the reason."""
         self.listen(events.Building(commit, task))
-        lines = build_lines(
-            task, python=installation.python, suite_dir=self.suite_copy, tree=self.tree
-        )  # fmt: skip
-        for line in lines:
+        python = self.place(commit.sha, task).python
+        for line in build_lines(task, python=python, suite_dir=self.suite_copy, tree=self.tree):
             end = process.run(
                 line, cwd=self.tree, env=env, log=log, writable=self.writable(task, log),
                 timeout=task.timeout, silence=task.silence, cores=self.cores,
@@ -317,8 +306,6 @@ class Workbench:
     def _lay_suite(self) -> None:
         """Restore the suite's copy from its snapshot: a training may have written beside its
         script, and the next one must not see that."""
-        try:
+        with explained(f"{self.suite_copy} cannot be written"):
             delete(self.suite_copy)
             shutil.copytree(self.suite_files, self.suite_copy)
-        except OSError as error:
-            raise MachineError(f"{self.suite_copy} cannot be written: {error.strerror}") from error

@@ -69,8 +69,7 @@ def diagnose(
             **(environment or {}),
         })  # fmt: skip
         env["PYTHONPATH"] = os.pathsep.join([str(_site(bench, out)), env["PYTHONPATH"]])
-        installation = bench.place(commit.sha, task)
-        kind, reason = bench.prepare(commit, task, installation, env, log)
+        kind, reason = bench.prepare(commit, task, env, log)
         if kind is not OutcomeKind.OK:
             raise CannotJudge(f"{task.name} cannot be built at {commit.sha[:10]}: {reason}")
         sampler = Sampler(bench.device.gpu)
@@ -79,7 +78,7 @@ def diagnose(
             if bench.device.gpu is not None:  # else a diagnostic run is watched from inside alone
                 sampler.sample(running.usage)
 
-        for _, argv in bench.lines(task, installation, seed, out):
+        for _, argv in bench.lines(task, bench.place(commit.sha, task), seed, out):
             end = bench.run_command(
                 task, argv, out, env=env, log=log, timeout=task.timeout, on_tick=look
             )

@@ -76,8 +76,12 @@ def _reason(text: str) -> str:
         reason = next((line for line in lines if line and not line[0].isspace()), "")
         if plain(reason):
             return plain(reason)
-    words = [line for line in map(plain, text.splitlines()) if line]
-    return words[-1] if words else ""
+    return last_line(text)
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty; "" for none."""
+    return next((line for line in map(plain, reversed(text.splitlines())) if line), "")
 
 
 def absent_module(reason: str) -> str:

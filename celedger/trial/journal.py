@@ -16,7 +16,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.errors import LedgerError
+from celedger.errors import LedgerError, explained
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
 from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
@@ -25,6 +25,7 @@ from celedger.trial import protocol, sources
 
 CHUNK = 1 << 18  # bytes read at once
 LIMIT = 256 << 20  # bytes of reports of one trial: more would fill the disk
+NO_ROOM = "free some room there or move the ledger with --ledger"
 _ABANDONED = 60.0  # seconds after which a journal without its name is abandoned
 
 
@@ -143,26 +144,20 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
     """
     path = folder(ledger) / f"{trial.ulid}.jsonl"
     link = links(ledger) / path.name
-    try:
-        with ledger.transaction():
-            ledger.start_trial(trial)
-            for parent in (path.parent, link.parent):
-                private_folder(parent)
-            # Locked before it has its name: nobody may take a new journal for that of a dead
-            # runner.
-            draft = path.with_suffix(".new")
-            channel = os.open(
-                draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
-            runner_lock = lock.try_flock(draft)
-            draft.rename(path)
-            if link != path:
-                link.symlink_to(path)
-    except OSError as error:
-        raise LedgerError(
-            f"cannot write in {path.parent} or beside the ledger: {error.strerror}",
-            "free some room there or move the ledger with --ledger",
-        ) from error
+    cause = f"cannot write in {path.parent} or beside the ledger"
+    with explained(cause, NO_ROOM, LedgerError), ledger.transaction():
+        ledger.start_trial(trial)
+        for parent in (path.parent, link.parent):
+            private_folder(parent)
+        # Locked before it has its name: nobody may take a new journal for that of a dead runner.
+        draft = path.with_suffix(".new")
+        channel = os.open(
+            draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
+        runner_lock = lock.try_flock(draft)
+        draft.rename(path)
+        if link != path:
+            link.symlink_to(path)
     return path, channel, runner_lock
 
 

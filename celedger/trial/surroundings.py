@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import celedger
-from celedger.errors import MachineError
+from celedger.errors import explained
 from celedger.model import Task
 
 _PACKAGE = Path(celedger.__file__).parent
@@ -132,39 +132,29 @@ def variables(
 
 def child_copy(cache: Path) -> Path:
     """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
-    `sitecustomize` (its `finder.py`)."""
+    `sitecustomize` (its `finder.py`). It is named by its content: an upgrade makes another."""
     import compileall
     from py_compile import PycInvalidationMode
 
-    home = child_folder(cache)
-    try:
-        if not home.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
-            for file in _child_files():
-                target = draft / "celedger" / file.relative_to(_PACKAGE)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-            shutil.copyfile(_PACKAGE / "child" / "finder.py", draft / "sitecustomize.py")
-            # No trial writes byte-code itself.
-            mode = PycInvalidationMode.UNCHECKED_HASH
-            compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)
-            with suppress(OSError):  # another process was faster, with the same content
-                draft.rename(home)
-            shutil.rmtree(draft, ignore_errors=True)
-    except OSError as error:
-        raise MachineError(f"{cache} cannot be written: {error.strerror}") from error
-    return home
-
-
-def child_folder(cache: Path) -> Path:
-    """Return the folder of that copy, named by its content: an upgrade of celedger makes
-    another."""
     content = hashlib.sha256()
-    for file in _child_files():
+    files = [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").rglob("*.py"))]
+    for file in files:
         content.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
-    return cache / content.hexdigest()[:16]
-
-
-def _child_files() -> list[Path]:
-    return [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").rglob("*.py"))]
+    home = cache / content.hexdigest()[:16]
+    if home.exists():
+        return home
+    with explained(f"{cache} cannot be written"):
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
+        for file in files:
+            target = draft / "celedger" / file.relative_to(_PACKAGE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        shutil.copyfile(_PACKAGE / "child" / "finder.py", draft / "sitecustomize.py")
+        # No trial writes byte-code itself.
+        mode = PycInvalidationMode.UNCHECKED_HASH
+        compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)
+        with suppress(OSError):  # another process was faster, with the same content
+            draft.rename(home)
+        shutil.rmtree(draft, ignore_errors=True)
+    return home

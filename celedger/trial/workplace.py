@@ -231,11 +231,18 @@ def settled(ledger: Ledger, task: Task, here: Environment) -> Environment:
     return replace(here, details={**here.details, "beside": beside})
 
 
-def alike(one: Environment, other: Environment, names: set[str]) -> bool:
+def alike(one: Environment, other: Environment, names: Collection[str]) -> bool:
     """Return True if two environments differ at most in packages that are none of these."""
-    return _packages_of(one, names) == _packages_of(other, names) and (
-        _without_packages(one) == _without_packages(other)
-    )
+    return facts(one, names) == facts(other, names)
+
+
+def facts(environment: Environment, names: Collection[str] | None = None) -> dict[str, object]:
+    """Return what makes an environment another one, with the versions of its packages: all, or
+    those of these names."""
+    own = {k: v for k, v in environment.details.items() if k not in ("packages", "beside")}
+    packages = environment.details.get("packages")
+    versions = packages if isinstance(packages, Mapping) else {}
+    return {**(versions if names is None else {n: versions.get(n) for n in names}), **own}
 
 
 def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
@@ -250,12 +257,3 @@ def imported(ledger: Ledger, task: Task, fingerprint: str) -> set[str] | None:
             return None
         names |= own
     return names or None
-
-
-def _packages_of(environment: Environment, names: set[str]) -> dict[str, object]:
-    packages = environment.details.get("packages")
-    return {n: packages.get(n) for n in names} if isinstance(packages, Mapping) else {}
-
-
-def _without_packages(environment: Environment) -> dict[str, object]:
-    return {k: v for k, v in environment.details.items() if k not in ("packages", "beside")}
