@@ -60,13 +60,13 @@ def load(
     and to the file for the suites; in a flag or variable it is relative to the current folder.
     Raises ConfigError.
     """
-    places = list(dict.fromkeys([worktree or repo_root, repo_root]))
-    file, merged = next(filter(None, map(_in_file, places)), (None, {}))
-    home = file.parent if file else places[0]
-    suites = next((place / SUITES for place in places if (place / SUITES).is_dir()), None)
+    roots = list(dict.fromkeys([worktree or repo_root, repo_root]))
+    file, merged = next(filter(None, map(_in_file, roots)), (None, {}))
+    home = file.parent if file else roots[0]
+    suites = next((root / SUITES for root in roots if (root / SUITES).is_dir()), None)
     settings: dict[str, Any] = {
         "ledger": repo_root / "ledger.db",
-        "suites": suites or places[0] / SUITES,
+        "suites": suites or roots[0] / SUITES,
     }
     for key, value in merged.items():
         where, base = f"{file}: {key}", repo_root if key == "ledger" else home
@@ -86,7 +86,7 @@ def load(
         _check_links(settings["ledger"], [repo_root], env)
         _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
     if "suites" not in own:
-        _check_links(settings["suites"], places, env)
+        _check_links(settings["suites"], roots, env)
     files = (file,) if file else ()
     return Config(**{**settings, **own}, merged=merged, files=files)
 
@@ -176,10 +176,10 @@ def _check_inside(value: str, where: str, env: Mapping[str, str]) -> None:
         raise ConfigError(f"{where} leads out of the repository: {value!r}", _instead(env))
 
 
-def _check_links(path: Path, places: Iterable[Path], env: Mapping[str, str]) -> None:
+def _check_links(path: Path, roots: Iterable[Path], env: Mapping[str, str]) -> None:
     """Refuse a link on the way from one of these folders to a path in it: a merge can lay one."""
-    for place in places:
-        steps = [step for step in (path, *path.parents) if place in step.parents]
+    for root in roots:
+        steps = [step for step in (path, *path.parents) if root in step.parents]
         link = next(filter(Path.is_symlink, steps), None)
         if link is not None:
             raise ConfigError(f"{link} is a symbolic link", _instead(env))

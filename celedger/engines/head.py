@@ -28,7 +28,7 @@ from celedger.model import TrialRecord
 from celedger.repo import Repository
 from celedger.repo.transfer import pack
 from celedger.trial import events
-from celedger.trial.engine import Need
+from celedger.trial.engine import Need, Ordered
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import imported
 
@@ -38,17 +38,8 @@ PATIENCE = 20.0  # seconds: in which interrupted trials may end, and without new
 _PENDING = 256  # chunks that wait for the ledger; with more the nodes wait, and memory stays flat
 
 
-class _Answer(Future[TrialRecord]):
-    """The answer to a need. Cancelled once its trial has a node, it ends early."""
-
-    def __init__(self, need: Need) -> None:
-        super().__init__()
-        self.need = need
-        self.enough = ""  # why its trial ends early
-
-    def cancel(self) -> bool:
-        self.enough = self.enough or "nothing more is expected of it"
-        return super().cancel()
+class _Answer(Ordered):
+    """The answer to a need."""
 
     def begins(self) -> bool:
         """Note that its trial has a node; return False if it was cancelled before."""
@@ -260,7 +251,8 @@ class Head:
             self._bench.listen(event)
             answer = job.answer
             if isinstance(event, events.EpochReported) and answer and answer.need.until:
-                answer.enough = answer.enough or answer.need.until(job.order.ulid)
+                signals = answer.signals
+                signals.reason = signals.reason or answer.need.until(job.order.ulid)
         has_ended = False
         for job, content in news:
             if not isinstance(content, bytes):
@@ -270,10 +262,11 @@ class Head:
     def _end_needless(self) -> None:
         """Tell the nodes whose trials have told enough."""
         for job in self._jobs:
-            if job.answer and job.answer.enough and job.keeper is not None and not job.ends_early:
+            reason = job.answer.signals.reason if job.answer else ""
+            if reason and job.keeper is not None and not job.ends_early:
                 job.ends_early = True
                 with suppress(MachineError):  # its thread sees that the node is lost
-                    job.keeper.end(job.answer.enough)
+                    job.keeper.end(reason)
 
     def _conclude(self, job: _Job, raised: Exception | None) -> bool:
         """Record how an order ended, and run it again if its node was lost. Return True if a trial

@@ -51,8 +51,7 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
         )  # fmt: skip
     except CeledgerError as error:
         return Asked(own, (), problem=error)
-    texts = {digest: suite.folder / name for name, digest in suite.files.items()}
-    return Asked(own, tuple(starts), texts)
+    return Asked(own, tuple(starts), suite.texts)
 
 
 def waiting(repository: Repository, settings: Config, ledger: Ledger | None = None) -> list[str]:

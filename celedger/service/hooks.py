@@ -17,7 +17,7 @@ from pathlib import Path
 import celedger
 from celedger.errors import MachineError, RepositoryError, explained
 from celedger.repo import Repository
-from celedger.system import files, umask
+from celedger.system import files
 
 NAMES = ("post-merge", "post-rewrite")
 _SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
@@ -107,7 +107,6 @@ def install(repository: Repository, python: str) -> list[HookStatus] | Elsewhere
     folder = repository.hooks_dir() if configured is None else repository.state_dir / "hooks"
     with _explained(folder):
         (repository.state_dir / "queue").mkdir(parents=True, exist_ok=True)
-        (repository.state_dir / "umask").write_text(f"{umask.current():04o}\n")
         folder.mkdir(parents=True, exist_ok=True)
         if configured is not None:
             for name in NAMES:

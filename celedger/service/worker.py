@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -215,11 +216,15 @@ class Worker:
         from celedger import suite as suites
         from celedger.drift.settle import settle
         from celedger.engines.dispatch import set_bench
+        from celedger.service.notify import announce
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
+        alert = partial(
+            announce, repository, self.ledger, settings, commit.sha, self.say, self.draw
+        )
         suite = suites.load(suites.find(job.suite or None, settings, repository.root))
         tasks = choose_tasks(suite, ())
         with set_bench(
@@ -229,7 +234,7 @@ class Worker:
         ) as bench:  # fmt: skip
             run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             judged = settle(repository, bench, commit, tasks)
-            self._announce(repository, settings, commit.sha)
+            alert()
             bad = [v for v in judged.verdicts if v.kind.bad]
             if not bad:
                 whole = [v for v in judged.verdicts if v.metric == ""]
@@ -240,13 +245,8 @@ class Worker:
             if settings.bisect_on_regression:
                 by_name = {task.name: task for task in tasks}
                 words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
-                self._announce(repository, settings, commit.sha)
+                alert()
             return "; ".join(words)
-
-    def _announce(self, repository: Repository, settings: Config, sha: str) -> None:
-        from celedger.service.notify import announce
-
-        announce(repository, self.ledger, settings, sha, self.say, self.draw)
 
 
 def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:

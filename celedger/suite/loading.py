@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,11 @@ class Suite:
     tasks: tuple[Task, ...]
     warnings: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # name -> digest (content.digests)
+
+    @property
+    def texts(self) -> dict[str, Path]:
+        """Return its files by the digests of their contents."""
+        return {digest: self.folder / name for name, digest in self.files.items()}
 
     @property
     def judged(self) -> frozenset[tuple[str, str]]:
@@ -72,20 +76,11 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
                 return folder.resolve()
         raise SuiteError(f"{name} is no suite: it has no {FILE}")
     folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
-    for named in (lambda folder: folder.name, _declared):
-        for folder in folders:
-            if named(folder) == name:
-                return folder
+    for folder in folders:
+        if folder.name == name:
+            return folder
     names = list(dict.fromkeys([*own, *others]))
     raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
-
-
-def _declared(folder: Path) -> object:
-    """Return what a suite calls itself; None where its file says nothing that can be read."""
-    with suppress(SuiteError):
-        head = _parsed(folder / FILE).get("suite")
-        return head.get("name") if isinstance(head, dict) else None
-    return None
 
 
 def suites_in(home: Path) -> list[str]:
@@ -108,10 +103,10 @@ def load(folder: Path) -> Suite:
         "[[task]]", (*_TASK_KEYS, *_OF_TASK),
     )  # fmt: skip
     name = _name(head, head.raw("name", folder.resolve().name))
-    warnings = []
+    if name != folder.resolve().name:
+        head.fail(f"calls itself {name}, and its folder {folder.resolve().name}", "use one name")
+    warnings: list[str] = []
     files = digests(folder)
-    if name != folder.resolve().name and "name" in head:
-        warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
     pattern = Task(name, "", (), files=hash_of(files), **head.read(_OF_SUITE))
     shared = _metric_tables(f"{file}:", top.raw("metrics", {}))
     entries = top.raw("task", [])

@@ -71,7 +71,7 @@ class Cache:
         its facts) unless another process made it meanwhile. What `fill` raises leaves no entry.
         Raises MachineError where the folder cannot be written."""
         path = self.folder / key
-        while (held := self.use(key)) is None:
+        while (entry := self.use(key)) is None:
             with explained(f"{path} cannot be made"):
                 path.mkdir(parents=True, exist_ok=True)
             fd = _lock(path, fcntl.LOCK_EX)
@@ -89,7 +89,7 @@ class Cache:
                 raise
             finally:
                 os.close(fd)
-        return held
+        return entry
 
     def drop(self, key: str) -> bool:
         """Remove an entry unless it is in use."""

@@ -47,18 +47,18 @@ def inside(path):
     return path == root or path.startswith(root + os.sep)
 def installed(path):
     return os.path.basename(path) in ("site-packages", "dist-packages") or not inside(path)
-def said(one):  # by itself, because `one.metadata` parses the whole description, too
+def identity(one):  # by itself, because `one.metadata` parses the whole description, too
     text = one.read_text("METADATA") or ""
-    found = [re.search(r"^%s:[ \t]*(.*\S)" % word, text, re.M) for word in ("Name", "Version")]
-    if all(found):
-        return [match.group(1) for match in found]
+    fields = [re.search(r"^%s:[ \t]*(.*\S)" % word, text, re.M) for word in ("Name", "Version")]
+    if all(fields):
+        return [match.group(1) for match in fields]
     return one.metadata["Name"] or "", one.version
-found, part = {}, set()
+packages, part = {}, set()
 for entry in [p for p in sys.path if p and installed(p)]:
     for one in distributions(path=[entry]):
-        name, version = said(one)
+        name, version = identity(one)
         name = re.sub(r"[-_.]+", "-", name).lower()
-        if not name or name in found or name in part:
+        if not name or name in packages or name in part:
             continue
         origin = json.loads(one.read_text("direct_url.json") or "{}")
         url = origin.get("url", "")
@@ -68,12 +68,12 @@ for entry in [p for p in sys.path if p and installed(p)]:
         elif local and inside(local):
             part.add(name)
         else:
-            found[name] = version
+            packages[name] = version
 json.dump({
     "folders": [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")],
     "implementation": platform.python_implementation(),
     "version": platform.python_version(),
-    "packages": found,
+    "packages": packages,
     "excluded": sorted(part),
 }, sys.stdout)
 """

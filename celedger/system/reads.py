@@ -144,18 +144,14 @@ def install() -> int:
     call.restype = ctypes.c_long
     # Without _SPEC_ALLOW older kernels slow down all that is filtered (the mitigation of
     # speculative store bypass); _WAIT_KILLABLE keeps signals from restarting calls endlessly.
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        return -1
     for flags in (_NEW_LISTENER | _SPEC_ALLOW | _WAIT_KILLABLE, _NEW_LISTENER | _SPEC_ALLOW):
-        for privileged in (True, False):
-            if not privileged and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-                return -1
-            fd = call(
-                ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags),
-                ctypes.byref(program),
-            )  # fmt: skip
-            if fd >= 0:
-                return int(fd)
-            if ctypes.get_errno() != errno.EACCES:
-                break
+        fd = call(
+            ctypes.c_long(seccomp), ctypes.c_ulong(1), ctypes.c_ulong(flags), ctypes.byref(program)
+        )
+        if fd >= 0:
+            return int(fd)
     return -1
 
 

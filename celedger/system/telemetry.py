@@ -158,6 +158,5 @@ class Sampler:
         marks = {Mark.DISTURBED} if self._tenants.disturbed else set()
         return marks | ({Mark.THROTTLED} if self.lost(SLOWED) >= COSTLY else set())
 
-    def _peak(self, name: str, value: float | None) -> None:
-        if value is not None:
-            self._peaks[name] = max(self._peaks.get(name, 0.0), float(value))
+    def _peak(self, name: str, value: float) -> None:
+        self._peaks[name] = max(self._peaks.get(name, 0.0), float(value))

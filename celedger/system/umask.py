@@ -22,15 +22,6 @@ def of_user() -> int:
     return _users
 
 
-def current() -> int:
-    """Return the umask that the person has set, as a number."""
-    if _users >= 0:
-        return _users
-    mask = os.umask(_PRIVATE)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def users() -> Iterator[None]:
     """Make files as the person does, for as long as this lasts."""

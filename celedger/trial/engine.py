@@ -35,6 +35,19 @@ class Signals:
             raise KeyboardInterrupt
 
 
+class Ordered(Future[TrialRecord]):
+    """The trial of a need that was submitted. Cancelled while it runs, it ends early."""
+
+    def __init__(self, need: Need) -> None:
+        super().__init__()
+        self.need = need
+        self.signals = Signals()
+
+    def cancel(self) -> bool:
+        self.signals.reason = self.signals.reason or "nothing more is expected of it"
+        return super().cancel()
+
+
 class Engine(Protocol):
     """Runs trials, several at once if it has several workers."""
 

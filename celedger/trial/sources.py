@@ -29,20 +29,9 @@ _FLOAT, _DOUBLE = 1, 2  # DataType of a TensorProto
 _UNFIT = re.compile(r"[^A-Za-z0-9_./-]+")
 
 
-class Source:
-    """A source of reports. `rubbish` counts lines or records that resemble a report but are
-    none."""
-
-    rubbish = 0
-
-    def read(self, *, end: bool) -> list[EpochReport]:
-        """Return the new reports, at most one piece of them; at the `end` all, the last epoch
-        included."""
-        raise NotImplementedError
-
-
-class Printed(Source):
-    """Lines of a log, searched by patterns whose named groups are metrics (and `epoch`)."""
+class Printed:
+    """Lines of a log, searched by patterns whose named groups are metrics (and `epoch`). `rubbish`
+    counts values that are no numbers."""
 
     def __init__(self, log: Path, patterns: Iterable[str]) -> None:
         self.rubbish = 0
@@ -53,6 +42,8 @@ class Printed(Source):
         self._epochs = Epochs()
 
     def read(self, *, end: bool) -> list[EpochReport]:
+        """Return the new reports, at most one piece of them; at the `end` all, the last epoch
+        included."""
         results: list[EpochReport] = []
         while piece := self._piece():
             *lines, self._tail = _LINE_ENDS.split(self._tail + piece)
@@ -97,13 +88,14 @@ class Printed(Source):
         return self._epochs.put(epoch, values)
 
 
-class EventFiles(Source):
+class EventFiles:
     """All event files below a folder. A value belongs to the epoch that a tag named `epoch` (or
     `…/epoch`) gives at the same step, else to the epoch numbered as its step. With `new`, only
     records from now on count: older files belong to other trainings, or to the commit. The folder
-    counts only while it is `within` that other one."""
+    counts only while it is `within` that other one. `rubbish` counts files that are none."""
 
     def __init__(self, folder: Path, within: Path, *, new: bool = False) -> None:
+        self.rubbish = 0
         self._folder, self._within = folder, within
         self._files: dict[Path, _EventFile] = {}
         if new:
@@ -185,6 +177,9 @@ class _EventFile:
                     return
                 self._offset += _HEAD + length + _FOOT
                 yield body[:length]
+
+
+Source = Printed | EventFiles
 
 
 def event(record: bytes) -> tuple[int, dict[str, float]]:

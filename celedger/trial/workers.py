@@ -20,21 +20,8 @@ from celedger.model import Kind, TrialRecord
 from celedger.system import gpu
 from celedger.system.gpu import Device
 from celedger.trial import events
-from celedger.trial.engine import Need, Signals
+from celedger.trial.engine import Need, Ordered
 from celedger.trial.runner import Bench
-
-
-class _Ordered(Future[TrialRecord]):
-    """A trial in the hands of a worker."""
-
-    def __init__(self, need: Need) -> None:
-        super().__init__()
-        self.need = need
-        self.signals = Signals()
-
-    def cancel(self) -> bool:
-        self.signals.reason = self.signals.reason or "nothing more is expected of it"
-        return super().cancel()
 
 
 class Workers:
@@ -43,10 +30,10 @@ class Workers:
 
     def __init__(self, benches: Sequence[Callable[[events.Listener], Bench]], bench: Bench) -> None:
         self._bench = bench
-        self._orders: SimpleQueue[_Ordered | None] = SimpleQueue()
+        self._orders: SimpleQueue[Ordered | None] = SimpleQueue()
         # An event and its job; the ulid of a trial with new epochs; None where a job has ended.
-        self._news: SimpleQueue[tuple[_Ordered, events.Event | str | None]] = SimpleQueue()
-        self._jobs: set[_Ordered] = set()
+        self._news: SimpleQueue[tuple[Ordered, events.Event | str | None]] = SimpleQueue()
+        self._jobs: set[Ordered] = set()
         self._threads = [
             Thread(target=self._work, args=(make,), name=f"worker {number}", daemon=True)
             for number, make in enumerate(benches)
@@ -59,7 +46,7 @@ class Workers:
         return len(self._threads)
 
     def submit(self, need: Need) -> Future[TrialRecord]:
-        job = _Ordered(need)
+        job = Ordered(need)
         self._jobs.add(job)
         self._orders.put(job)
         return job
@@ -88,7 +75,7 @@ class Workers:
         """Run jobs until there is a None. The bench is made for the first, which hears of it if
         that fails."""
         bench: Bench | None = None
-        job: _Ordered | None = None
+        job: Ordered | None = None
 
         def listen(event: events.Event) -> None:
             assert job is not None
@@ -108,7 +95,7 @@ class Workers:
                 with bench, bench.ledger:
                     pass
 
-    def _run(self, bench: Bench, job: _Ordered) -> TrialRecord:
+    def _run(self, bench: Bench, job: Ordered) -> TrialRecord:
         def until(ulid: str) -> str:
             self._news.put((job, ulid))
             return job.signals.reason

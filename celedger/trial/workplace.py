@@ -28,7 +28,7 @@ from celedger.trial.engine import Need
 from celedger.trial.reuse.results import PACKAGE
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy, settings
-from celedger.trial.venvs import Venvs
+from celedger.trial.venvs import Requirements, Venvs
 from celedger.trial.workers import employ, share_out
 
 CACHES = ("builds", "venvs")  # folders of `Repository.state_dir`
@@ -86,7 +86,7 @@ def set_bench(
     starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
         [settings_request(config.merged), *starts],
-        texts={digest: suite.folder / name for name, digest in suite.files.items()},
+        texts=suite.texts,
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,
     )
@@ -110,9 +110,7 @@ def set_bench(
         interpreters, gate, Builds(repository, builds, caches, config.cache_limit),
         Venvs(
             repository, venvs, caches, config.cache_limit, base, partial(described, root=None),
-            lambda task, python, files: gate.review(
-                [requests.of_environment(repository, task, python, files.files)]
-            ),
+            partial(_review, repository, gate),
         ),
         device, device_lock, base, socket.gethostname(), why, listen,
         sandbox=config.sandbox,
@@ -122,6 +120,12 @@ def set_bench(
         threads = max(task.threads for task in tasks)
         employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
+
+
+def _review(
+    repository: Repository, gate: Gate, task: Task, python: str, files: Requirements
+) -> None:
+    gate.review([requests.of_environment(repository, task, python, files.files)])
 
 
 def _device(name: str, label: str) -> tuple[gpu.Device, lock.DeviceLock]:
