@@ -4,7 +4,6 @@ aliases, where one name stands for several parameters. Knows no command.
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import math
 import re
@@ -92,12 +91,9 @@ def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
 
 def _param(body: Table, name: str, value: object) -> object:
     """A value that JSON can hold and a command line can carry."""
-    if isinstance(value, (dict, list)):
-        body.fail(f"parameter {name!r} is not one value", "a list of values goes into grid")
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if not isinstance(value, (str, int, float)) or value in (math.inf, -math.inf) or value != value:
+        hint = "a list of values goes into grid, a date into quotes"
+        body.fail(f"parameter {name!r} is no string, number or boolean", hint)
     return value
 
 
