@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,17 +109,29 @@ class Builds:
             return False
         with entry:
             try:
-                for number, folder in enumerate((checkout.path, suite)):
-                    with tarfile.open(entry.path / f"{number}.tar") as tar:
-                        if not number and not checkout.tracked().isdisjoint(tar.getnames()):
-                            return False
-                        tar.extractall(folder, filter="tar")
-                return True
+                if _unpack(entry.path, checkout, suite):
+                    return True
             except (OSError, tarfile.TarError):
                 entry.close()
                 self.cache.drop(key)
         checkout.move_to(checkout.commit)
         return False
+
+
+def _unpack(home: Path, checkout: Checkout, suite: Path) -> bool:
+    """Unpack the archives of an entry. Return False if the commit has a file of that name, or a
+    link on the way leads out of the folder. Raises OSError or TarError if one cannot be read."""
+    tracked: Collection[str] = checkout.tracked()
+    for number, folder in enumerate((checkout.path.resolve(), suite.resolve())):
+        with tarfile.open(home / f"{number}.tar") as tar:
+            for name in tar.getnames():
+                if name in tracked or not (folder / name).parent.resolve().is_relative_to(folder):
+                    return False
+            # celedger made them on this machine; Python before 3.11.4 has no filters of its own.
+            tar.extraction_filter = lambda member, _: member
+            tar.extractall(folder)
+        tracked = ()  # of the suite's copy nothing is
+    return True
 
 
 def _names(top: Path, above: str = "") -> Iterator[str]:
