@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from celedger.errors import MachineError
+from celedger.errors import explained
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PYTHON = '# python = "python"      #'  # in the template
@@ -22,16 +22,13 @@ def scaffold(folder: Path, name: str, python: str = "") -> list[Path]:
     written = []
     for template in sorted(TEMPLATES.glob("*.in")):
         target = folder / template.stem
+        if os.path.lexists(target):
+            continue
         text = template.read_text(encoding="utf-8").replace("@name@", name)
         if python:
             text = text.replace(_PYTHON, f"python = {json.dumps(python, ensure_ascii=False)}  #")
-        try:
+        with explained(f"{target} cannot be written"):
             folder.mkdir(parents=True, exist_ok=True)
-            with target.open("x", encoding="utf-8") as stream:
-                stream.write(text)
-        except OSError as error:
-            if os.path.lexists(target):
-                continue
-            raise MachineError(f"{target} cannot be written: {error.strerror}") from error
+            target.write_text(text, encoding="utf-8")
         written.append(target)
     return written

@@ -25,6 +25,7 @@ from celedger.system import files
 _LONGEST_TEXT = 1 << 18  # bytes of a file that is kept to show what changed in it
 FILES = ("files", "requirements", "program")  # facts that name files by their content
 _NAMED = 3  # changes that a message names
+_NEW = "new since it was last allowed"
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,6 @@ class Gate:
     def of(cls, repository: Repository, *, attended: bool) -> Gate:
         return cls(repository.state_dir / "allowed", attended, repository)
 
-    def allows(self, request: Request) -> bool:
-        """Return True if a person allowed it. What asks for nothing needs no word."""
-        digest = request.digest
-        if digest not in self._allowed and request.facts and not self._file(request).is_file():
-            return False
-        self._allowed.add(digest)
-        return True
-
     def review(
         self,
         requests: Iterable[Request],
@@ -100,9 +93,10 @@ class Gate:
                 if not copy.exists() and path.stat().st_size <= _LONGEST_TEXT:
                     self._write(copy, path.read_bytes())
         if new and not self.attended:
-            raise self.refusal(new)
+            cause = "nothing was allowed here yet" if self.empty else _NEW
+            raise NotAllowed(f"{cause}: {self._summary(new)}", self.hint)
         if new and not self.empty and brought():
-            tell(f"new since it was last allowed: {self._summary(new)}")
+            tell(f"{_NEW}: {self._summary(new)}")
         for request in new:
             text = json.dumps({"subject": request.subject, "facts": request.facts}, indent=1)
             self._write(self._file(request), text.encode())
@@ -110,8 +104,14 @@ class Gate:
             self.grown = True
 
     def missing(self, requests: Iterable[Request]) -> list[Request]:
-        """Return those that nobody allowed, none twice."""
-        new = {request.digest: request for request in requests if not self.allows(request)}
+        """Return those that nobody allowed, none twice. What asks for nothing needs no word."""
+        new: dict[str, Request] = {}
+        for request in requests:
+            known = request.digest in self._allowed or self._file(request).is_file()
+            if known or not request.facts:
+                self._allowed.add(request.digest)
+            else:
+                new[request.digest] = request
         return list(new.values())
 
     @property
@@ -144,11 +144,6 @@ class Gate:
             return (self.folder / f"{digest}.text").read_bytes()
         except OSError:
             return None
-
-    def refusal(self, new: Sequence[Request]) -> NotAllowed:
-        """Return the error that says what waits, and what to type."""
-        cause = "nothing was allowed here yet" if self.empty else "new since it was last allowed"
-        return NotAllowed(f"{cause}: {self._summary(new)}", self.hint)
 
     @property
     def hint(self) -> str:

@@ -77,6 +77,15 @@ def try_flock(path: Path, *, mode: int = 0o600, shared: bool = False) -> Lock | 
     return Lock(path, fd)
 
 
+def is_held(path: Path) -> bool:
+    """Return True if somebody has the lock of the file. Raises MachineError when it is there and
+    cannot be opened."""
+    if not path.exists():
+        return False
+    with try_flock(path) or contextlib.nullcontext() as lock:
+        return lock is None
+
+
 def _open(path: Path, mode: int) -> int:
     """Without O_CREAT first: in a sticky folder the kernel refuses O_CREAT on a file that
     belongs to another user, though it exists (fs.protected_regular, proc_sys_fs(5))."""
@@ -123,12 +132,7 @@ class DeviceLock:
 
     def free(self) -> bool:
         """Return True if nobody holds it now."""
-        if not self.path.exists():
-            return True
-        lock = try_flock(self.path, mode=0o666)
-        if lock is not None:
-            lock.close()
-        return lock is not None
+        return not is_held(self.path)
 
     def of(self, device: str, cores: Sequence[int] = ()) -> DeviceLock:
         """Return the lock of another device, or of some cores."""

@@ -200,16 +200,9 @@ class Running:
 
     def usage(self) -> Usage:
         """What the tree uses now; nothing when it has ended."""
-        return tree.usage(self._root) if self._root else Usage()
-
-    def processes(self) -> list[tree.TreeProcess]:
-        """Each process of the tree by itself."""
-        return tree.processes(self._root) if self._root else []
-
-    @property
-    def _root(self) -> int:
-        """The supervisor's number while anything of the tree may live, else 0."""
-        return self._process.pid if self._process is not None and self._exit is None else 0
+        if self._process is None or self._exit is not None:
+            return Usage()
+        return tree.usage(self._process.pid)
 
     def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:
         """TERM to the command's group, KILL to all that is left after `grace` seconds. A command

@@ -30,43 +30,23 @@ class Usage:
     cpu: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TreeProcess:
-    """One process of a tree: `cpu` seconds of its own so far, `rss` in bytes; `ended` are the
-    seconds of its children that it waited for."""
-
-    pid: int
-    name: str
-    cpu: float
-    rss: int
-    ended: float
-
-
 def usage(supervisor: int) -> Usage:
     """Return the usage of everything below `supervisor`, which itself does not count. Its
     waited-for children do: they are orphans of the tree that it adopted."""
-    below = processes(supervisor)
-    orphans = 0.0
+    pids: list[int] = []
+    rss, cpu = 0, 0.0
     with suppress(psutil.Error):
         times = psutil.Process(supervisor).cpu_times()
-        orphans = times.children_user + times.children_system
-    cpu = orphans + sum(process.cpu + process.ended for process in below)
-    rss = sum(process.rss for process in below)
-    return Usage(supervisor, tuple(process.pid for process in below), rss, cpu)
-
-
-def processes(supervisor: int) -> list[TreeProcess]:
-    """Return every process below `supervisor`, each by itself."""
-    below = []
+        cpu = times.children_user + times.children_system
     for pid in _descendants(supervisor):
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             with process.oneshot():
-                times, rss = process.cpu_times(), process.memory_info().rss
-                ended = times.children_user + times.children_system
-                own = times.user + times.system
-                below.append(TreeProcess(pid, process.name(), own, rss, ended))
-    return below
+                times, memory = process.cpu_times(), process.memory_info()
+            pids.append(pid)
+            rss += memory.rss
+            cpu += times.user + times.system + times.children_user + times.children_system
+    return Usage(supervisor, tuple(pids), rss, cpu)
 
 
 def _descendants(supervisor: int) -> list[int]:
