@@ -12,10 +12,10 @@ from pathlib import Path
 
 from celedger.engines import order
 from celedger.engines.order import Order
-from celedger.errors import MachineError
+from celedger.errors import MachineError, explained
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
-from celedger.system.lock import Lock, try_flock
+from celedger.system.lock import Lock, is_held, try_flock
 
 
 @dataclass
@@ -47,17 +47,13 @@ class Notes:
             "engine": self.engine, "address": self.address, "ledger": str(self.ledger),
             "order": order_out,
         }  # fmt: skip
-        try:
+        with explained(f"{path.parent} cannot be written", "free some room there"):
             private_folder(path.parent)
             draft = path.with_suffix(".new")
             draft.write_text(order.written(facts))
             note_lock = try_flock(draft)
             assert note_lock is not None
             draft.replace(path)
-        except OSError as error:
-            raise MachineError(
-                f"{path.parent} cannot be written: {error.strerror}", "free some room there"
-            ) from error
         return Note(path, order_out, note_lock)
 
     def left(self) -> Iterator[Note]:
@@ -100,8 +96,5 @@ def out(repository: Repository) -> list[Out]:
         with suppress(OSError, ValueError, KeyError, TypeError, MachineError):
             facts = json.loads(path.read_bytes())
             engine = f"{facts['engine']} {facts['address']}".strip()
-            note_lock = try_flock(path)
-            orders.append(Out(order.rebuilt(Order, facts["order"]), engine, note_lock is None))
-            if note_lock is not None:
-                note_lock.close()
+            orders.append(Out(order.rebuilt(Order, facts["order"]), engine, is_held(path)))
     return orders

@@ -21,7 +21,7 @@ from celedger import __version__
 from celedger.engines import slurm_job as job
 from celedger.engines.keeper import CHUNK, Greeting
 from celedger.engines.seam import KeeperOf, LostNode
-from celedger.errors import ConfigError, MachineError
+from celedger.errors import ConfigError, MachineError, explained
 from celedger.system import process
 from celedger.trial.ending import last_line, tail
 
@@ -158,12 +158,10 @@ class Slurm:
                 "see `sinfo`; SBATCH_PARTITION names the partition to use",
             )
         folder = self._folder / ulid
-        try:
+        with explained(f"{folder} cannot be written"):
             folder.mkdir(mode=0o700)
             for name in (job.LINES, job.ASKS):
                 (folder / name).touch()
-        except OSError as error:
-            raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
         refused = [f"--exclude={','.join(sorted(avoid))}"] if avoid else []
         program = ["exec", sys.executable, "-m", job.__name__, str(folder)]
         _ask(
@@ -219,15 +217,10 @@ class Slurm:
 
 def _unfit(address: str) -> str:
     """Say why a folder cannot be shared; "" if it can."""
-    folder = Path(address)
-    if not address:
-        return "none is named"
-    if not folder.is_absolute():
-        return f"{address} is not absolute"
-    if not folder.is_dir():
-        return f"there is no folder {address}"
+    if not address.startswith("/"):
+        return f"{address} is not absolute" if address else "none is named"
     try:
-        TemporaryFile(dir=folder).close()
+        TemporaryFile(dir=address).close()
     except OSError as error:
         return f"{address} cannot be written: {error.strerror}"
     return ""

@@ -40,19 +40,13 @@ if TYPE_CHECKING:
 KIND = "commit"
 _SEE = "see `celedger status`"
 MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
-_HALF_WRITTEN = 60.0  # seconds after which an empty note will never be filled
 
 
 def at_work(ledger: Path) -> bool:
     """Whether a worker of this ledger lives."""
-    path = _lock_path(ledger)
-    try:
-        handle = lock.try_flock(path) if path.exists() else None
-    except CeledgerError:
-        return False
-    if handle is not None:
-        handle.close()
-    return handle is None and path.exists()
+    with suppress(CeledgerError):
+        return lock.is_held(_lock_path(ledger))
+    return False
 
 
 def detach() -> None:
@@ -113,9 +107,7 @@ class Worker:
         for note in sorted(queue_folder(self.repository).glob("*.moved")):
             try:
                 worktree = os.fsdecode(note.read_bytes())
-                if not worktree and self.now() - note.stat().st_mtime < _HALF_WRITTEN:
-                    continue  # its hook is about to write it, and to start a worker
-                self._enqueue(Path(worktree) if worktree else self.repository.worktree)
+                self._enqueue(Path(worktree))
                 entered += 1
             except FileNotFoundError:
                 continue  # another worker was faster

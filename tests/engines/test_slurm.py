@@ -218,7 +218,7 @@ def test_what_a_slurm_cluster_lacks_is_one_line(project: Project, cluster: Slurm
     [
         ("", "none is named"),
         ("some/folder", "some/folder is not absolute"),
-        ("/no/folder", "there is no folder /no/folder"),
+        ("/no/folder", "/no/folder cannot be written: No such file or directory"),
         ("/sys/kernel", "/sys/kernel cannot be written: Permission denied"),
     ],
 )

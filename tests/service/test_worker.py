@@ -330,16 +330,12 @@ def test_a_job_that_cannot_run_is_recorded_with_its_sentence_and_the_next_one_ru
     assert third == (JobState.DONE, "nothing regressed")
 
 
-def test_a_note_is_kept_until_it_can_be_understood_or_never_will(crew: Crew) -> None:
+def test_a_note_of_a_folder_that_is_gone_is_passed_over(crew: Crew) -> None:
     crew.project.history([1.0])
-    empty, gone = crew.note("", "1"), crew.note("/no/such/folder", "2")
+    gone = crew.note("/no/such/folder", "2")
     assert crew.worker().collect() == 0
-    assert empty.exists()  # its hook is about to write it
     assert not gone.exists()
     assert "/no/such/folder" in crew.said[0]
-    later = time.time() + 3600
-    assert crew.worker(now=lambda: later).collect() == 1
-    assert not empty.exists()
 
 
 def test_a_merge_whose_configuration_is_broken_is_a_job_that_says_so(crew: Crew) -> None:
