@@ -32,6 +32,8 @@ def split(value: object) -> tuple[str, ...]:
         raise ValueError("is a string or a list of strings")
     if not words or not words[0]:
         raise ValueError("is empty")
+    if any("\0" in word for word in words):
+        raise ValueError("holds a NUL character")
     return tuple(words)
 
 

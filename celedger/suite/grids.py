@@ -91,9 +91,13 @@ def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
 
 def _param(body: Table, name: str, value: object) -> object:
     """A value that JSON can hold and a command line can carry."""
-    if not isinstance(value, (str, int, float)) or value in (math.inf, -math.inf) or value != value:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not isinstance(value, (str, int, float)):
         hint = "a list of values goes into grid, a date into quotes"
         body.fail(f"parameter {name!r} is no string, number or boolean", hint)
+    if "\0" in commands.text(value):
+        body.fail(f"parameter {name!r} holds a NUL character")
     return value
 
 

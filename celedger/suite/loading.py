@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,27 @@ def find(name: str | None, config: Config, repo_root: Path) -> Path:
         there = f"{config.suites} has {', '.join(own) or 'no suite'}"
         cause = f"no suite is named: {there}; celedger has {', '.join(others) or 'none'}"
         raise SuiteError(cause, "--suite NAME" if own else "`celedger init`, or --suite NAME")
-    if os.sep in name or name in (".", ".."):
-        for folder in (Path(name).expanduser(), repo_root / name):
-            if (folder / FILE).is_file():
-                return folder.resolve()
-        raise SuiteError(f"{name} is no suite: it has no {FILE}")
-    folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
-    for folder in folders:
-        if folder.name == name:
-            return folder
+    if "\0" not in name:
+        if os.sep in name or name in (".", ".."):
+            for folder in (Path(name).expanduser(), repo_root / name):
+                if (folder / FILE).is_file():
+                    return folder.resolve()
+            raise SuiteError(f"{name} is no suite: it has no {FILE}")
+        folders = [config.suites / folder for folder in own] + [shipped() / f for f in others]
+        for named in (lambda folder: folder.name, _declared):
+            for folder in folders:
+                if named(folder) == name:
+                    return folder
     names = list(dict.fromkeys([*own, *others]))
     raise SuiteError(f"there is no suite {name!r}", closest(name, names) if names else "")
+
+
+def _declared(folder: Path) -> object:
+    """Return what a suite calls itself; None where its file says nothing that can be read."""
+    with suppress(SuiteError):
+        head = _parsed(folder / FILE).get("suite")
+        return head.get("name") if isinstance(head, dict) else None
+    return None
 
 
 def suites_in(home: Path) -> list[str]:
@@ -103,9 +114,9 @@ def load(folder: Path) -> Suite:
         "[[task]]", (*_TASK_KEYS, *_OF_TASK),
     )  # fmt: skip
     name = _name(head, head.raw("name", folder.resolve().name))
+    warnings = []
     if name != folder.resolve().name:
-        head.fail(f"calls itself {name}, and its folder {folder.resolve().name}", "use one name")
-    warnings: list[str] = []
+        warnings.append(f"the suite calls itself {name}, its folder {folder.resolve().name}")
     files = digests(folder)
     pattern = Task(name, "", (), files=hash_of(files), **head.read(_OF_SUITE))
     shared = _metric_tables(f"{file}:", top.raw("metrics", {}))

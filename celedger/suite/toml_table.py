@@ -6,9 +6,9 @@ key, or raises ValueError with the end of a sentence that begins with the key.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -71,8 +71,8 @@ class Table:
 def string(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"is {shown(value)}, not a string")
-    if not value:
-        raise ValueError("is empty")
+    if not value or "\0" in value:
+        raise ValueError("is empty" if not value else "holds a NUL character")
     return value
 
 
@@ -113,7 +113,7 @@ def integer(low: int, high: int) -> Callable[[object], int]:
 def seconds(value: object) -> float:
     """`30`, `"90s"`, `"10m"`, `"1h30m"`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        total = float(value)
+        total = float(value) if abs(value) < 1e300 else math.inf
     elif isinstance(value, str) and re.fullmatch(f"(?:{_DURATION.pattern})+", value):
         total = sum(float(n) * _SECONDS[unit] for n, unit in _DURATION.findall(value))
     else:
@@ -161,9 +161,11 @@ def one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
 
 
 def floor(value: object) -> Floor:
-    with suppress(ValueError):
+    try:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return Floor.parse(value)
+    except (ValueError, OverflowError):
+        pass
     raise ValueError(f'is {shown(value)}, not a number >= 0 or a percentage such as "0.5%"')
 
 
@@ -174,7 +176,7 @@ def patterns(value: object) -> tuple[str, ...]:
     for text in expressions:
         try:
             groups = re.compile(text).groupindex
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{shown(text)} is no regular expression: {error}") from error
         if not groups:
             raise ValueError(f"{shown(text)} has no named group such as (?P<val_loss>\\S+)")
@@ -198,5 +200,8 @@ def event_folder(value: object) -> str:
 
 def shown(value: object) -> str:
     """A value in an error, never longer than a line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "an integer of thousands of digits"
     return text if len(text) <= 60 else text[:59] + "…"

@@ -44,7 +44,7 @@ def resolve(
     kind, _, number = name.partition(":")
     if name != "auto" and (kind != "cuda" or not (number.isdecimal() or name == "cuda")):
         raise MachineError(f"no device is called {name!r}", "use auto, cpu or cuda:N")
-    shown = _visible_gpus(env)
+    shown = _visible_gpus(env, numbered=bool(number))
     if name == "auto":
         usable = [i for i, gpu in enumerate(shown) if not _problem(gpu)]
         idle = [i for i in usable if free(shown[i].uuid) and not _in_use(shown[i])]
@@ -80,7 +80,7 @@ def alike(device: Device, env: Mapping[str, str] = os.environ) -> list[Device]:
     kind = device.gpu.name, device.gpu.memory
     every = [
         Device(gpu.uuid, f"cuda:{number}", gpu.uuid, gpu)
-        for number, gpu in enumerate(_visible_gpus(env))
+        for number, gpu in enumerate(_visible_gpus(env, numbered=False))
         if (gpu.name, gpu.memory) == kind and not _problem(gpu)
     ]
     return sorted(every, key=lambda other: other.key != device.key)
@@ -102,14 +102,26 @@ def _in_use(gpu: Gpu) -> bool:
     return bool((sample.active or frozenset()) & (sample.processes or {}).keys())
 
 
-def _visible_gpus(env: Mapping[str, str]) -> list[Gpu]:
+def _visible_gpus(env: Mapping[str, str], *, numbered: bool) -> list[Gpu]:
     """Return the GPUs as CUDA reads its variable: numbers or UUIDs (a beginning is enough), the
-    list ending at the first that does not exist. Numbers count in the order of the PCI bus."""
+    list ending at the first that does not exist. Trials count in the order of the PCI bus; CUDA
+    itself does only where CUDA_DEVICE_ORDER says so, else it counts the fastest first (CUDA C++
+    Programming Guide, "CUDA Environment Variables"). Raises MachineError where that differs."""
     every, visible = nvml.gpus(), env.get("CUDA_VISIBLE_DEVICES")
+    words = [word.strip() for word in (visible or "").split(",") if word.strip()]
+    numbered = any(map(str.isdecimal, words)) if words else numbered
+    mixed = len({gpu.name for gpu in every}) > 1
+    if numbered and mixed and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        raise MachineError(
+            "a number does not name a GPU here: the models differ, and CUDA counts the fastest "
+            "first",
+            "export CUDA_DEVICE_ORDER=PCI_BUS_ID to count as `nvidia-smi` does, or set "
+            "CUDA_VISIBLE_DEVICES to a UUID",
+        )
     if visible is None:
         return every
     chosen: list[Gpu] = []
-    for word in filter(None, map(str.strip, visible.split(","))):
+    for word in words:
         if word.isdecimal():
             matching = every[int(word) : int(word) + 1]
         else:

@@ -29,6 +29,7 @@ _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after 
 _TOKEN = 26  # characters of TRIAL_VARIABLE, a ULID
 _IMPORTING = 300.0  # seconds for importing, on a cold network file system
 _ANSWER = 30.0  # seconds for a fork on a machine that swaps
+_MOST = 3  # launchers held at once: each keeps the memory of what it imported
 _MESSAGE = 1 << 20  # bytes
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _FIRST = frozenset({"sitecustomize", "usercustomize"})  # what Python imports before all else
@@ -180,15 +181,18 @@ class Launchers:
         return {name for launcher in self._launchers.values() for name in launcher.modules}
 
     def _launcher(self, key: _Key) -> _Launcher:
-        launcher = self._launchers.get(key)
+        launcher = self._launchers.pop(key, None)
         if launcher is None or not (launcher.problem or launcher.alive()):
-            launcher = self._launchers[key] = _Launcher(self._script, key)
+            if len(self._launchers) >= _MOST:
+                self._launchers.pop(next(iter(self._launchers))).close()
+            launcher = _Launcher(self._script, key)
             try:
                 problem = launcher.wait_for_imports()
                 launcher.problem = problem or self._own_module(key[1], launcher)
             finally:
                 if launcher.problem:
                     launcher.close()
+        self._launchers[key] = launcher  # the newest
         return launcher
 
     def _own_module(self, preload: Sequence[str], launcher: _Launcher) -> str:

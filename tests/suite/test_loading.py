@@ -92,12 +92,20 @@ def test_what_looks_wrong_is_warned_of(tmp_path: Path) -> None:
     found = load(
         suite(
             tmp_path,
-            '[[task]]\nname = "t"\nseeds = 3\nparams = { lr = 1 }\ncommand = "cd x && make"\n',
+            '[suite]\nname = "other"\n[[task]]\nname = "t"\nseeds = 3\nparams = { lr = 1 }\n'
+            'command = "cd x && make"\n',
         )
     )
     told = "\n".join(found.warnings)
-    for part in ("parameter lr", "CELEDGER_SEED"):
+    for part in ("calls itself other", "parameter lr", "CELEDGER_SEED"):
         assert part in told
+
+
+def test_infinity_is_a_parameter_that_has_a_recipe(tmp_path: Path) -> None:
+    task = TASK.replace("{seed}", "{clip} {nan}") + "params = { clip = inf, nan = nan }\n"
+    (found,) = load(suite(tmp_path, task)).tasks
+    assert found.params == {"clip": "inf", "nan": "nan"}
+    assert len(found.recipe) == 64
 
 
 def test_preloading_does_not_make_another_recipe(tmp_path: Path) -> None:
@@ -152,7 +160,6 @@ WRONG = [
     ("[suite]\npattern = 'x'\n" + TASK, "unknown key 'pattern' (write it below [[task]])"),
     ("[suite]\ntimeuot = '10m'\n" + TASK, "did you mean 'timeout'"),
     ("[suite]\nname = 'a b'\n" + TASK, "good name"),
-    ("[suite]\nname = 'other'\n" + TASK, "calls itself other, and its folder s"),
     ("[suite]\ntimeout = '10 minutes'\n" + TASK, "duration"),
     ("[suite]\ntimeout = 0\n" + TASK, "duration"),
     ("[suite]\nmemory = '4 gigs'\n" + TASK, "size"),

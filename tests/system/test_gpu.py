@@ -99,6 +99,16 @@ def test_auto_takes_a_gpu_that_is_locked_by_nobody_and_idle(install: Install) ->
     assert gpu.resolve("auto", {}, lambda uuid: False).key == "GPU-aaaa-0"  # waits for it
 
 
+def test_a_number_is_refused_where_cuda_would_count_otherwise(install: Install) -> None:
+    """CUDA counts the fastest first unless CUDA_DEVICE_ORDER says otherwise."""
+    install(double.WHOLE, double.OTHER_MODEL)
+    for name, visible in (("cuda:1", None), ("auto", "1"), ("cuda", "0")):
+        with pytest.raises(MachineError, match="a number does not name a GPU here"):
+            key(name, visible)
+        key(name, visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert key("auto") == key("cuda:0", "GPU-aaaa-0") == "GPU-aaaa-0"
+
+
 def test_a_gpu_in_mig_mode_is_refused_and_its_slice_works(install: Install) -> None:
     install(double.SPLIT)
     for name in ("auto", "cuda:0"):
