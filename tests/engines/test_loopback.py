@@ -325,7 +325,7 @@ def test_the_end_of_a_trial_is_not_held_back_for_what_else_may_come(
     began = time.monotonic()
     with bench_on(project, cluster) as bench:
         commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
-        record = bench.run(commit, workplace.protocol.with_telemetry(task), 0)
+        record = bench.run(Need(commit, workplace.protocol.with_telemetry(task), 0))
     assert (record.ok, record.epochs) == (True, 4)
     assert time.monotonic() - began < 120
     bench.ledger.close()
