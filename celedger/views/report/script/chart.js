@@ -1,19 +1,13 @@
 // The history of a metric on the true commit axis, as SVG.
 
 function visible(stretch) {
-  const points = [];
-  stretch.at.forEach((at, i) => {
-    if (at >= state.low && at <= state.high)
-      points.push({
-        at,
-        mean: stretch.mean[i],
-        sd: stretch.sd[i],
-        trials: stretch.trials[i],
-        stretch,
-      });
-  });
-  return points;
+  const { at, mean, sd, trials } = stretch;
+  return at
+    .map((position, i) => ({ at: position, mean: mean[i], sd: sd[i], trials: trials[i] }))
+    .filter((point) => isVisible(point.at));
 }
+
+const isVisible = (at) => at >= state.low && at <= state.high;
 
 function drawChart(task, metric) {
   const width = Math.max(320, chart.clientWidth);
@@ -22,12 +16,11 @@ function drawChart(task, metric) {
   const finite = points.filter((p) => p.mean !== null);
   const [bottom, top] = extent(finite, metric);
   const inner = width - MARGIN.left - MARGIN.right;
-  const x = (at) => MARGIN.left + ((at - state.low + 0.5) / (state.high - state.low + 1)) * inner;
+  // A commit takes the room from its edge to that of the next; its dot is in the middle.
+  const edge = (at) => MARGIN.left + ((at - state.low) / (state.high - state.low + 1)) * inner;
+  const x = (at) => edge(at + 0.5);
   const y = (value) =>
-    MARGIN.top +
-    (1 - (value - bottom) / (top - bottom || 1)) * (HEIGHT - MARGIN.top - MARGIN.bottom);
-  shown = { task, metric, points, x, y, width, inner };
-  cursor = -1;
+    MARGIN.top + (1 - (value - bottom) / (top - bottom || 1)) * (BOTTOM - MARGIN.top);
   const picture = svg("svg", {
     viewBox: `0 0 ${width} ${HEIGHT}`,
     height: HEIGHT,
@@ -40,21 +33,35 @@ function drawChart(task, metric) {
     "aria-valuenow": state.high,
     "aria-valuetext": "no commit selected",
   });
+  shown = { task, metric, points, picture, edge, x, y, width, inner };
+  cursor = -1;
   picture.append(hatching());
-  drawGaps(picture, points);
-  drawGrid(picture, bottom, top, metric);
-  for (const own of stretches) drawStretch(picture, own);
-  drawLevels(picture, metric);
-  drawEnvironments(picture, task, stretches);
-  drawMarks(picture);
-  drawCrosses(picture, task, points);
-  drawSteps(picture, metric);
-  picture.append(svg("g", { class: "over" }));
+  drawGaps(points);
+  drawGrid(bottom, top, metric);
+  stretches.forEach(drawStretch);
+  drawLevels(metric);
+  drawEnvironments(task, stretches);
+  drawMarks();
+  drawCrosses(task, points);
+  drawSteps(metric);
+  draw("g", { class: "over" });
   chart.replaceChildren(picture);
   listen(picture);
   if (state.commit >= 0) pick(picture);
   headline(task, metric, points);
 }
+
+const draw = (...parts) => shown.picture.append(svg(...parts));
+const vertical = (name, x, y1 = MARGIN.top) =>
+  svg("line", { class: name, x1: x, x2: x, y1, y2: BOTTOM });
+const strip = (name, x, end) =>
+  svg("rect", {
+    class: name,
+    x,
+    width: Math.max(1, end - x),
+    y: MARGIN.top,
+    height: BOTTOM - MARGIN.top,
+  });
 
 function extent(points, metric) {
   let low = Infinity,
@@ -65,7 +72,7 @@ function extent(points, metric) {
   }
   for (const stretch of metric.stretches)
     for (const step of stretch.steps)
-      if (step.at >= state.low && step.at <= state.high) {
+      if (isVisible(step.at)) {
         low = Math.min(low, step.before, step.after);
         high = Math.max(high, step.before, step.after);
       }
@@ -88,37 +95,22 @@ function hatching() {
   return definitions;
 }
 
-function drawGaps(picture, points) {
-  const { x, inner } = shown;
-  const half = inner / (state.high - state.low + 1) / 2;
+function drawGaps(points) {
   let last = state.low - 1;
   for (const at of [...points.map((p) => p.at), state.high + 1]) {
-    if (at - last > 1)
-      picture.append(
-        svg("rect", {
-          class: "hatch",
-          x: x(last + 1) - half,
-          width: Math.max(1, x(at - 1) - x(last + 1) + 2 * half),
-          y: MARGIN.top,
-          height: HEIGHT - MARGIN.top - MARGIN.bottom,
-        }),
-      );
+    if (at - last > 1) shown.picture.append(strip("hatch", shown.edge(last + 1), shown.edge(at)));
     last = at;
   }
 }
 
-function drawGrid(picture, bottom, top, metric) {
+function drawGrid(bottom, top, metric) {
   const { x, y, width } = shown;
   for (const tick of ticks(bottom / metric.divisor, top / metric.divisor)) {
     const at = y(tick * metric.divisor);
-    picture.append(
-      svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }),
-    );
-    picture.append(
-      svg("text", { x: MARGIN.left - 8, y: at + 4, "text-anchor": "end" }, tickText(tick)),
-    );
+    draw("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at });
+    draw("text", { x: MARGIN.left - 8, y: at + 4, "text-anchor": "end" }, tickText(tick));
   }
-  if (metric.unit) picture.append(svg("text", { x: 4, y: MARGIN.top - 12 }, metric.unit));
+  if (metric.unit) draw("text", { x: 4, y: MARGIN.top - 12 }, metric.unit);
   const span = axis.minute[state.high] - axis.minute[state.low];
   const wanted = Math.max(2, Math.floor(width / 110));
   let free = MARGIN.left;
@@ -128,7 +120,7 @@ function drawGrid(picture, bottom, top, metric) {
     const half = 3.8 * text.length;
     if (x(at) - half < free || x(at) + half > width) continue;
     free = x(at) + half + 6;
-    picture.append(svg("text", { x: x(at), y: HEIGHT - 9, "text-anchor": "middle" }, text));
+    draw("text", { x: x(at), y: HEIGHT - 9, "text-anchor": "middle" }, text);
   }
 }
 
@@ -158,79 +150,54 @@ function runs(points) {
   return joined;
 }
 
-function drawStretch(picture, points) {
+function drawStretch(points) {
   const { x, y, inner } = shown;
   const dense = (state.high - state.low) / inner > 0.4;
   const radius = dense ? 1 : 2.4;
-  const verdicts = new Map(
-    shown.task.verdicts.filter((v) => v[1] === shown.metric.name).map((v) => [v[0], v[2]]),
-  );
-  let line = "",
-    band = "",
-    whiskers = "",
-    dots = "";
+  const at = (p, deviations = 0) =>
+    `${x(p.at).toFixed(1)} ${y(p.mean + deviations * (p.sd || 0)).toFixed(1)}`;
+  const paths = { band: "", whisker: "", line: "", dot: "" };
   for (const run of runs(points)) {
+    const lower = run.map((p) => at(p, -1));
+    const upper = run.map((p) => at(p, 1));
     if (run.length > 1) {
-      line += "M" + run.map((p) => `${x(p.at).toFixed(1)} ${y(p.mean).toFixed(1)}`).join("L");
-      const upper = run.map((p) => `${x(p.at).toFixed(1)} ${y(p.mean + (p.sd || 0)).toFixed(1)}`);
-      const lower = run.map((p) => `${x(p.at).toFixed(1)} ${y(p.mean - (p.sd || 0)).toFixed(1)}`);
-      band += `M${upper.join("L")}L${lower.reverse().join("L")}Z`;
-    } else if (run[0].sd) {
-      const p = run[0];
-      whiskers += `M${x(p.at).toFixed(1)} ${y(p.mean - p.sd).toFixed(1)}V${y(p.mean + p.sd).toFixed(1)}`;
-    }
-    for (const p of run)
-      dots += `M${(x(p.at) - radius).toFixed(1)} ${y(p.mean).toFixed(1)}a${radius} ${radius} 0 1 0 ${2 * radius} 0a${radius} ${radius} 0 1 0 ${-2 * radius} 0`;
+      paths.line += "M" + run.map((p) => at(p)).join("L");
+      paths.band += `M${upper.join("L")}L${lower.reverse().join("L")}Z`;
+    } else if (run[0].sd) paths.whisker += `M${lower}L${upper}`;
+    // With the round caps of the style, a line without a length is a dot.
+    for (const p of run) paths.dot += `M${at(p)}h0`;
   }
-  for (const [name, d] of [
-    ["band", band],
-    ["whisker", whiskers],
-    ["line", line],
-    ["dot", dots],
-  ])
-    if (d) picture.append(svg("path", { class: name, d }));
-  for (const p of points) {
-    const verdict = verdicts.get(p.at);
-    if (p.mean === null || !["regressed", "improved"].includes(verdict)) continue;
-    picture.append(
-      svg("circle", {
-        class: `dot ${verdict === "regressed" ? "bad" : "good"}`,
-        cx: x(p.at),
-        cy: y(p.mean),
-        r: radius + 1.6,
-      }),
-    );
+  for (const [name, d] of Object.entries(paths))
+    if (d) draw("path", { class: name, d, ...(name === "dot" && { "stroke-width": 2 * radius }) });
+  for (const [position, name, verdict] of shown.task.verdicts) {
+    const p = name === shown.metric.name && points.find((each) => each.at === position);
+    if (!p || p.mean === null || !["regressed", "improved"].includes(verdict)) continue;
+    const way = verdict === "regressed" ? "bad" : "good";
+    draw("circle", { class: `dot ${way}`, cx: x(p.at), cy: y(p.mean), r: radius + 1.6 });
   }
 }
 
 // The level of each segment, the number that `celedger drift` prints.
-function drawLevels(picture, metric) {
-  const { x, y, inner } = shown;
-  const half = inner / (state.high - state.low + 1) / 2;
+function drawLevels(metric) {
+  const { edge, y } = shown;
   for (const stretch of metric.stretches) {
     const ends = [stretch.at[0], ...stretch.steps.map((s) => s.at), stretch.at.at(-1) + 1];
     ends.slice(1).forEach((end, i) => {
       const step = stretch.steps[i - 1];
       const value = step ? step.after : stretch.steps[0]?.before;
-      const low = Math.max(ends[i], state.low),
-        high = Math.min(end - 1, state.high);
+      const low = Math.max(ends[i], state.low);
+      const high = Math.min(end - 1, state.high);
       if (value === undefined || low > high) return;
-      picture.append(
-        svg("line", {
-          class: `level${i === ends.length - 2 && step && metric.state === "worse" && !step.better ? " bad" : ""}`,
-          x1: x(low) - half,
-          x2: x(high) + half,
-          y1: y(value),
-          y2: y(value),
-        }),
-      );
+      const isLast = i === ends.length - 2;
+      const isBad = isLast && step && metric.state === "worse" && !step.better;
+      const name = isBad ? "level bad" : "level";
+      draw("line", { class: name, x1: edge(low), x2: edge(high + 1), y1: y(value), y2: y(value) });
     });
   }
 }
 
-function drawSteps(picture, metric) {
-  const { x, width, inner } = shown;
-  const half = inner / (state.high - state.low + 1) / 2;
+function drawSteps(metric) {
+  const { edge, picture, width } = shown;
   const steps = metric.stretches.flatMap((s) => s.steps);
   const free = [Infinity, Infinity]; // the left edge of what stands on the two lines of labels
   for (const step of steps.reverse()) {
@@ -238,73 +205,37 @@ function drawSteps(picture, metric) {
     for (const [first, last] of step.members) {
       const low = Math.max(first, state.low);
       const high = Math.min(last, state.high);
-      if (low > high) continue;
-      picture.append(
-        svg("rect", {
-          class: `set ${way}`,
-          x: x(low) - half,
-          width: Math.max(1, x(high) - x(low) + 2 * half),
-          y: MARGIN.top,
-          height: HEIGHT - MARGIN.top - MARGIN.bottom,
-        }),
-      );
+      if (low <= high) picture.append(strip(`set ${way}`, edge(low), edge(high + 1)));
     }
-    if (step.at < state.low || step.at > state.high) continue;
-    const at = x(step.at) - half; // beside the commit's own dot, which it must not hide
-    picture.append(
-      svg("line", {
-        class: `change ${way}`,
-        x1: at,
-        x2: at,
-        y1: MARGIN.top - 4,
-        y2: HEIGHT - MARGIN.bottom,
-      }),
-    );
-    const text = `${step.better ? "▼" : "▲"} ${step.change} ${step.among > 1 ? `one of ${step.among}` : "at " + hash(step.at).slice(0, 8)}`;
-    const size = 7.4 * text.length,
-      middle = Math.min(Math.max(at, MARGIN.left + size / 2), width - size / 2);
-    const row = free.findIndex((edge) => middle + size / 2 < edge);
+    if (!isVisible(step.at)) continue;
+    const at = edge(step.at); // beside the commit's own dot, which it must not hide
+    picture.append(vertical(`change ${way}`, at, MARGIN.top - 4));
+    const where = step.among > 1 ? `one of ${step.among}` : `at ${hash(step.at).slice(0, 8)}`;
+    const text = `${step.better ? "▼" : "▲"} ${step.change} ${where}`;
+    const size = 7.4 * text.length;
+    const middle = Math.min(Math.max(at, MARGIN.left + size / 2), width - size / 2);
+    const row = free.findIndex((left) => middle + size / 2 < left);
     if (row < 0) continue;
     free[row] = middle - size / 2 - 8;
-    picture.append(
-      svg(
-        "text",
-        { class: way, x: middle, y: MARGIN.top - 9 - 15 * row, "text-anchor": "middle" },
-        text,
-      ),
-    );
+    const y = MARGIN.top - 9 - 15 * row;
+    draw("text", { class: way, x: middle, y, "text-anchor": "middle" }, text);
   }
 }
 
-function drawEnvironments(picture, task, stretches) {
-  const { x, inner } = shown;
-  const half = inner / (state.high - state.low + 1) / 2;
+function drawEnvironments(task, stretches) {
   stretches.forEach((points, i) => {
     const whole = shown.metric.stretches[i];
     if (i === 0 || !points.length || points[0].at !== whole.at[0]) return;
-    const at = x(points[0].at) - half;
-    picture.append(
-      svg("line", {
-        class: "environment",
-        x1: at,
-        x2: at,
-        y1: MARGIN.top,
-        y2: HEIGHT - MARGIN.bottom,
-      }),
-    );
+    const at = shown.edge(points[0].at);
+    shown.picture.append(vertical("environment", at));
     const change = task.environments[whole.environment].change || "environment changed";
-    picture.append(
-      svg(
-        "text",
-        { x: at + 5, y: HEIGHT - MARGIN.bottom - 20 },
-        change.length > 60 ? change.slice(0, 59) + "…" : change,
-      ),
-    );
+    draw("text", { x: at + 5, y: BOTTOM - 20 }, clip(change, 60));
   });
 }
 
-function drawMarks(picture) {
-  const { x } = shown;
+const clip = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+
+function drawMarks() {
   const names = new Map(
     Object.entries(axis.tags).map(([at, tags]) => [Number(at), tags.join(", ")]),
   );
@@ -315,64 +246,52 @@ function drawMarks(picture) {
     );
   let free = Infinity;
   for (const [at, name] of [...names].sort((a, b) => b[0] - a[0])) {
-    if (at < state.low || at > state.high) continue;
-    picture.append(
-      svg("line", {
-        class: "mark",
-        x1: x(at),
-        x2: x(at),
-        y1: MARGIN.top,
-        y2: HEIGHT - MARGIN.bottom,
-      }),
-    );
-    const text = name.length > 24 ? name.slice(0, 23) + "…" : name;
-    if (x(at) + 4 + 7.2 * text.length > free) continue;
-    free = x(at);
-    picture.append(svg("text", { x: x(at) + 4, y: MARGIN.top + 12 }, text));
+    if (!isVisible(at)) continue;
+    const x = shown.x(at);
+    shown.picture.append(vertical("mark", x));
+    const text = clip(name, 24);
+    if (x + 4 + 7.2 * text.length > free) continue;
+    free = x;
+    draw("text", { x: x + 4, y: MARGIN.top + 12 }, text);
   }
 }
 
-function drawCrosses(picture, task, points) {
-  const { x } = shown;
-  const base = HEIGHT - MARGIN.bottom - 8;
-  const cross = (at) => `M${x(at) - 4} ${base - 4}l8 8m0-8l-8 8`;
-  const inside = (at) => at >= state.low && at <= state.high;
+function drawCrosses(task, points) {
+  const base = BOTTOM - 8;
   const lost = points.filter((p) => p.mean === null).map((p) => p.at);
-  const bad = [...new Set([...task.crashed, ...lost])].filter(inside);
-  if (bad.length) picture.append(svg("path", { class: "cross", d: bad.map(cross).join("") }));
-  const untestable = task.untestable.filter(inside);
-  if (untestable.length)
-    picture.append(svg("path", { class: "cross untestable", d: untestable.map(cross).join("") }));
+  const kinds = { cross: [...task.crashed, ...lost], "cross untestable": task.untestable };
+  for (const [name, positions] of Object.entries(kinds)) {
+    const inside = [...new Set(positions)].filter(isVisible);
+    const d = inside.map((at) => `M${shown.x(at) - 4} ${base - 4}l8 8m0-8l-8 8`).join("");
+    if (d) draw("path", { class: name, d });
+  }
 }
 
 function headline(task, metric, points) {
   find("#drift-title").textContent =
     `${state.task.slice(state.task.indexOf("/") + 1)} · ${metric.name}`;
   const stretch = metric.stretches.at(-1);
-  const parts = [];
   const step = stretch?.steps.at(-1);
-  if (!stretch) parts.push("Not measured.");
-  else if (step)
-    parts.push(
-      `Level ${step.now} since ${date(step.at)}, was ${step.was}, ${step.change} (${step.sure} sure).`,
-    );
-  else if (metric.direction !== "info" && stretch.at.length < 3)
-    parts.push("Too few measured commits to show a change.");
-  else if (metric.direction !== "info")
-    parts.push(`Steady over ${stretch.at.length} measured commits.`);
+  const isJudged = metric.direction !== "info";
+  const size = state.high - state.low + 1;
   const ways = { lower: "Lower is better.", higher: "Higher is better.", info: "Not judged." };
-  parts.push(ways[metric.direction]);
-  if (points.some((p) => p.sd)) parts.push("Shaded: one standard deviation of the trials.");
-  if (points.length) parts.push("The axis does not start at 0.");
-  if (points.length < state.high - state.low + 1)
-    parts.push(
-      `Hatched: ${state.high - state.low + 1 - points.length} of ${state.high - state.low + 1} commits are not measured.`,
-    );
-  if (task.crashed.some((at) => at >= state.low && at <= state.high))
-    parts.push("✕: a trial failed.");
-  if (metric.stretches.length > 1) parts.push("Dashed: the environment changed.");
-  if (task.replaced) parts.push("Values of an earlier definition of the task are left out.");
-  find("#drift-caption").textContent = parts.join(" ");
+  let course = "";
+  if (!stretch) course = "Not measured.";
+  else if (step)
+    course = `Level ${step.now} since ${date(step.at)}, was ${step.was}, ${step.change} (${step.sure} sure).`;
+  else if (isJudged && stretch.at.length < 3) course = "Too few measured commits to show a change.";
+  else if (isJudged) course = `Steady over ${stretch.at.length} measured commits.`;
+  const parts = [
+    course,
+    ways[metric.direction],
+    points.some((p) => p.sd) && "Shaded: one standard deviation of the trials.",
+    points.length && "The axis does not start at 0.",
+    points.length < size && `Hatched: ${size - points.length} of ${size} commits are not measured.`,
+    task.crashed.some(isVisible) && "✕: a trial failed.",
+    metric.stretches.length > 1 && "Dashed: the environment changed.",
+    task.replaced && "Values of an earlier definition of the task are left out.",
+  ];
+  find("#drift-caption").textContent = parts.filter(Boolean).join(" ");
   find(".keys").hidden = false;
   const spans = find(".spans");
   spans.hidden = false;

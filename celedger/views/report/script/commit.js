@@ -41,14 +41,10 @@ function drawCommit(task, metric) {
 function notes(task, at) {
   const made = [];
   for (const [where, act, what, who, why] of axis.baselines)
-    if (where === at)
-      made.push(
-        element(
-          "p",
-          { class: "remark" },
-          `${act === "pin" ? "Pinned" : "Accepted"}${what ? ` for ${what}` : ""} by ${who}: ${why}`,
-        ),
-      );
+    if (where === at) {
+      const name = act === "pin" ? "Pinned" : "Accepted";
+      made.push(remark(`${name}${what ? ` for ${what}` : ""} by ${who}: ${why}`));
+    }
   const verdicts = task.verdicts.filter((v) => v[0] === at);
   const news = verdicts.filter((v) => !["same", "too-noisy"].includes(v[2]));
   const list = news.map(([, metric, kind, effect, note]) =>
@@ -62,36 +58,22 @@ function notes(task, at) {
   if (same) list.push(element("li", {}, `${same} metric${same === 1 ? "" : "s"} without a change`));
   if (list.length) made.push(element("ul", { "aria-label": "Verdicts" }, ...list));
   for (const [where, verb, when, headline, command] of task.findings)
-    if (where === at)
+    if (where === at) {
+      const title = element("b", {}, `${verb}, ${when}`);
       made.push(
-        element(
-          "p",
-          {},
-          element("b", {}, `${verb}, ${when}`),
-          ` ${headline} `,
-          element("code", {}, `celedger ${command}`),
-        ),
+        element("p", {}, title, ` ${headline} `, element("code", {}, `celedger ${command}`)),
       );
+    }
   const alike = Map.groupBy(
     task.failures.filter((f) => f.at === at),
     (f) => `${f.kind} ${f.message}`,
   );
   for (const [failure, ...others] of alike.values()) {
-    const seeds = [failure, ...others]
-      .map((f) => f.seed)
-      .sort((a, b) => a - b)
-      .join(", ");
-    made.push(
-      element("p", {}, element("b", {}, `✕ ${failure.kind}, seed ${seeds}`), ` ${failure.message}`),
-    );
-    if (failure.log)
-      made.push(
-        element(
-          "pre",
-          { tabindex: "0", role: "group", "aria-label": "End of the log" },
-          failure.log,
-        ),
-      );
+    const seeds = [failure, ...others].map((f) => f.seed).sort((a, b) => a - b);
+    const title = element("b", {}, `✕ ${failure.kind}, seed ${seeds.join(", ")}`);
+    made.push(element("p", {}, title, ` ${failure.message}`));
+    const attributes = { tabindex: "0", role: "group", "aria-label": "End of the log" };
+    if (failure.log) made.push(element("pre", attributes, failure.log));
   }
   return made;
 }
@@ -100,17 +82,13 @@ function epochs(task, metric, at, base) {
   const names = Object.keys(task.epochs).filter((name) => task.epochs[name][at]);
   if (!names.length)
     return [
-      element(
-        "p",
-        { class: "remark" },
+      remark(
         "The page has the epochs of the newest commits and of open changes. For others: ",
         element("code", {}, `celedger plot curves ${hash(at)} --task ${state.task}`),
       ),
     ];
   const hasBase = base >= 0 && names.some((name) => task.epochs[name][base]);
-  const legend = element(
-    "p",
-    { class: "remark" },
+  const legend = remark(
     element("span", { class: "legend" }),
     `${hash(at).slice(0, 8)} this commit `,
   );
@@ -125,48 +103,31 @@ function epochs(task, metric, at, base) {
     (a, b) => (b === metric.name) - (a === metric.name) || order.indexOf(a) - order.indexOf(b),
   );
   const figures = names.slice(0, 8).map((name) => figure(task, name, at, base));
-  const more =
-    names.length > 8
-      ? [
-          element(
-            "p",
-            { class: "remark" },
-            `${names.length - 8} more metrics have epochs: select one in the table.`,
-          ),
-        ]
-      : [];
-  return [legend, element("div", { class: "epochs" }, ...figures), ...more];
+  const more = names.length - figures.length;
+  const rest = remark(`${more} more metrics have epochs: select one in the table.`);
+  return [legend, element("div", { class: "epochs" }, ...figures), ...(more ? [rest] : [])];
 }
 
 function figure(task, name, at, base) {
-  const metric = task.metrics.find((each) => each.name === name) || {
-    divisor: 1,
-    unit: "",
-    direction: "info",
-  };
+  const metric = task.metrics.find((each) => each.name === name) || NO_METRIC;
   const curves = [task.epochs[name][base], task.epochs[name][at]];
   const values = curves.flatMap((c) => (c ? c.slice(1) : [])).filter((v) => v !== null);
-  const low = Math.min(...values),
-    high = Math.max(...values);
+  const low = Math.min(...values);
+  const high = Math.max(...values);
   const first = Math.min(...curves.filter(Boolean).map((c) => c[0]));
   const last = Math.max(...curves.filter(Boolean).map((c) => c[0] + c.length - 2));
   const x = (epoch) => (last > first ? ((epoch - first) / (last - first)) * 196 + 2 : 100);
   const y = (value) => (high > low ? 76 - ((value - low) / (high - low)) * 72 : 40);
   const ends = curves.map((c) => (c ? c.at(-1) : null));
-  let change = "",
-    way = "";
+  let change = "";
+  let way = "";
   if (ends[0] && ends[1] !== null) {
     const relative = (ends[1] - ends[0]) / Math.abs(ends[0]);
     change = `${relative > 0 ? "+" : ""}${(100 * relative).toFixed(1)} %`;
-    const worse =
-      metric.direction === "lower"
-        ? relative > 0
-        : metric.direction === "higher"
-          ? relative < 0
-          : false;
+    const isWorse = { lower: relative > 0, higher: relative < 0 }[metric.direction];
     const step = metric.stretches?.at(-1)?.steps.at(-1);
     const isOpen = metric.state === "worse" && step && base < step.at && step.at <= at;
-    if (worse && isOpen) {
+    if (isWorse && isOpen) {
       change += ", worse";
       way = " bad";
     }
@@ -193,17 +154,8 @@ function figure(task, name, at, base) {
     if (line) picture.append(svg("path", { class: `curve${style}`, d: line }));
     if (dots) picture.append(svg("path", { class: `curve${style} alone`, d: dots }));
   });
-  const caption = element(
-    "figcaption",
-    {},
-    element("b", {}, name),
-    ` ${number(ends[1], metric)} ${change}`,
-  );
-  return element(
-    "figure",
-    {},
-    caption,
-    picture,
-    element("small", {}, last > first ? `epoch ${first} to ${last}` : `epoch ${first}`),
-  );
+  const value = ` ${number(ends[1], metric)} ${change}`;
+  const caption = element("figcaption", {}, element("b", {}, name), value);
+  const label = last > first ? `epoch ${first} to ${last}` : `epoch ${first}`;
+  return element("figure", {}, caption, picture, element("small", {}, label));
 }

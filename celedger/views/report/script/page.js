@@ -7,11 +7,12 @@ const index = JSON.parse(find("#index").textContent);
 const SPANS = [100, 500, Infinity];
 const HEIGHT = 330;
 const MARGIN = { left: 62, right: 10, top: 40, bottom: 28 };
+const BOTTOM = HEIGHT - MARGIN.bottom;
 const chart = find("#chart");
 const cache = new Map(); // of unpacked parts
 let axis = null; // the commits, columns of equal length
 let state = {}; // task, metric, commit, span; first and last position
-let shown = null; // what the chart draws: scales, points by position
+let shown = null; // what the chart draws: picture, scales, points
 let cursor = -1; // the position under the pointer or the arrow keys
 
 async function unpack(element) {
@@ -55,19 +56,17 @@ function sums(differences) {
   });
 }
 
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
 }
 
-function svg(name, attributes = {}, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text) made.textContent = text;
-  return made;
-}
+const element = (name, attributes = {}, ...children) =>
+  filled(document.createElement(name), attributes, children);
+const svg = (name, attributes = {}, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+const remark = (...children) => element("p", { class: "remark" }, ...children);
 
 async function copy(button) {
   const text = find("code", button.parentElement).textContent;
@@ -85,19 +84,15 @@ async function copy(button) {
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
-const date = (position) => new Date(axis.minute[position] * 60000).toISOString().slice(0, 10);
-const shortDate = (position) =>
-  new Date(axis.minute[position] * 60000).toLocaleDateString("en-GB", {
-    day: "numeric",
-    month: "short",
-    timeZone: "UTC",
-  });
+const time = (position) => new Date(axis.minute[position] * 60000);
+const date = (position) => time(position).toISOString().slice(0, 10);
 // Of commits that span so many minutes.
 function tickDate(position, span) {
   const day = 1440;
   if (span > 400 * day) return date(position).slice(0, 7);
-  const time = new Date(axis.minute[position] * 60000).toISOString().slice(11, 16);
-  return span < 4 * day ? `${shortDate(position)} ${time}` : shortDate(position);
+  const options = { day: "numeric", month: "short", timeZone: "UTC" };
+  const text = time(position).toLocaleDateString("en-GB", options);
+  return span < 4 * day ? `${text} ${time(position).toISOString().slice(11, 16)}` : text;
 }
 const author = (position) => axis.authors[axis.author[position]] || "";
 

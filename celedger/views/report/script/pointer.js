@@ -1,17 +1,19 @@
 // Hover, click, drag, touch and keys on the chart.
 
+// Where the pointer is in the units of the picture.
+function pointerX(clientX) {
+  const box = shown.picture.getBoundingClientRect();
+  return ((clientX - box.left) * shown.width) / box.width;
+}
+
 function nearest(clientX) {
-  const box = find("svg", chart).getBoundingClientRect();
-  const at = ((clientX - box.left) * shown.width) / box.width;
-  let best = null;
-  for (const p of shown.points)
-    if (!best || Math.abs(shown.x(p.at) - at) < Math.abs(shown.x(best.at) - at)) best = p;
-  return best;
+  const at = pointerX(clientX);
+  const distance = (p) => Math.abs(shown.x(p.at) - at);
+  return shown.points.reduce((a, b) => (distance(b) < distance(a) ? b : a), shown.points[0]);
 }
 
 function positionAt(clientX) {
-  const box = find("svg", chart).getBoundingClientRect();
-  const share = (((clientX - box.left) * shown.width) / box.width - MARGIN.left) / shown.inner;
+  const share = (pointerX(clientX) - MARGIN.left) / shown.inner;
   const size = state.high - state.low + 1;
   return Math.min(state.high, Math.max(state.low, state.low + Math.floor(share * size)));
 }
@@ -49,19 +51,8 @@ function listen(picture) {
 }
 
 function drawZoom(picture, from, to) {
-  const box = picture.getBoundingClientRect();
-  const [low, high] = [from, to]
-    .sort((a, b) => a - b)
-    .map((c) => ((c - box.left) * shown.width) / box.width);
-  find(".over", picture).replaceChildren(
-    svg("rect", {
-      class: "zoom",
-      x: low,
-      width: high - low,
-      y: MARGIN.top,
-      height: HEIGHT - MARGIN.top - MARGIN.bottom,
-    }),
-  );
+  const [low, high] = [from, to].sort((a, b) => a - b).map(pointerX);
+  find(".over", picture).replaceChildren(strip("zoom", low, high));
 }
 
 function keyed(picture, event) {
@@ -102,15 +93,7 @@ document.addEventListener("keydown", (event) => {
 function hover(picture, point) {
   const { x, y, metric, width } = shown;
   cursor = point.at;
-  const parts = [
-    svg("line", {
-      class: "cursor",
-      x1: x(point.at),
-      x2: x(point.at),
-      y1: MARGIN.top,
-      y2: HEIGHT - MARGIN.bottom,
-    }),
-  ];
+  const parts = [vertical("cursor", x(point.at))];
   if (point.mean !== null)
     parts.push(svg("circle", { class: "cursor-dot", cx: x(point.at), cy: y(point.mean), r: 5 }));
   find(".over", picture).replaceChildren(...parts);
@@ -118,14 +101,10 @@ function hover(picture, point) {
   const value = number(point.mean, metric);
   const spread = point.sd ? ` ± ${number(point.sd, metric)}` : "";
   const trials = `${point.trials} trial${point.trials === 1 ? "" : "s"}`;
+  const sha = hash(point.at).slice(0, 8);
   const lines = [
     element("p", {}, element("b", {}, value), `${spread}, ${trials}`),
-    element(
-      "p",
-      {},
-      element("span", { class: "sha" }, hash(point.at).slice(0, 8)),
-      ` ${axis.subject[point.at]}`,
-    ),
+    element("p", {}, element("span", { class: "sha" }, sha), ` ${axis.subject[point.at]}`),
     element("p", {}, `${author(point.at)}, ${date(point.at)}`),
   ];
   if (verdict) lines.push(element("p", {}, `Verdict: ${verdict[2]} ${verdict[3]}`));
@@ -140,7 +119,7 @@ function hover(picture, point) {
   picture.setAttribute("aria-valuenow", point.at);
   picture.setAttribute(
     "aria-valuetext",
-    `${value}, ${date(point.at)}, ${hash(point.at).slice(0, 8)} ${axis.subject[point.at]}, ${author(point.at)}${verdict ? ", " + verdict[2] : ""}`,
+    `${value}, ${date(point.at)}, ${sha} ${axis.subject[point.at]}, ${author(point.at)}${verdict ? ", " + verdict[2] : ""}`,
   );
 }
 
