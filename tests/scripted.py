@@ -64,11 +64,10 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
         path.touch()
         return path
 
-    for drawing in (
-        "matplotlib.figure.Figure.savefig",
-        "celedger.views.posterior.posterior_figure",
-    ):
-        patch.setattr(drawing, empty)
+    from matplotlib.figure import Figure
+
+    patch.setattr(Figure, "savefig", empty)
+    patch.setattr("celedger.views.posterior.draw", lambda *_: Figure())
 
 
 @dataclass

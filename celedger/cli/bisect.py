@@ -180,12 +180,12 @@ def _draw(
     session: Session, answer: Answer, metrics: Mapping[str, Metric], output: Path | None
 ) -> None:
     """Draw the answer, which stands without a picture, too."""
-    from celedger.views.posterior import posterior_figure
+    from celedger.views import picture, posterior
 
     name = f"bisect-{answer.reports[0].id}.png"
     path = output or session.ledger.folder / ".celedger" / "plots" / name
     try:
-        note(f"plot: {posterior_figure(answer.reports, metrics, path)}")
+        note(f"plot: {picture.save(posterior.draw(answer.reports, metrics), path)}")
     except (OSError, CeledgerError) as error:
         note(f"celedger: no plot: {error}")
 

@@ -42,6 +42,10 @@ Engine = Annotated[
         metavar="NAME", help="Where trials run: local, ray or slurm [default: as configured]."
     ),
 ]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a schema number.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png or .svg file.")

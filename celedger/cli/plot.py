@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,15 +34,14 @@ def drift(
 
     With every trial, and what was found bad.
     """
-    from celedger.views.drift_picture import drift_figure
+    from celedger.views import drift_picture, picture
 
     with _drawing(context, output, "drift", task, *filter(None, [metric])) as request:
         session, (suite, name), path = request
         commits, lineage = measured(session, revision)
-        print(drift_figure(
-            session.ledger, name, path, metric=metric, suite=suite,
-            commits=true_axis(commits, lineage), lineage=lineage,
-        ))  # fmt: skip
+        axis = true_axis(commits, lineage)
+        figure = drift_picture.draw(session.ledger, name, metric, suite, axis, lineage)
+        print(picture.save(figure, path))
     return Status.GOOD
 
 
@@ -55,12 +54,7 @@ def curves(
     output: options.Output = None,
 ) -> int:
     """Draw the epoch curves of several commits side by side."""
-    from celedger.views.curves import read_chart, save
-
-    with _drawing(context, output, "curves", task, *(metric or ())) as (session, title, path):
-        shas = [session.repository.resolve(revision).sha for revision in revisions]
-        print(save(read_chart(session.ledger, title, shas, metric or ()), path))
-    return Status.GOOD
+    return _draw_series(context, "epoch", revisions, task, metric or (), output)
 
 
 @plot.command()
@@ -75,12 +69,25 @@ def steps(
 
     Loss, gradient norm, learning rate and step time.
     """
-    from celedger.views.curves import read_chart, save
+    return _draw_series(context, "step", revisions, task, metric or (), output)
 
-    with _drawing(context, output, "steps", task, *(metric or ())) as (session, title, path):
+
+def _draw_series(
+    context: typer.Context,
+    axis: str,
+    revisions: Sequence[str],
+    task: str | None,
+    metrics: Sequence[str],
+    output: Path | None,
+) -> int:
+    """Draw series over epochs or steps."""
+    from celedger.views import curves, picture
+
+    kind = "curves" if axis == "epoch" else "steps"
+    with _drawing(context, output, kind, task, *metrics) as (session, title, path):
         shas = [session.repository.resolve(revision).sha for revision in revisions]
-        chart = read_chart(session.ledger, title, shas, metric or (), "step")
-        print(save(chart, path))
+        chart = curves.read_chart(session.ledger, title, shas, metrics, axis)
+        print(picture.save(curves.draw(chart), path))
     return Status.GOOD
 
 
@@ -105,11 +112,10 @@ def draw_bisect(
     """Draw a stored bisect, by default beside the other pictures. Raises CeledgerError where its
     commits are gone."""
     from celedger.bisection.report import restored
-    from celedger.views.picture import check_suffix
-    from celedger.views.posterior import posterior_figure
+    from celedger.views import picture, posterior
 
     path = output or ledger.folder / ".celedger" / "plots" / f"bisect-{stored.ulid}.png"
-    check_suffix(path)
+    picture.check_suffix(path)
     try:
         history = repository.commits(f"{stored.good}..{stored.bad}")
         commits = {c.sha: c for c in (repository.resolve(stored.good), *history)}
@@ -121,7 +127,7 @@ def draw_bisect(
         ) from error
     recipes = [t.recipe for t in ledger.tasks() if (t.suite, t.name) == (stored.suite, stored.task)]
     metrics = {m.name: m for recipe in recipes for m in ledger.metrics(recipe)}
-    return posterior_figure([report], metrics, path)
+    return picture.save(posterior.draw([report], metrics), path)
 
 
 def _bisect(session: Session, start: str) -> BisectRecord:

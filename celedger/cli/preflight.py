@@ -15,12 +15,7 @@ def preflight(
     context: typer.Context,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task to check.")],
     revision: Annotated[str, typer.Argument(metavar="REV", help="The commit.")] = "HEAD",
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."
-        ),
-    ] = None,
+    seed: options.Seed = None,
     suite: options.Suite = None,
     device: options.Device = None,
     json: options.Json = False,

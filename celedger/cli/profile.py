@@ -71,9 +71,9 @@ def profile(
         keep(looking, chosen, commits, line, headline, answer, started=looking.started)
     print(dumps(answer) if json else text)
     if output is not None:
-        from celedger.views.profile_picture import draw
+        from celedger.views import picture, profile_picture
 
-        note(str(draw(target, measured, output)))
+        note(str(picture.save(profile_picture.draw(target, measured), output)))
     return status
 
 

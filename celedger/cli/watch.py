@@ -21,12 +21,7 @@ def watch(
         typer.Option("--set", metavar="NAME=VALUE",
                      help="Another threshold for a watchpoint (docs/watch.md); may be repeated."),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=2**32 - 1, metavar="N", help="The seed [default: the task's first]."
-        ),
-    ] = None,
+    seed: options.Seed = None,
     record: Annotated[
         Path | None,
         typer.Option("--record", metavar="DIR",
@@ -50,7 +45,7 @@ def watch(
     """
     from celedger.diagnose.watch import watch as watched
     from celedger.views.document import dumps
-    from celedger.views.picture import check_suffix
+    from celedger.views.picture import check_suffix, save
     from celedger.views.watch import watch_headline, watch_json, watch_text
 
     if output is not None:
@@ -73,12 +68,14 @@ def watch(
             thresholds,
         )
         if output is not None:
-            from celedger.views.watch_figure import tensor_figure, watch_figure
+            from celedger.views import watch_figure
 
-            if tensor is not None:
-                tensor_figure(report, tensor, output)
-            else:
-                watch_figure(report, output)
+            figure = (
+                watch_figure.draw(report)
+                if tensor is None
+                else watch_figure.draw_tensor(report, tensor)
+            )
+            save(figure, output)
         answer = watch_json(report)
         keep(session, chosen, [commit], command_line(context, revision=commit.sha[:TYPED]),
              watch_headline(report), answer, started=session.started)  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -64,12 +63,6 @@ class Chart:
     subject: str
     axis: str  # "epoch" or "step"
     panels: tuple[tuple[Metric, tuple[Curve, ...]], ...]
-
-
-def save(chart: Chart, path: Path) -> Path:
-    """Draw the chart to a PNG or SVG. Raises UsageError for another suffix."""
-    picture.check_suffix(path)
-    return picture.save(draw(chart), path)
 
 
 def read_chart(
@@ -149,6 +142,7 @@ def _differing(batches: Sequence[tuple[Commit, Batch]]) -> str:
 
 
 def draw(chart: Chart) -> Figure:
+    """Draw a small plot for each panel of the chart."""
     across = min(_PER_ROW, len(chart.panels)) if chart.axis == "epoch" else 1
     down = -(-len(chart.panels) // across)
     commits = dict.fromkeys(c.commit for _, curves in chart.panels for c in curves)

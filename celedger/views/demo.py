@@ -9,10 +9,9 @@ from pathlib import Path
 from celedger.demo.play import DemoAnswer
 from celedger.ledger.read import Reader
 from celedger.model import Commit
+from celedger.views import drift_picture, picture, posterior
 from celedger.views.document import Document, pick
-from celedger.views.drift_picture import drift_figure
 from celedger.views.format import percent, plain, short
-from celedger.views.posterior import posterior_figure
 from celedger.views.tables import Column, table
 
 _COLUMNS = (
@@ -70,10 +69,9 @@ def draw(ledger: Reader, commits: Sequence[Commit], answers: Sequence[DemoAnswer
     for answer in answers:
         if answer.metric:
             path = folder / f"drift-{answer.kind}.png"
-            pictures.append(
-                drift_figure(ledger, answer.task, path, metric=answer.metric, commits=commits)
-            )
+            figure = drift_picture.draw(ledger, answer.task, answer.metric, commits=commits)
+            pictures.append(picture.save(figure, path))
         if answer.report is not None and answer.report.posterior:
             path = folder / f"bisect-{answer.kind}.png"
-            pictures.append(posterior_figure([answer.report], metrics, path))
+            pictures.append(picture.save(posterior.draw([answer.report], metrics), path))
     return pictures

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,12 +21,8 @@ _MOST = 40  # modules that have a name on the axis
 _TINY = 1e-9  # below the precision of any type: drawn for equal values
 
 
-def depth_figure(answer: Explanation, path: Path) -> Path:
-    """Draw the layers. Raises MachineError if the file cannot be written."""
-    return picture.save(draw(answer), path)
-
-
 def draw(answer: Explanation) -> Figure:
+    """Draw the layers of an explanation that has some."""
     layers = [layer for layer in answer.layers if not math.isnan(layer.forward)]
     finding = answer.finding
     at = None

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -63,24 +62,6 @@ class Drawn:
         return sorted({position for own in self.values.values() for position in own})
 
 
-def drift_figure(
-    ledger: Reader,
-    task: str,
-    path: Path,
-    *,
-    metric: str | None = None,
-    suite: str | None = None,
-    commits: Sequence[Commit] | None = None,
-    lineage: Sequence[Commit] | None = None,
-) -> Path:
-    """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
-    measured or not, oldest first (default: all that the ledger knows), to a PNG or SVG. `lineage`
-    as in `celedger.drift.courses`. Raises UsageError for an unknown suffix, task or metric,
-    CeledgerError if there is nothing to draw."""
-    picture.check_suffix(path)
-    return picture.save(draw(ledger, task, metric, suite, commits, lineage), path)
-
-
 def draw(
     ledger: Reader,
     task: str,
@@ -89,7 +70,11 @@ def draw(
     commits: Sequence[Commit] | None = None,
     lineage: Sequence[Commit] | None = None,
 ) -> Figure:
-    """Draw only the newest definition: values of different ones are not one history."""
+    """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
+    measured or not, oldest first (default: all that the ledger knows). Only the newest definition
+    is drawn: values of different ones are not one history. `lineage` as in
+    `celedger.drift.courses`. Raises UsageError for an unknown task or metric, CeledgerError if
+    there is nothing to draw."""
     suite, task = samples.find_task(ledger, task, suite)
     axis = samples.history_order(ledger.commits()) if commits is None else commits
     drawn = _read(ledger, (suite, task), metric, axis, lineage)
@@ -265,16 +250,12 @@ def _draw_levels(axes: Axes, drawn: Drawn, divisor: float) -> None:
 
 def _named(ledger: Reader, drawn: Drawn) -> Iterator[tuple[float, str, str]]:
     """Yield the commits that bisects named, then the steps that none explains."""
-    position, named = (
-        drawn.position,
-        {
-            bisect.culprits[0]: bisect
-            for bisect in ledger.bisects()
-            if bisect.status == "found"
-            and (bisect.suite, bisect.task, bisect.metric)
-            == (drawn.suite, drawn.task, drawn.metric.name)
-        },
-    )
+    position, title = drawn.position, (drawn.suite, drawn.task, drawn.metric.name)
+    named = {
+        bisect.culprits[0]: bisect
+        for bisect in ledger.bisects()
+        if bisect.status == "found" and (bisect.suite, bisect.task, bisect.metric) == title
+    }
     steps = [step for course in drawn.courses for step in course.steps]
     for sha, bisect in named.items():
         kind = "better" if bisect.report.get("improved") else "bad"

@@ -185,17 +185,15 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
         "task": answer.task,
         "a": {"name": answer.a.name, "commit": answer.a.commit.sha},
         "b": {"name": answer.b.name, "commit": answer.b.commit.sha},
-        "seed": answer.seed, "steps": answer.steps, "verdict": answer.verdict,
-        "repeats": answer.repeats, "vanished": answer.vanished,
+        **document.pick(answer, "seed steps verdict repeats vanished"),
         "grows": None if growth is None else grows(growth),
         "loss_differs": [] if growth is None else list(growth.loss),
         "loss_not_finite_at": None if growth is None else growth.diverged,
         "finding": None if finding is None else _finding_record(finding, tree),
         "hunks": [
             {
-                "old": one.hunk.old, "new": one.hunk.new, "old_start": one.hunk.old_start,
-                "new_start": one.hunk.new_start, "closeness": one.closeness,
-                "lines": list(one.hunk.lines),
+                **document.pick(one.hunk, "old new old_start new_start"),
+                "closeness": one.closeness, "lines": one.hunk.lines,
             }
             for one in answer.blamed
         ],
@@ -204,7 +202,7 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
              "forward": x.forward, "backward": x.backward}
             for x in answer.layers
         ],
-        "notes": list(answer.notes),
+        "notes": answer.notes,
         "watch": [
             {
                 "watchpoint": one.watchpoint.name, "step": one.first.step,
@@ -218,18 +216,17 @@ def _record(answer: Explanation, tree: Path) -> dict[str, object]:
 
 def _finding_record(finding: ExplainFinding, tree: Path) -> dict[str, object]:
     far = finding.distance
-    keys = ("largest", "relative", "cosine", "share", "units")
     return {
         "phase": finding.phase, "step": finding.step, "module": finding.module,
         "class": finding.kind, "tensor": finding.tensor, "cause": finding.cause,
         "sentence": finding.sentence, "sure": finding.sureness, "operator": finding.operator,
-        "facts": list(finding.facts),
+        "facts": finding.facts,
         "places": [
             {"what": what, "file": path, "line": frame.line, "function": frame.function}
             for what, path, frame in _places(finding, tree)
         ],
         "distance": None if far is None else {
-            **{key: getattr(far, key) for key in keys}, "elements": far.compared,
-            "shapes": [list(shape) for shape in far.shapes], "dtypes": list(far.dtypes),
+            **document.pick(far, "largest relative cosine share units"), "elements": far.compared,
+            **document.pick(far, "shapes dtypes"),
         },
     }  # fmt: skip

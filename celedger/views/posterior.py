@@ -5,7 +5,6 @@ and computes none of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,16 +22,9 @@ from celedger.views.picture import BLUE, INK, MUTED, RED, STATES
 _VALUES, _STATES, _POSTERIOR = 2.6, 1.0, 1.5  # inches of a panel: a crash has but two states
 
 
-def posterior_figure(reports: Sequence[Report], metrics: Mapping[str, Metric], path: Path) -> Path:
-    """Draw a bisect to a PNG or SVG. Raises UsageError for another suffix, CeledgerError without
-    candidates, MachineError where the file cannot be written."""
-    picture.check_suffix(path)
-    return picture.save(draw(reports, metrics), path)
-
-
 def draw(reports: Sequence[Report], metrics: Mapping[str, Metric]) -> Figure:
     """Draw the values of each metric over the commits, the posterior below. The good end is
-    position -1."""
+    position -1. Raises CeledgerError without candidates."""
     if not reports or any(len(r.posterior) != len(r.commits) or not r.commits for r in reports):
         raise CeledgerError(
             "this bisect has no candidates to draw", "run `celedger bisect GOOD..BAD`"

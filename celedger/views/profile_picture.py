@@ -4,7 +4,6 @@ steps, and what differs between two commits."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +24,6 @@ from celedger.views.picture import (
     RED,
     SKY,
     finish,
-    save,
     sheet,
     style,
     subtitle,
@@ -45,12 +43,8 @@ _NAME = 46  # characters of an operator
 _ROW = 0.24  # inches of a difference
 
 
-def draw(target: ProfileTarget, document: Document, path: Path) -> Path:
+def draw(target: ProfileTarget, document: Document) -> Figure:
     """Draw a profile of time or memory, of one commit or of two."""
-    return save(figure(target, document), path)
-
-
-def figure(target: ProfileTarget, document: Document) -> Figure:
     memory = "peaks" in document
     with style():
         if len(target.commits) == 2:

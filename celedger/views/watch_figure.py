@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
@@ -31,7 +30,6 @@ from celedger.views.picture import (
     SKY,
     banner,
     finish,
-    save,
     sheet,
     style,
     subtitle,
@@ -47,14 +45,8 @@ _TICKS = 24  # steps that are labelled fit side by side
 _LOSS = Metric("loss", "", Direction.LOWER)
 
 
-def watch_figure(report: WatchReport, path: Path) -> Path:
-    """Draw the last training of the report: the earlier ones prepare it."""
-    picture = draw(report)
-    with style():
-        return save(picture, path)
-
-
 def draw(report: WatchReport) -> Figure:
+    """Draw the last training of the report: the earlier ones prepare it."""
     judged = report.trainings[-1]
     layers = _layers(judged.training)
     names = f"{report.task.suite}/{report.task.name} at {short(report.commit.sha)}"
@@ -72,7 +64,7 @@ def draw(report: WatchReport) -> Figure:
     return figure
 
 
-def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
+def draw_tensor(report: WatchReport, name: str) -> Figure:
     """Draw how a parameter and its gradient are distributed, at the steps looked at. Raises
     UsageError for a name that no parameter of the last training has."""
     training = report.trainings[-1].training
@@ -95,7 +87,7 @@ def tensor_figure(report: WatchReport, name: str, path: Path) -> Path:
                 axes.vlines(number, low, high, BLUE, linewidth=5, label="half of its elements")
                 axes.plot(number, median, "o", color=INK, markersize=3, label="median")
         finish(figure, panels[0])
-        return save(figure, path)
+    return figure
 
 
 def _layers(training: Watched) -> list[str]:

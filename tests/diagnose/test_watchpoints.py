@@ -23,8 +23,9 @@ from celedger.errors import UsageError
 from celedger.model import OutcomeKind, Task
 from celedger.trial.diagnostic import Diagnostic
 from celedger.views import watch_figure
+from celedger.views.picture import save
 from celedger.views.watch import watch_text
-from celedger.views.watch_figure import tensor_figure
+from celedger.views.watch_figure import draw_tensor
 
 pytestmark = pytest.mark.xdist_group("watchpoints")  # what they share is trained once
 
@@ -168,8 +169,8 @@ def test_the_distribution_of_a_parameter_is_drawn_over_the_steps(out: Path, tmp_
     judged = (judge(replace(training, steps=steps), {}),)
     report = WatchReport(task, commit, 0, judged)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no parameter 'nothing'"):
-        tensor_figure(report, "nothing", tmp_path / "none.svg")
-    text = tensor_figure(report, "0.weight", tmp_path / "weight.svg").read_text()
+        draw_tensor(report, "nothing")
+    text = save(draw_tensor(report, "0.weight"), tmp_path / "weight.svg").read_text()
     assert all(label in text for label in ("weight", "gradient", "half of its elements"))
 
 

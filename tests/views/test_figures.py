@@ -412,7 +412,7 @@ def test_a_svg_is_the_same_bytes_each_time(
     made = history.commits(make_commits(6))
     history.walk(made, step=3, change=2)
     one, two = (
-        drift_picture.drift_figure(history.ledger, "mlp_digits", tmp_path / name).read_bytes()
+        picture.save(drift_picture.draw(history.ledger, "mlp_digits"), tmp_path / name).read_bytes()
         for name in ("a.svg", "b.svg")
     )
     assert one == two
@@ -426,7 +426,8 @@ def test_a_picture_leaves_the_users_settings_alone(
     history.trial(commit, {"val_loss": 0.4})
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"font.size": 40.0, "text.usetex": True}):
-        drift_picture.drift_figure(history.ledger, "mlp_digits", tmp_path / "new" / "a.PNG")
+        drawn = drift_picture.draw(history.ledger, "mlp_digits")
+        picture.save(drawn, tmp_path / "new" / "a.PNG")
         assert matplotlib.rcParams["font.size"] == 40.0
     assert dict(matplotlib.rcParams) == before
     assert (tmp_path / "new" / "a.PNG").read_bytes().startswith(b"\x89PNG")
@@ -438,18 +439,18 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(
 ) -> None:
     ledger = history.ledger
     with pytest.raises(UsageError, match=r"PNG or SVG.*a\.png"):
-        drift_picture.drift_figure(ledger, "mlp_digits", tmp_path / "a.jpeg")
+        picture.check_suffix(tmp_path / "a.jpeg")
     with pytest.raises(CeledgerError, match="celedger run"):
-        drift_picture.drift_figure(ledger, "mlp_digits", tmp_path / "a.png")
+        drift_picture.draw(ledger, "mlp_digits")
     (commit,) = history.commits(make_commits(1))
     with pytest.raises(CeledgerError, match="celedger run"):
-        drift_picture.drift_figure(ledger, "mlp_digits", tmp_path / "a.png")
+        drift_picture.draw(ledger, "mlp_digits")
     history.trial(commit, {"val_loss": 0.4})
     with pytest.raises(CeledgerError, match="measured peak_rss"):
-        drift_picture.drift_figure(ledger, "mlp_digits", tmp_path / "a.png", metric="peak_rss")
+        drift_picture.draw(ledger, "mlp_digits", "peak_rss")
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot write"):
-        drift_picture.drift_figure(ledger, "mlp_digits", tmp_path / "file" / "a.png")
+        picture.save(drift_picture.draw(ledger, "mlp_digits"), tmp_path / "file" / "a.png")
 
 
 def test_steps_are_joined_over_epochs(history: Any, make_commits: Commits, tmp_path: Path) -> None:
@@ -478,7 +479,7 @@ def test_steps_are_joined_over_epochs(history: Any, make_commits: Commits, tmp_p
     assert_readable(figure)
     assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "step_time (ms)"]
     one = curves.read_chart(history.ledger, TASK, [made[0].sha], ["loss"], "step")
-    assert curves.save(one, tmp_path / "s.svg").exists()
+    assert picture.save(curves.draw(one), tmp_path / "s.svg").exists()
     for shas, names, error in (
         ([made[0].sha], ["x"], UsageError), ([], [], UsageError), (["0" * 40], [], CeledgerError),
     ):  # fmt: skip

@@ -15,7 +15,7 @@ from celedger.diagnose.stalls import Document
 from celedger.views import picture
 from celedger.views.memory import memory_text
 from celedger.views.profile import ProfileTarget, slower_text
-from celedger.views.profile_picture import figure
+from celedger.views.profile_picture import draw as figure
 
 BEFORE, AFTER = commits(2)
 ONE, TWO = ProfileTarget("fit", (AFTER,), 0), ProfileTarget("fit", (BEFORE, AFTER), 0)

@@ -196,10 +196,8 @@ def test_values_and_verdicts_are_those_of_show(repository: Path, page: Page) -> 
             stretch = metric["stretches"][-1]
             assert sum(stretch["at"]) == newest
             assert stretch["mean"][-1] == pytest.approx(row["mean"], abs=0.02 * row["sd"])
-            quantum = stretch["quantum"]
-            assert stretch["sd"][-1] * quantum == pytest.approx(row["sd"], abs=0.51 * quantum)
-            assert quantum < 0.2 * row["sd"]
-            assert stretch["trials"][-2] == row["n"]
+            assert stretch["sd"][-1] == pytest.approx(row["sd"], rel=0.1)
+            assert stretch["trials"][-1] == row["n"]
             if row["verdict"] is not None:
                 assert verdicts[row["metric"]][2] == row["verdict"]["kind"]
             compared += 1

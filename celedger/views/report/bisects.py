@@ -18,27 +18,18 @@ _FAINTEST = 0.004  # probability that is drawn
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A rectangle of a picture: position and size in columns and rows, opacity from 0 to 1."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    opacity: float
-
-
-@dataclass(frozen=True, slots=True)
 class Bisect:
+    """A bisect as the page shows it; `bars` and `narrowing` are probabilities of columns."""
+
     title: str
     answer: str
     facts: str
     culprit: CommitLine | None
     columns: int
-    bars: Sequence[Bar]  # the posterior at its end, of height 1
+    bars: Sequence[tuple[int, float]]  # at its end: column, probability
     rows: int
     trials: str
-    narrowing: Sequence[Bar]  # one row a trial
+    narrowing: Sequence[tuple[int, int, float]]  # column, trial, probability
     label: str
 
 
@@ -70,10 +61,10 @@ def _bisect(record: BisectRecord, commits: Mapping[str, Commit], host: Host) -> 
         facts=" · ".join(facts),
         culprit=CommitLine.of(culprit, host) if culprit else None,
         columns=columns,
-        bars=_bars(final, share),
+        bars=_columns(dict(enumerate(final)), share),
         rows=len(narrowed),
         trials=count(max(0, len(narrowed) - 1), "trial"),
-        narrowing=[cell for y, row in enumerate(narrowed) for cell in _row(row, y, share)],
+        narrowing=[(x, y, p) for y, row in enumerate(narrowed) for x, p in _columns(row, share)],
         label=f"Probability of each of {count(len(candidates), 'candidate')}, "
         f"to be the first {kind} commit",
     )
@@ -104,18 +95,10 @@ def _sequence(report: Mapping[str, object], name: str) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _columns(posterior: Mapping[int, float], share: float) -> dict[int, float]:
+def _columns(posterior: Mapping[int, float], share: float) -> list[tuple[int, float]]:
+    """Return the columns that are drawn, and the probability of the candidates in each."""
     columns: dict[int, float] = {}
     for index, p in posterior.items():
         column = int(index / share)
         columns[column] = columns.get(column, 0.0) + p
-    return {column: p for column, p in columns.items() if p >= _FAINTEST}
-
-
-def _bars(posterior: Sequence[float], share: float) -> list[Bar]:
-    columns = _columns(dict(enumerate(posterior)), share)
-    return [Bar(x, 1 - p, 1, p, 1.0) for x, p in sorted(columns.items())]
-
-
-def _row(posterior: Mapping[int, float], y: int, share: float) -> list[Bar]:
-    return [Bar(x, y, 1, 1, max(0.08, p)) for x, p in sorted(_columns(posterior, share).items())]
+    return sorted((column, p) for column, p in columns.items() if p >= _FAINTEST)

@@ -9,7 +9,7 @@ import gzip
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +140,12 @@ def _stretch(
     course, noise = stretch.course, stretch.noise
     steps = course.steps if course is not None else ()
     exact = course is not None and (course.exact or course.sd == 0)
-    quantum = 10.0 ** (math.floor(math.log10(noise)) - 1) if noise > 0 else 1.0
     return {
         "environment": environments.index(stretch.environment),
         "at": _differences(stretch.positions.tolist()),
         "mean": _rounded(stretch.means, math.nan if exact else noise),
-        "quantum": quantum,  # of the deviations
-        "sd": [None if x != x else int(x) for x in np.round(stretch.sds / quantum).tolist()],
-        "trials": _runs(stretch.counts.tolist()),
+        "sd": _rounded(stretch.sds, 10 * noise),  # two digits of it
+        "trials": stretch.counts.tolist(),
         "spread": _significant(course.sd, 3) if course is not None else None,
         "steps": [_step(history, s, course.sd if course else math.nan, unit) for s in steps],
     }  # fmt: skip
@@ -161,7 +159,7 @@ def _step(history: Measured, step: LevelStep, sd: float, unit: str) -> dict[str,
     seen = history.position[step.seen_at.sha]
     return {
         "at": seen,
-        "members": _stretches(among or [seen]),
+        "members": _runs(among or [seen]),
         "among": len(step.among),
         "better": step.better,
         "before": step.before,
@@ -265,26 +263,10 @@ def _differences(numbers: Sequence[int]) -> list[int]:
     return [b - a for a, b in zip([0, *numbers], numbers, strict=False)]
 
 
-def _stretches(numbers: Sequence[int]) -> list[int]:
-    """Return [first, how many, first, how many, …] of ascending numbers that follow each other."""
-    stretches: list[int] = []
-    for number in numbers:
-        if stretches and number == stretches[-2] + stretches[-1]:
-            stretches[-1] += 1
-        else:
-            stretches += [number, 1]
-    return stretches
-
-
-def _runs(numbers: Iterable[int]) -> list[int]:
-    """Return [value, how often, value, how often, …]."""
-    runs: list[int] = []
-    for number in numbers:
-        if runs and runs[-2] == number:
-            runs[-1] += 1
-        else:
-            runs += [number, 1]
-    return runs
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Return the ends of each run of ascending numbers that follow each other."""
+    runs = np.split(np.array(numbers), np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [[int(run[0]), int(run[-1])] for run in runs]
 
 
 def _rounded(values: Floats, noise: float) -> list[float | int | None]:

@@ -33,25 +33,19 @@ def path(series: Series, commits: int) -> str:
     scale = WIDTH / max(1, (commits - first) // per_column)
     parts = []
     for positions, values in columns:
-        gaps = np.diff(positions, prepend=positions[0] - 2) > 1
         column = positions // per_column
-        x = y = 0
         starts = np.flatnonzero(np.diff(column, prepend=-1))
-        for begin, mean in zip(starts, _means(values, starts), strict=True):
-            across = round(int(column[begin]) * scale)
-            down = round((HEIGHT - 2) * (1 - (mean - bottom) / span)) + 1
-            if gaps[begin]:  # as of the first
-                parts += [f"M{across} {down}", "h0"]  # a commit alone is a dot, by its round caps
-            elif down != y:
-                parts.append(f"l{across - x} {down - y}".replace(" -", "-"))
-            elif parts[-1][0] == "h":
-                parts[-1] = f"h{int(parts[-1][1:]) + across - x}"
-            else:
-                parts.append(f"h{across - x}")
-            x, y = across, down
+        gaps = np.diff(positions, prepend=positions[0] - 2)[starts] > 1
+        across = np.rint(column[starts] * scale).astype(int)
+        down = (
+            np.rint((HEIGHT - 2) * (1 - (_means(values, starts) - bottom) / span)).astype(int) + 1
+        )
+        for gap, x, y in zip(gaps, across, down, strict=True):
+            # A commit alone is a dot, by the round caps of its line.
+            parts.append(f"M{x} {y}h0" if gap else f"L{x} {y}")
     return "".join(parts)
 
 
-def _means(values: np.ndarray, starts: np.ndarray) -> list[float]:
+def _means(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     sizes = np.diff(starts, append=values.size)
-    return list(np.add.reduceat(values, starts) / sizes)
+    return np.asarray(np.add.reduceat(values, starts) / sizes)

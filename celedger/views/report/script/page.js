@@ -25,27 +25,11 @@ async function taskData(key) {
   if (!cache.has(key)) {
     const element = every("script.task").find((each) => each.dataset.task === key);
     const task = await unpack(element);
-    for (const metric of task.metrics) for (const stretch of metric.stretches) expand(stretch);
+    for (const metric of task.metrics)
+      for (const stretch of metric.stretches) stretch.at = sums(stretch.at);
     cache.set(key, task);
   }
   return cache.get(key);
-}
-
-function expand(stretch) {
-  stretch.at = sums(stretch.at);
-  stretch.sd = stretch.sd.map((sd) =>
-    sd === null ? null : Number((sd * stretch.quantum).toPrecision(2)),
-  );
-  const trials = [];
-  for (let i = 0; i < stretch.trials.length; i += 2)
-    for (let n = 0; n < stretch.trials[i + 1]; n++) trials.push(stretch.trials[i]);
-  stretch.trials = trials;
-  for (const step of stretch.steps) {
-    const pairs = [];
-    for (let i = 0; i < step.members.length; i += 2)
-      pairs.push([step.members[i], step.members[i] + step.members[i + 1] - 1]);
-    step.members = pairs;
-  }
 }
 
 function sums(differences) {
