@@ -27,7 +27,6 @@ from celedger.text import plain
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
 CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch
-_SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
 _ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 _NETWORK = {
@@ -146,7 +145,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
     if kind == "READONLY":
         return LedgerError(f"{path} is read-only, and the ledger must be written to")
     if kind == "NOTADB":
-        return _not_sqlite(path)
+        return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
     if kind == "CORRUPT":
         return damaged(path, str(error))
     if kind == "CANTOPEN":
@@ -156,18 +155,14 @@ def explain(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"{path}: {error}")
 
 
-def on_network(path: Path, mounts: str) -> bool:
-    """Whether `path` lies on a network file system, where WAL's shared memory cannot work
-    (https://sqlite.org/wal.html). `mounts` is the text of /proc/self/mounts."""
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        words = line.split(" ")
-        if len(words) < 3:
-            continue
-        point = words[1].replace(r"\040", " ").replace(r"\011", "\t").replace(r"\134", "\\")
-        if path.is_relative_to(point) and len(point) >= best:
-            best, kind = len(point), words[2]
-    return kind in _NETWORK
+def on_network(path: Path) -> bool:
+    """Return True if `path` lies on a network file system, where WAL's shared memory cannot work
+    (https://sqlite.org/wal.html)."""
+    import psutil  # not where a ledger is only read
+
+    mounts = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
+    mounts.sort(key=lambda mount: len(mount.mountpoint))
+    return bool(mounts) and mounts[-1].fstype in _NETWORK
 
 
 # --- the stamp: size and times of the file as celedger last left it. A file that differs is damaged
@@ -201,10 +196,6 @@ def _state(path: Path) -> str:
 # --- the file
 
 
-def _not_sqlite(path: Path) -> LedgerDamaged:
-    return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
-
-
 def _must_be_a_file(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
@@ -219,8 +210,6 @@ def _must_be_a_file(path: Path) -> None:
         raise LedgerError(
             f"{path} is empty, not a ledger", "delete it; `celedger run HEAD` makes a new one"
         )
-    if length < _SMALLEST_SQLITE:
-        raise _not_sqlite(path)
     if not os.access(path, os.R_OK):
         raise LedgerError(f"{path} cannot be read: permission denied")
 
@@ -249,7 +238,7 @@ def _set_journal(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _journal(path: Path) -> str:
-    return "delete" if on_network(path.resolve(), _mounts()) else "wal"
+    return "delete" if on_network(path.resolve()) else "wal"
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
@@ -340,13 +329,6 @@ def size(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
         return 0
-
-
-def _mounts() -> str:
-    try:
-        return Path("/proc/self/mounts").read_text(errors="surrogateescape")
-    except OSError:
-        return ""  # no Linux: taken for a local disk
 
 
 def _disk_is_full(path: Path) -> bool:

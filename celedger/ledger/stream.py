@@ -1,15 +1,14 @@
 """Every value of a ledger, one after the other: for who wants all of them and has no room for them.
 
-Lives here: one query for the trials and one for the values of each. It must not know what becomes
-of them.
+Lives here: the query for them. It must not know what becomes of them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from celedger.ledger import facts
 from celedger.ledger.store import Store, from_null
 
 
@@ -32,20 +31,29 @@ class Value(NamedTuple):
     value: float
 
 
-_TRIALS = """
-SELECT r.id, coalesce(d.evidence, r.id), r.task, t.suite, t.name, c.sha, c.commit_time,
-  e.fingerprint, r.seed, r.ulid, r.started, coalesce(o.kind, ''), coalesce(v.ulid, '')
-FROM trials r JOIN tasks t ON t.id = r.task JOIN commits c ON c.id = r.revision
-JOIN environments e ON e.id = r.environment LEFT JOIN outcomes o ON o.trial = r.id
-LEFT JOIN derived d ON d.trial = r.id LEFT JOIN trials v ON v.id = d.evidence
-ORDER BY r.id
+# Trials in the order in which they started; where values are looked up from the trial on, nothing
+# has to be sorted. The key of summaries starts with the metric.
+_VALUES = """
+SELECT t.suite, t.name, c.sha, c.commit_time, e.fingerprint, r.seed, r.ulid, r.started,
+  coalesce(o.kind, ''), coalesce(v.ulid, ''), {epoch}, m.name, coalesce(u.unit, ''), s.value
+FROM trials r CROSS JOIN tasks t ON t.id = r.task CROSS JOIN commits c ON c.id = r.revision
+CROSS JOIN environments e ON e.id = r.environment LEFT JOIN outcomes o ON o.trial = r.id
+LEFT JOIN derived d ON d.trial = r.id LEFT JOIN trials v ON v.id = d.evidence {values}
+LEFT JOIN metric_definitions u ON u.task_id = r.task AND u.metric_id = m.id
+WHERE ?1 IS NULL OR c.sha IN (SELECT value FROM json_each(?1)) ORDER BY r.id, {order}
 """
-_EPOCHS = "SELECT epoch, metric, value FROM points WHERE trial = ?1 ORDER BY epoch, metric"
-# The key of summaries starts with the metric.
-_SUMMARIES = """
-SELECT NULL, m.id, s.value FROM metrics m
-CROSS JOIN summaries s ON (s.metric, s.task, s.trial) = (m.id, ?2, ?1) ORDER BY m.id
-"""
+_EPOCHS = _VALUES.format(
+    epoch="s.epoch",
+    values="CROSS JOIN points s ON s.trial = coalesce(d.evidence, r.id) "
+    "CROSS JOIN metrics m ON m.id = s.metric",
+    order="s.epoch, s.metric",
+)
+_SUMMARIES = _VALUES.format(
+    epoch="NULL",
+    values="CROSS JOIN metrics m "
+    "CROSS JOIN summaries s ON (s.metric, s.task, s.trial) = (m.id, r.task, r.id)",
+    order="m.id",
+)
 
 
 class Stream(Store):
@@ -54,17 +62,6 @@ class Stream(Store):
     ) -> Iterator[Value]:
         """Yield the values of these commits (hashes), or of all, in the order in which the trials
         started: by epoch, or with `summaries` one a trial and metric."""
-        connection = self._connection
-        with facts.snapshot(connection):
-            names = dict(self._rows("SELECT id, name FROM metrics"))
-            latest = "SELECT task, metric, unit, max(id) FROM definitions GROUP BY task, metric"
-            units = {(task, metric): unit for task, metric, unit, _ in self._rows(latest)}
-            for row in connection.execute(_TRIALS):
-                key, evidence, task, *shown = row
-                if commits is not None and shown[2] not in commits:
-                    continue
-                sql, keys = (_SUMMARIES, (key, task)) if summaries else (_EPOCHS, (evidence,))
-                for epoch, metric, value in connection.execute(sql, keys):
-                    unit = units.get((task, metric), "")
-                    own = (epoch, names[metric], unit, from_null(value))
-                    yield Value._make((*shown, *own))
+        chosen = None if commits is None else json.dumps(list(commits))
+        for row in self._connection.execute(_SUMMARIES if summaries else _EPOCHS, (chosen,)):
+            yield Value._make((*row[:-1], from_null(row[-1])))

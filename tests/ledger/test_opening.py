@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ def overwritten(path: Path) -> None:
         (Path.mkdir, "is a folder"),
         (Path.touch, "is empty"),
         (text, "is not an SQLite file"),
-        (lambda path: path.write_bytes(b"x"), "is not an SQLite file"),
+        (lambda path: path.write_bytes(b"x"), "not a ledger of celedger"),
         (foreign, "not a ledger of celedger"),
         (newer, "newer celedger"),
         (cut_short, "damaged"),
@@ -261,24 +262,30 @@ def test_processes_that_start_at_once_migrate_once(ledger: Ledger, tomorrow: Non
         assert migrated._rows("SELECT count(*) FROM _sqlite_migrations") == [(TODAY + 1,)]
 
 
-def test_a_network_file_system_is_recognised_by_the_deepest_mount() -> None:
-    mounts = (
-        "/dev/sda1 / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\n"
-        "tmpfs /home/me/fast tmpfs rw 0 0\n"
-        "//nas/x /mnt/with\\040space cifs rw 0 0\nme@host: /home/me/far fuse.sshfs rw 0 0\nodd\n"
-    )
+def mounted(monkeypatch: pytest.MonkeyPatch, mounts: list[tuple[str, str]]) -> None:
+    table = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in mounts]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: table)
+
+
+def test_a_network_file_system_is_recognised_by_the_deepest_mount(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mounts = [
+        ("/", "ext4"), ("/home", "nfs4"), ("/home/me/fast", "tmpfs"), ("/mnt/with space", "cifs"),
+        ("/home/me/far", "fuse.sshfs"),
+    ]  # fmt: skip
+    mounted(monkeypatch, mounts)
     remote = ["/home/me/l.db", "/mnt/with space/l.db", "/home/me/far/l.db", "/home/me/fastest/l.db"]
     local = ["/srv/l.db", "/home/me/fast/l.db", "/homework/l.db", "/mnt/with/l.db"]
-    assert all(opening.on_network(Path(path), mounts) for path in remote)
-    assert not any(opening.on_network(Path(path), mounts) for path in local)
-    assert not opening.on_network(Path("/anything"), "")
+    assert all(opening.on_network(Path(path)) for path in remote)
+    assert not any(opening.on_network(Path(path)) for path in local)
 
 
 def test_there_is_no_wal_on_a_network_file_system(
     tmp_path: Path, facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger.open(tmp_path / "moved.db", create=True).close()  # a local ledger that moves there
-    monkeypatch.setattr(opening, "_mounts", lambda: "server:/ / nfs4 rw 0 0\n")
+    mounted(monkeypatch, [("/", "nfs4")])
     for name in ("new.db", "moved.db"):
         with Ledger.open(tmp_path / name, create=True) as ledger:
             assert ledger._rows("PRAGMA journal_mode") == [("delete",)]
