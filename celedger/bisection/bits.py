@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from celedger.bisection.symptom import Symptom
 from celedger.ledger import Ledger
 from celedger.model import Direction, Kind, TrialRecord
+from celedger.stats import noise
 from celedger.stats.lineage import GOOD
 
 # A loss in full precision agrees by chance about never; an accuracy over a few hundred samples
-# does. Values with more than six significant digits are fine, and three of them suffice:
-# independent trials would agree in all with a probability under 10^-18.
-_DIGITS = 6
+# does. Three fine values suffice: independent trials would agree in all with a probability under
+# 10^-18.
 _ENOUGH = 3
 
 
@@ -53,7 +53,7 @@ Placed = Sequence[tuple[int, TrialRecord]]
 
 def fine(values: Iterable[float]) -> bool:
     """Return True if independent trials would not agree in so many digits by chance."""
-    exact = {v for v in values if math.isfinite(v) and float(f"{v:.{_DIGITS}g}") != v}
+    exact = {v for v in values if math.isfinite(v) and noise.fine(v)}
     return len(exact) >= _ENOUGH
 
 

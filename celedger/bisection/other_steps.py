@@ -78,6 +78,29 @@ def _renumbered(
     return tuple(parents), number
 
 
+def _among(
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    inside: Sequence[int],
+    good: Sequence[int],
+    none_prior: float,
+) -> firstbad.Posterior:
+    """Return the answer to the question among the positions `inside`; readings of the positions
+    `good` are of its good end."""
+    parents, number = _renumbered(question.lineage, inside)
+    number |= dict.fromkeys(good, GOOD)
+    part = firstbad.Question(
+        Lineage(parents), question.confidence, question.noise,
+        floor=question.floor, none_prior=none_prior,
+    )  # fmt: skip
+    readings = tuple(
+        replace(reading, position=number[reading.position])
+        for reading in evidence.readings
+        if reading.position in number
+    )
+    return firstbad.posterior(part, firstbad.Evidence(readings))
+
+
 def _step(
     question: firstbad.Question,
     evidence: firstbad.Evidence,
@@ -86,23 +109,12 @@ def _step(
 ) -> Rest | None:
     """Return the step among the positions `inside`, of which `start` is the good end; its share
     left open."""
-    parents, number = _renumbered(question.lineage, inside)
-    side = firstbad.Question(
-        Lineage(parents), question.confidence, question.noise,
-        floor=question.floor, none_prior=NO_STEP_PRIOR,
-    )  # fmt: skip
-    number[start] = GOOD
-    readings = tuple(
-        replace(reading, position=number[reading.position])
-        for reading in evidence.readings
-        if reading.position in number
-    )
-    answer = firstbad.posterior(side, firstbad.Evidence(readings))
+    answer = _among(question, evidence, inside, [start], NO_STEP_PRIOR)
     probability = 1 - answer.no_change
     if answer.belief is None or probability < OPEN or not answer.effect > 0:
         return None
-    first = max(parents[min(answer.candidates)], default=GOOD)
-    after = start if first == GOOD else inside[first]
+    before = question.lineage.parents[inside[min(answer.candidates)]]
+    after = max((p for p in before if p in inside), default=start)
     by = inside[max(answer.candidates)]
     return Rest(after, by, probability, answer.effect, answer.effect_low, answer.effect_high, 0.0)
 
@@ -148,25 +160,10 @@ def worse_between(
     for position in inside[:_TRIED]:
         if means[position] <= max(means[GOOD], means[bad]) + question.floor:
             break
-        none = _unchanged(question, evidence, position)
+        up_to = np.flatnonzero(question.lineage.ancestors(position)).tolist()
+        ends = [GOOD, bad]
+        none = _among(question, evidence, up_to, ends, firstbad.NONE_PRIOR).no_change
         if none <= (1 - question.confidence) / len(inside):
             at = [sign * means[p] for p in (position, GOOD, bad)]
             return Between(history.commits[position], *at)
     return None
-
-
-def _unchanged(question: firstbad.Question, evidence: firstbad.Evidence, last: int) -> float:
-    """Return the probability that nothing changed up to a position, BAD being as GOOD is."""
-    lineage = question.lineage
-    inside = [int(p) for p in np.flatnonzero(lineage.ancestors(last))]
-    number = {position: i for i, position in enumerate(inside)} | {GOOD: GOOD, lineage.bad: GOOD}
-    part = firstbad.Question(
-        Lineage(tuple(tuple(number[p] for p in lineage.parents[i]) for i in inside)),
-        question.confidence, question.noise, floor=question.floor,
-    )  # fmt: skip
-    readings = tuple(
-        replace(reading, position=number[reading.position])
-        for reading in evidence.readings
-        if reading.position in number
-    )
-    return firstbad.posterior(part, firstbad.Evidence(readings)).no_change

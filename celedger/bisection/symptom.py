@@ -18,7 +18,6 @@ from celedger.model import (
     Kind,
     Metric,
     OutcomeKind,
-    SummaryRow,
     Task,
     TrialRecord,
     VerdictKind,
@@ -69,12 +68,15 @@ class Symptom:
             if outcome.kind is OutcomeKind.OK:
                 return 0.0
             return 1.0 if signature(record) == self.crash else None
-        row = _row(record, self.metric)
-        if row is None or not usable(row, self.metric):
+        name = self.metric.name
+        if name not in record.summaries:
             return None
-        if not math.isfinite(row.value):
+        if not usable(outcome.kind, outcome.marks, record.rules.get(name, "last"), self.metric):
+            return None
+        value = record.summaries[name]
+        if not math.isfinite(value):
             return None if self.improved else math.inf
-        return self.metric.direction.sign * row.value
+        return self.metric.direction.sign * value
 
     @property
     def bits_decide(self) -> bool:
@@ -154,9 +156,7 @@ def find_symptom(
     questions: list[rules.VerdictQuestion] = []
     refused: CannotJudge | None = None
     silent = True
-    for task in tasks:
-        if metric is not None and task.metric(metric) is None:
-            continue
+    for task in [t for t in tasks if metric is None or t.metric(metric) is not None]:
         here = bench.environments[task.name].fingerprint
         whole = [final_trials(bench, end, task, here) for end in (good, bad)]
         # The first trials: the same ones however many the search itself has added since.
@@ -270,11 +270,8 @@ def _question(
 ) -> rules.VerdictQuestion | None:
     """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
     what was known of it when the ends had been measured, BAD's own step left out."""
-    rows = [
-        row
-        for row in ledger.summaries(task.name, metric.name, recipe=task.recipe)
-        if usable(row, metric)
-    ]
+    rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
+    rows = baseline.usable_rows(rows, metric)
     ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
     good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
     if not good or not bad:
@@ -306,18 +303,6 @@ def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: 
     if named or (answer.kind is VerdictKind.UNDECIDED and seems_worse):
         return 1.0 + p_value
     return math.inf
-
-
-def _row(record: TrialRecord, metric: Metric) -> SummaryRow | None:
-    """Return the trial's summary of this metric as `usable` wants it."""
-    if record.outcome is None or metric.name not in record.summaries:
-        return None
-    trial = record.trial
-    return SummaryRow(
-        trial.commit, trial.ulid, trial.seed, trial.environment, trial.recipe,
-        record.summaries[metric.name], trial.started, record.outcome.marks, record.outcome.kind,
-        record.rules.get(metric.name, "last"),
-    )  # fmt: skip
 
 
 def _list(names: Sequence[str]) -> str:

@@ -231,11 +231,9 @@ class Track:
         metric, task = self.symptom.metric, self.symptom.task
         if metric is None:
             return None
-        rows = [
-            row
-            for row in self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
-            if row.environment == self._environment and baseline.usable(row, metric)
-        ]
+        rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
+        rows = [r for r in rows if r.environment == self._environment]
+        rows = baseline.usable_rows(rows, metric)
         noise = baseline.noise(rows, self.classes.positions)
         # Not `between`: by how much commits of the ledger differ, those of this range among them,
         # is what is searched. Taken for jitter, no change would ever be beyond it.

@@ -10,7 +10,7 @@ and an improvement, once reached, is what later commits are held to.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -37,14 +37,17 @@ WINDOW = 30  # commits of a rolling baseline: older start points carry no eviden
 HISTORY = 2000  # ancestors looked through for one
 
 
-def usable(row: SummaryRow, metric: Metric) -> bool:
-    """Return True if a trial's value may be judged: it ran to its end, and, for speed,
-    undisturbed."""
-    if row.outcome is not OutcomeKind.OK or row.summary != metric.summary:
+def usable(kind: OutcomeKind, marks: Collection[Mark], rule: str, metric: Metric) -> bool:
+    """Return True if a value that a trial was summarised to by a rule may be judged: the trial ran
+    to its end, and, for speed, undisturbed."""
+    if kind is not OutcomeKind.OK or rule != metric.summary or Mark.EARLY_STOPPED in marks:
         return False
-    if Mark.EARLY_STOPPED in row.marks:
-        return False
-    return metric.kind is not Kind.SPEED or not SPOILT.intersection(row.marks)
+    return metric.kind is not Kind.SPEED or not SPOILT.intersection(marks)
+
+
+def usable_rows(rows: Rows, metric: Metric) -> list[SummaryRow]:
+    """Return the rows that may be judged."""
+    return [r for r in rows if usable(r.outcome, r.marks, r.summary, metric)]
 
 
 def by_commit(rows: Rows) -> dict[str, list[SummaryRow]]:
@@ -102,8 +105,8 @@ class Baselines:
     def rows(self, metric: Metric) -> tuple[list[SummaryRow], list[SummaryRow]]:
         """Return what was ever measured of a metric, and what of it may be compared here."""
         rows = self.ledger.summaries(self.task.name, metric.name, recipe=self.task.recipe)
-        here = [r for r in rows if r.environment in self._equal and usable(r, metric)]
-        return rows, here
+        usable = usable_rows(rows, metric)
+        return rows, [row for row in usable if row.environment in self._equal]
 
     def rolling(self, metric: Metric, rows: Rows) -> list[SummaryRow]:
         """Return the rows of the rolling baseline, the oldest commit first."""

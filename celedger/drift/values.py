@@ -16,7 +16,8 @@ from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
 from celedger.model import SPOILT, Kind, Mark, Metric
 from celedger.stats import noise
-from celedger.stats.grouped import Bools, Floats, Grouped, Ints, Layout
+from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.grouped import Grouped, Layout
 from celedger.stats.noise import Noise
 
 MARGIN = 1.1

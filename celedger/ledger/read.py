@@ -165,14 +165,13 @@ class Reader(Store):
         *,
         suite: str | None = None,
         recipe: str | None = None,
-        environment: str | None = None,
     ) -> list[SummaryRow]:
         """Return one metric of one task over all that ever ended, in the order in which it started:
         one index range."""
         where, values = _where(
             {
                 "m.name = ?": metric, "t.name = ?": task, "t.suite = ?": suite,
-                "t.recipe = ?": recipe, "e.fingerprint = ?": environment,
+                "t.recipe = ?": recipe,
             }
         )  # fmt: skip
         return self._nouns(

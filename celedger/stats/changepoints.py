@@ -17,7 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from celedger.stats.grouped import Floats, Grouped, Ints
+from celedger.stats.arrays import Floats, Ints
+from celedger.stats.grouped import Grouped
 from celedger.stats.long_history import (
     ChangePoint,
     LongHistory,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from celedger.stats import draws
+from celedger.stats.arrays import Bools, Floats
 from celedger.stats.divisions import cells, quantiles, shares, worth_comparing
 from celedger.stats.firstbad import (
     FEWEST_BAD,
@@ -27,10 +27,6 @@ from celedger.stats.firstbad import (
 )
 from celedger.stats.lineage import GOOD, Lineage
 from celedger.stats.parallel import NOTHING, UnderWay, beyond, likeness, told
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 DOUBTED = 0.3
 """Probability of "nothing changed" beyond which a trial is chosen for what it tells of that alone:

@@ -6,14 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.firstbad import Posterior
 from celedger.stats.lineage import GOOD, Lineage, unpack
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 SAMPLES = 1024
 """On a history with merges at most so many candidates, spread evenly over the posterior, stand
@@ -63,7 +59,7 @@ def worth_comparing(
     return sorted(wanted)
 
 
-def _evenest(members: NDArray[np.int64], cumulated: Floats, closed: Bools) -> list[int]:
+def _evenest(members: Ints, cumulated: Floats, closed: Bools) -> list[int]:
     """Of one stretch of a line: the open commits nearest its middle, ever further apart."""
     total = cumulated[-1]
     middle = int(np.searchsorted(cumulated, total / 2))
@@ -82,7 +78,7 @@ def _evenest(members: NDArray[np.int64], cumulated: Floats, closed: Bools) -> li
     return nearest
 
 
-def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[NDArray[np.int64], list[int]]:
+def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, list[int]]:
     """Candidates standing for all, and for every position which of them make it bad."""
     n = len(lineage)
     if n <= SAMPLES:

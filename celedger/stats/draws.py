@@ -10,12 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from celedger.stats.arrays import Bools, Floats
 from celedger.stats.lineage import GOOD, Lineage
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 DOUBT = 0.01
 """Weight of the suspicion that equal bits mislead (the change spared the very seed that was

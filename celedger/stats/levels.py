@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.stats import nodes as grids
+from celedger.stats.arrays import Bools, Floats
 from celedger.stats.likelihood import (
     OUTLYING,
     OUTLYING_PRIOR,
     Background,
-    Floats,
     NoiseKind,
     Sites,
     core_density,
@@ -28,7 +28,7 @@ from celedger.stats.likelihood import (
     tail_density,
     tamed,
 )
-from celedger.stats.nodes import Bools, Sides, log_sum
+from celedger.stats.nodes import Sides, log_sum
 from celedger.stats.shifts import ChangePrior, NoisePrior
 
 PREDICTION_NODES = 32, 120
@@ -165,12 +165,10 @@ def fit(
 ) -> Fit:
     """Integrate levels and noise out for every row of `splits` (G, T), True where bad.
 
-    `sharp` says the metric repeats exactly. Both ends must have been read (ValueError). The grid
-    is focused on what `log_prior` (G,) makes of the evidence. `selected` counts the readings of
-    the good and the bad end that made somebody ask.
+    `sharp` says the metric repeats exactly. Both ends must have been read. The grid is focused on
+    what `log_prior` (G,) makes of the evidence. `selected` counts the readings of the good and the
+    bad end that made somebody ask.
     """
-    if sites.good < 0 or sites.bad < 0:
-        raise ValueError("both ends must have been read")
     sites = tamed(sites)
     ends = middle(sites.at(sites.good)), middle(sites.at(sites.bad))
     lowest, highest, usual = grids.scale_range(

@@ -22,10 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from celedger.stats.arrays import Floats, Ints
 
 OUTLYING = np.array((0.004, 0.05, 0.2, 0.5, 0.85))
 OUTLYING_PRIOR = np.array((0.40, 0.20, 0.16, 0.14, 0.10))

@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from celedger.stats import segments
-from celedger.stats.grouped import Floats, Ints
+from celedger.stats.arrays import Floats, Ints
 from celedger.stats.noise import of_differences
 from celedger.stats.segments import Grid, Loss
 from celedger.stats.tails import t_quantile

@@ -8,19 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from celedger.stats.arrays import Bools, Floats
 from celedger.stats.likelihood import (
     OUTLYING_PRIOR,
     Background,
-    Floats,
     NoiseKind,
     Sites,
     middle,
     tables,
 )
 
-Bools = NDArray[np.bool_]
 IMPOSSIBLE = -1e6
 """A log evidence that stands for zero."""
 FINEST = 50.0

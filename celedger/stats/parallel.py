@@ -12,10 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from celedger.stats.arrays import Bools, Floats, Ints
 
 NOTHING = 1e-9
 """Nats of the estimate that are rounding."""
@@ -55,7 +53,7 @@ def beyond(weight: Floats, bad: Bools, share: Floats, r: float) -> tuple[Floats,
 
 
 def _kernel(bad: Bools, r: float) -> Floats:
-    differ: NDArray[np.int64] = (bad[:, None, :] != bad[None, :, :]).sum(axis=-1)
+    differ: Ints = (bad[:, None, :] != bad[None, :, :]).sum(axis=-1)
     return np.asarray(np.float64(r) ** differ)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
+from celedger.stats.arrays import Bools, Floats
 from celedger.stats.levels import Fit
-from celedger.stats.likelihood import Floats, NoiseKind, Sites
-from celedger.stats.nodes import IMPOSSIBLE, Bools
+from celedger.stats.likelihood import NoiseKind, Sites
+from celedger.stats.nodes import IMPOSSIBLE
 
 RATE_NODES = 41
 SURE = 0.5

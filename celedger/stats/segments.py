@@ -21,10 +21,8 @@ from dataclasses import dataclass, replace
 from math import lgamma, log, pi
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from celedger.stats.arrays import Bools, Floats
 
 FINE = 1 / 20
 """Grid step of the segmentation, in noise sds: the loss from rounding is below 0.001 a point."""

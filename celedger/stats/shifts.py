@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, Floats, NoiseKind
+from celedger.stats.arrays import Floats
+from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, NoiseKind
 from celedger.stats.nodes import SideNodes
 
 SHIFTS = (0.9, 2.0), (0.1, 20.0)

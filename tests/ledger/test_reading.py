@@ -95,7 +95,6 @@ def test_summaries_hold_what_is_needed_to_compare_them(ledger: Ledger, facts: An
     assert (rows[2].outcome, rows[2].seed) == (OutcomeKind.FAILED, 4)
     assert rows[3].value == math.inf
     assert rows[4].marks == outcome.marks
-    assert [r.ulid for r in ledger.summaries("mlp", "loss", environment="e1")] == [nan.ulid]
     assert [r.ulid for r in ledger.summaries("mlp", "loss", recipe=longer.recipe)] == [longer.ulid]
     in_suite = ledger.summaries("mlp", "loss", suite="core")
     assert [row.ulid for row in in_suite] == [row.ulid for row in rows]

@@ -380,17 +380,6 @@ def test_expected_trials_grow_with_range_and_noise_and_end_at_nothing() -> None:
     assert expected_trials(question, Evidence(), answer) == 0.0
 
 
-def test_what_lies_outside_the_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="no commit at position"):
-        posterior(Question(LINE), Evidence((Reading(16, 0.0),)))
-    with pytest.raises(ValueError, match="must be good or bad"):
-        posterior(Question(LINE), Evidence(sides={3: "ugly"}))
-    with pytest.raises(ValueError, match="confidence"):
-        Question(LINE, confidence=1.0)
-    with pytest.raises(ValueError, match="prior"):
-        Question(LINE, prior=[0.0] * 16)
-
-
 def test_commits_that_repeat_one_draw_are_one_observation_on_one_side() -> None:
     """Four commits with one lucky draw are no four witnesses; and none of them parts the others."""
     ends = [Reading(GOOD, 0.0, 0, 1), Reading(GOOD, 0.3, 1, 2), Reading(9, 2.0, 0, 3)]

@@ -19,11 +19,12 @@ from celedger.drift.history import LevelStep
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import TrialRecord, Verdict, VerdictKind
+from celedger.stats.arrays import Floats
 from celedger.text import escaped, without_sequences
 from celedger.views import samples
 from celedger.views.format import Scale, iso_date, measure, percent, plain, probability, short
 from celedger.views.report import states
-from celedger.views.report.series import Floats, Measured, Series, Stretch, TaskSeries
+from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
 from celedger.views.show import effect_text
 
 EPOCHS = 50

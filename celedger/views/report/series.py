@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from celedger.drift.history import Course, courses
 from celedger.drift.values import CommitValues, TaskValues
 from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict
+from celedger.stats.arrays import Floats, Ints
 from celedger.stats.long_history import Settled
 from celedger.trial.protocol import TELEMETRY
 from celedger.views import samples
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
