@@ -12,10 +12,14 @@ from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from celedger.ledger.store import Store, marks_of
 from celedger.model import Mark, Metric, OutcomeKind
-from celedger.stats.arrays import Bools, Floats, Ints
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _MARKS = {mark: 1 << number for number, mark in enumerate(Mark)}
 
