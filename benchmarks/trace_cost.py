@@ -30,7 +30,7 @@ import torch
 from celedger.child.probes import observe, trace
 from celedger.child import torch as harness
 steps = int(sys.argv[4])
-probe = trace.Probe({"full": list(range(2, steps, 3))})
+probe = trace.TraceProbe({"full": list(range(2, steps, 3))})
 observer = observe.attach(probe)
 taken = {"bare": [], "pulse": [], "full": []}
 def drive(**description):

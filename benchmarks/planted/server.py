@@ -29,7 +29,7 @@ def run(job):
         from celedger.child.probes import attach, observe, trace
 
         attach.install()
-        observe.attach(trace.Probe(options))
+        observe.attach(trace.TraceProbe(options))
     script = Path(sys.argv[0]).absolute()
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = str(script)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from celedger.child.probes import memory, profile, watch
+from celedger.child.probes import memory, observe, profile, watch
 from celedger.child.probes.losses import LossCall, leading, loss_call
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
 from celedger.child.probes.resources import DiskUse
@@ -111,7 +111,7 @@ def test_a_look_keeps_the_distribution_of_a_weight_and_its_gradient() -> None:
 
 def test_memory_passes_over_tensors_without_a_storage(tmp_path: Path) -> None:
     before = torch.eye(3).to_sparse()
-    probe = memory.Probe({})
+    probe = memory.MemoryProbe({})
     probe.out = tmp_path
     probe.starts()
     made = torch.eye(4).to_sparse().requires_grad_() * 2
@@ -178,14 +178,17 @@ def test_the_bytes_of_a_loaders_worker_count_once_before_and_after_its_end() -> 
 
 @pytest.mark.parametrize(
     ("kind", "owner", "part"),
-    [(memory, memory.Probe, "_count_existing"), (profile, PhaseClock, "watch_loaders")],
+    [
+        (memory.MemoryProbe, memory.MemoryProbe, "_count_existing"),
+        (profile.ProfileProbe, PhaseClock, "watch_loaders"),
+    ],
 )
 def test_a_probe_that_could_not_start_gives_up_and_leaves_torch_as_it_is(
-    kind: Any, owner: type, part: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[observe.Probe], owner: type, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, part, lambda _: 1 / 0)
     before = dict(torch.Tensor.__dict__)
-    probe = kind.Probe({})
+    probe = kind({})
     with pytest.raises(ZeroDivisionError):
         probe.starts()
     probe.gives_up()  # an error of its own would hide the one to tell

@@ -144,7 +144,7 @@ import torch
 from torch import nn
 from celedger.child.probes import observe, trace
 
-observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
+observe.attach(trace.TraceProbe(json.loads(os.environ["CELEDGER_PROBE"])))
 torch.set_num_threads(1)
 
 

@@ -25,7 +25,9 @@ from torch import nn
 from celedger.child.probes import observe
 
 options = json.loads(os.environ["CELEDGER_PROBE"])
-observe.attach(importlib.import_module("celedger.child.probes." + options["kind"]).Probe(options))
+kind = options["kind"]
+probes = importlib.import_module("celedger.child.probes." + kind)
+observe.attach(getattr(probes, kind.capitalize() + "Probe")(options))
 torch.set_num_threads(1)
 torch.manual_seed(0)
 
@@ -151,7 +153,7 @@ import json, os
 import torch
 from celedger.child.probes import observe, trace
 
-observe.attach(trace.Probe(json.loads(os.environ["CELEDGER_PROBE"])))
+observe.attach(trace.TraceProbe(json.loads(os.environ["CELEDGER_PROBE"])))
 weight = torch.ones(3, requires_grad=True)
 optimiser = torch.optim.SGD([weight], lr=0.1)
 for _ in range(2):  # no module is ever called

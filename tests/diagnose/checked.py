@@ -351,7 +351,7 @@ def main():
         (out / name).mkdir()
         os.environ["CELEDGER_PROBE_OUT"] = str(out / name)
         torch.manual_seed(0)
-        observe.attach(preflight.Probe({"steps": 60}))
+        observe.attach(preflight.PreflightProbe({"steps": 60}))
         try:
             with contextlib.suppress(SystemExit):
                 globals()[name]()

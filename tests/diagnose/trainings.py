@@ -255,7 +255,7 @@ def main():
         (out / name).mkdir()
         os.environ["CELEDGER_PROBE_OUT"] = str(out / name)
         torch.manual_seed(0)
-        observe.attach(watch.Probe(json.loads(os.environ.get("CELEDGER_PROBE", "{}"))))
+        observe.attach(watch.WatchProbe(json.loads(os.environ.get("CELEDGER_PROBE", "{}"))))
         try:
             globals()[name]()
             observe._observer._ends()

@@ -1,9 +1,9 @@
 """Attach a probe to a training that a diagnostic run (celedger.trial.diagnostic) starts.
 
-The run sets CELEDGER_PROBE, a JSON object whose `kind` names the module of this folder that has the
-`Probe`, and CELEDGER_PROBE_OUT, a folder. The probe is loaded once the training has imported torch
-(2.5 or later, so on Python 3.9 or later). The script is not changed and need not use celedger.
-Standard library only: every Python of the run imports this.
+The run sets CELEDGER_PROBE, a JSON object whose `kind` names a module of this folder and its
+probe (`trace`: TraceProbe), and CELEDGER_PROBE_OUT, a folder. The probe is loaded once the training
+has imported torch (2.5 or later, so on Python 3.9 or later). The script is not changed and need not
+use celedger. Standard library only: every Python of the run imports this.
 """
 
 from __future__ import annotations
@@ -81,10 +81,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         try:
             if sys.modules["torch"].__version__ < "2.5":
                 raise RuntimeError("diagnosis follows trainings with torch 2.5 or later")
-            kind, observe = (
+            kind = self.options["kind"]
+            module, observe = (
                 importlib.import_module(f"celedger.child.probes.{name}")
-                for name in (self.options["kind"], "observe")
+                for name in (kind, "observe")
             )
-            observe.attach(kind.Probe(self.options))
+            probe = getattr(module, f"{kind.capitalize()}Probe")
+            observe.attach(probe(self.options))
         except Exception as error:
             note_failure(error)

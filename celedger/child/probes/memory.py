@@ -59,7 +59,7 @@ class Storage(NamedTuple):
 BEFORE = Maker("before", None, "made before the training", -1)
 
 
-class Probe(observe.Probe):
+class MemoryProbe(observe.Probe):
     """Write one event, `memory`. With `steps`, the training ends after so many; with `objects`,
     Python's allocations are traced to their lines, which takes ten times as long."""
 

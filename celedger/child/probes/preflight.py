@@ -41,7 +41,7 @@ GROWTH = 0.25  # tensors a step: a list that keeps one every step grows by one
 USUAL = 0.4  # of steps: passes without gradients in more of them are part of the training
 
 
-class Probe(FirstSteps):
+class PreflightProbe(FirstSteps):
     """Write one event, `preflight`. If only as many steps run as are repeated, no check runs."""
 
     def ends(self) -> None:

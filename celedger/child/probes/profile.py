@@ -31,7 +31,7 @@ SETTLE = 2  # steps after it, in which caches fill again
 _LONG_PAUSE = 1e6  # ns; a shorter one of the garbage collector is not listed separately
 
 
-class Probe(observe.Probe):
+class ProfileProbe(observe.Probe):
     """Write one event, `profile`, and, if `timeline` is set, `trace.json.gz`. With `steps`, the
     training ends after so many."""
 

@@ -47,7 +47,7 @@ _LOSSES = {
 }  # fmt: skip
 
 
-class Probe(observe.Probe):
+class TraceProbe(observe.Probe):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.full = frozenset(options.get("full", (0, 1, 2)))

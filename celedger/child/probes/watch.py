@@ -54,7 +54,7 @@ def looks() -> Iterator[int]:
         step += max(EVERY, step // SHARE | 1)
 
 
-class Probe(observe.Probe):
+class WatchProbe(observe.Probe):
     """Observe a training for watchpoints. `options`: `closely`, steps to trace operator by
     operator, after the last of which the training ends."""
 
