@@ -27,7 +27,7 @@ def train(precision: str, scale: float, seed: int, probe: Path | None = None) ->
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if probe is not None:
         (probe / "sitecustomize.py").write_text(
-            (ROOT / "celedger" / "child" / "finder.py").read_text()
+            (ROOT / "celedger" / "child" / "import_finder.py").read_text()
         )
         env["PYTHONPATH"] = os.pathsep.join([str(probe), str(ROOT)])
         env |= {"CELEDGER_PROBE": '{"kind": "watch"}', "CELEDGER_PROBE_OUT": str(probe)}

@@ -32,8 +32,8 @@ from numpy.random import Generator
 from scipy.stats import ttest_ind
 
 from celedger.bisection import Answer, Limits, bisect_many
+from celedger.bisection.planner import BUDGET
 from celedger.bisection.report import Other
-from celedger.bisection.search import BUDGET
 from celedger.errors import CannotJudge
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -55,8 +55,8 @@ from celedger.repo import History, Repository, filters
 from celedger.repo.checkouts import Checkouts
 from celedger.repo.fast_import import NewCommit, create
 from celedger.stats.lineage import GOOD, Lineage
+from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
-from celedger.system.lock import DeviceLock
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths
 from celedger.trial.runner import Bench

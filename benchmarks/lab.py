@@ -37,7 +37,7 @@ from planted import ForkedDesk, ParentOnce, TrainingServer, company, git
 from celedger import config
 from celedger import suite as suites
 from celedger.diagnose.explain import Desk, Explanation, Side, explain
-from celedger.diagnose.memory import memory
+from celedger.diagnose.memory_growth import memory
 from celedger.diagnose.preflight import preflight
 from celedger.diagnose.profile import profile
 from celedger.diagnose.watch import WatchReport, watch

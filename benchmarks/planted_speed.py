@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celedger.diagnose import memory, profile, slower
+from celedger.diagnose import memory_growth, profile, slower
 from celedger.diagnose.stalls import Document
 from celedger.diagnose.trace import records
 from celedger.trial.surroundings import child_copy
@@ -251,10 +251,10 @@ class Bench:
 
     def memory(self, script: Path, epochs: int) -> Document:
         folder, _ = self.run(script, epochs, kind="memory")
-        found = memory.load(*records(folder, "memory"), self.roots())
-        if memory.objects_pile_up(found):
+        found = memory_growth.load(*records(folder, "memory"), self.roots())
+        if memory_growth.objects_pile_up(found):
             folder, _ = self.run(script, epochs, kind="memory", objects=True)
-            found = memory.load(*records(folder, "memory"), self.roots())
+            found = memory_growth.load(*records(folder, "memory"), self.roots())
         return found
 
     def pair(self, a: Path, b: Path, epochs: int) -> tuple[Document, str]:
@@ -297,7 +297,7 @@ def judge(bench: Bench, fault: Fault) -> tuple[str, str]:
         return ("right" if right else "wrong"), str(said)
     if fault.kind == "peak":
         sides = (bench.memory(path, epochs) for path in (clean, script))
-        top = memory.compare(*sides)["peaks"]["step"]["parts"][0]
+        top = memory_growth.compare(*sides)["peaks"]["step"]["parts"][0]
         right = f":{line} " in f"{top['place']} "
         return ("right" if right else "wrong"), f"{top['operator']} {top['place']}"
     compared, said = bench.pair(clean, script, epochs)
@@ -326,7 +326,7 @@ def equal(bench: Bench, task: str, *, keep: bool) -> tuple[str, ...]:
     found += [f"wait {wait['place']}" for wait in compared["new_waits"]]
     if keep:
         sides = tuple(bench.memory(script, EPOCHS_REMEMBERED) for _ in "AB")
-        difference = memory.compare(*sides)
+        difference = memory_growth.compare(*sides)
         found += [f"leak {leak['what']}" for side in sides for leak in side["leaks"]]
         found += [
             f"peak {part['operator']}"

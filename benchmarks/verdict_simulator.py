@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from celedger.drift.settle import RERUNS
+from celedger.drift.reruns import RERUNS
 from celedger.model import VerdictKind
 from celedger.stats.noise import Noise, pool
 from celedger.stats.verdict import VerdictQuestion, judge, judge_many

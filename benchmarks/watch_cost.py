@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SITE = ROOT / "celedger" / "child" / "finder.py"
+SITE = ROOT / "celedger" / "child" / "import_finder.py"
 TIMER = """
 import time
 from celedger.child import torch as harness

@@ -25,7 +25,7 @@ from conftest import SUITE, Done, Project, git, make_project
 from celedger.cli.app import run as run_program
 from celedger.model import Commit, Environment, OutcomeKind
 from celedger.system import environment, process
-from celedger.system.tree import Usage
+from celedger.system.process_tree import Usage
 from celedger.trial.bench import Workbench
 
 ENVIRONMENT = Environment("e" * 64, {"python": "CPython 3.11", "device": "cpu"})

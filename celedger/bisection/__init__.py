@@ -5,10 +5,10 @@ here joins them: `search` plans, and `drive` keeps the workers of an engine busy
 at any time: typed again it goes on from the ledger.
 """
 
-from celedger.bisection.ends import Answer, bisect, bisect_many, lacking_ends
-from celedger.bisection.plan import Plan, plan
+from celedger.bisection.bisect import Answer, bisect, bisect_many, lacking_ends
+from celedger.bisection.dry_run import Plan, plan
+from celedger.bisection.planner import Limits, SearchStep, search
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [

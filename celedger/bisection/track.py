@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from celedger.bisection.bits import Traces
-from celedger.bisection.classes import Classes
+from celedger.bisection.equal_commits import Classes
 from celedger.bisection.symptom import Symptom, at_one_place
 from celedger.drift import baseline
 from celedger.model import SPOILT, Commit, OutcomeKind, TrialRecord

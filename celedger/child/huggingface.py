@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from celedger.child.gather import Gathered
+from celedger.child.adapter import Gathered
 
 
 class CeledgerCallback(TrainerCallback):

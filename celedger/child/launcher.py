@@ -218,10 +218,10 @@ def _reset() -> None:
 
 
 def main() -> None:
-    finder = load(os.path.join(FOLDER, "finder.py"))
+    finder = load(os.path.join(FOLDER, "import_finder.py"))
     supervisor = load(sys.argv[2])
-    supervisor.module("reads")
-    supervisor.module("counter")
+    supervisor.module("path_recorder")
+    supervisor.module("instruction_counter")
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.send(json.dumps(_imported(json.loads(sys.argv[3]), descriptors())).encode())
     order = _serve(channel, supervisor)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from celedger.child.gather import Gathered
+from celedger.child.adapter import Gathered
 
 # The two names of the library are two sets of classes: use the one that the script imported.
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:

@@ -64,8 +64,8 @@ def check(
     """
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
-    from celedger.drift.recorded import status
-    from celedger.drift.settle import RERUNS, settle
+    from celedger.drift.recorded_verdicts import status
+    from celedger.drift.reruns import RERUNS, settle
     from celedger.model import Why
     from celedger.service.notify import announce
     from celedger.trial.workers import run_all

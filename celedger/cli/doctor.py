@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celedger.config import Config
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
-    from celedger.service.keeping import Part
+    from celedger.service.kept_files import Part
 
 _LISTED = 20  # damaged facts
 
@@ -55,7 +55,7 @@ def doctor(
     from celedger import __version__
     from celedger.errors import UsageError
     from celedger.repo import Repository
-    from celedger.service import hooks, keeping
+    from celedger.service import hooks, kept_files
 
     if older_than is not None and not prune:
         raise UsageError("--older-than says what --prune may remove", "add --prune")
@@ -73,7 +73,7 @@ def doctor(
         print(f"hook        {hook.name}: {hook.state}")
     # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
-    parts = keeping.survey(
+    parts = kept_files.survey(
         repository, settings.ledger.parent, now=time.time(), running=running or [], older_than=age
     )
     print(context.obj.retyped(_kept(parts, prune)))
@@ -85,7 +85,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
     from celedger import config
     from celedger import suite as suites
     from celedger.system import gpu, sandbox
-    from celedger.system.counter import Counter
+    from celedger.system.instruction_counter import Counter
     from celedger.trial.workplace import interpreters_of
 
     print(f"repository  {repository.root}")
@@ -172,13 +172,13 @@ def _archived(archive: Archive) -> Status:
 
 def _kept(parts: Sequence[Part], prune: bool) -> str:
     """Print what can be made again, remove what of it is not in use if asked, and sum it up."""
-    from celedger.service import keeping
+    from celedger.service import kept_files
 
     freed = 0
     for part in parts:
         print(f"kept        {part.name}: {len(part.items)}, {_size(part.size)}")
         if prune:
-            number, bytes_freed = keeping.prune(part)
+            number, bytes_freed = kept_files.prune(part)
             freed += bytes_freed
             if number:
                 print(f"removed     {number} of {len(part.items)} {part.name}")

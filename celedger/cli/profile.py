@@ -97,7 +97,7 @@ def _measure(
 ) -> list[list[dict[str, Any]]]:
     """Measure each commit once, or two of them so often in turns; return what was measured of
     either."""
-    from celedger.diagnose.memory import memory
+    from celedger.diagnose.memory_growth import memory
     from celedger.diagnose.profile import profile as time
     from celedger.diagnose.slower import TURNS
 
@@ -119,7 +119,7 @@ def _answer(
     target: ProfileTarget, sides: list[list[dict[str, Any]]], *, memory: bool
 ) -> tuple[str, dict[str, Any], str, str, Status]:
     """Return the kind of the document, the document, its headline and text, and the exit status."""
-    from celedger.diagnose import memory as memories
+    from celedger.diagnose import memory_growth as memories
     from celedger.diagnose import slower
     from celedger.views import memory as of_memory
     from celedger.views import profile as of_time

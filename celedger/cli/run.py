@@ -53,7 +53,7 @@ def run(
     trials disturb each other. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
-    from celedger.drift.recorded import latest, status, unjudged
+    from celedger.drift.recorded_verdicts import latest, status, unjudged
     from celedger.repo import spread
     from celedger.trial.workplace import by_environment, lacking
     from celedger.views.show import CommitRows

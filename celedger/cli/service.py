@@ -268,7 +268,7 @@ def queue(
 
 def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
     """Return the queue with the merges that are not in it yet."""
-    from celedger.engines import notes as remote
+    from celedger.engines import open_orders as remote
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
     from celedger.views.queue import Queue

@@ -375,10 +375,10 @@ def _report_lost_trials(ledger: Ledger, options: Options) -> None:
 
 def _name_orders(repository: Repository) -> None:
     """Say which trials a killed command left on nodes, to one that does not ask them."""
-    from celedger.engines import notes
+    from celedger.engines import open_orders
 
     for engine, number in Counter(
-        o.engine for o in notes.out(repository) if not o.attended
+        o.engine for o in open_orders.out(repository) if not o.attended
     ).items():
         trials = "1 trial runs" if number == 1 else f"{number} trials run"
         name = engine.split()[0]
@@ -387,12 +387,14 @@ def _name_orders(repository: Repository) -> None:
 
 
 def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
-    from celedger.engines import notes
+    from celedger.engines import open_orders
     from celedger.system.process import sweep
     from celedger.trial.journal import recover
     from celedger.views.format import count
 
-    for record in recover(ledger, now=time.time(), sweep=sweep, elsewhere=notes.ulids(repository)):
+    for record in recover(
+        ledger, now=time.time(), sweep=sweep, elsewhere=open_orders.ulids(repository)
+    ):
         epochs = count(record.epochs, "epoch")
         note(
             f"celedger: the trial of {record.task} at {record.trial.commit[:10]}, seed "

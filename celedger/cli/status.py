@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from celedger.config import Config
-    from celedger.drift.standing import Regression
+    from celedger.drift.open_regressions import Regression
     from celedger.model import Commit
     from celedger.repo import Repository
     from celedger.views.queue import Queue
@@ -29,7 +29,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
 
     What got worse since this was last typed is called new. JSON does not count as looking.
     """
-    from celedger.drift import standing
+    from celedger.drift import open_regressions
     from celedger.repo import Repository
     from celedger.service import news
     from celedger.views.status import StatusDocument
@@ -40,16 +40,18 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     if not settings.ledger.exists() and not archive_of(repository, settings).size:
         queue = queue_document(repository, settings, ())
         hint = _queue_hint(queue) or _first_command(repository, settings)
-        document = StatusDocument(time.time(), (), queue, (), standing.News(), {}, hint)
+        document = StatusDocument(time.time(), (), queue, (), open_regressions.News(), {}, hint)
         options.answer(document, json, typed.retyped)
         return Status.GOOD
     with reading(typed) as session:
         ledger = session.ledger
         queue = queue_document(repository, settings, ledger.jobs())
-        log = repository.log("HEAD", limit=standing.HISTORY)
-        history = standing.positions(log)
-        regressions = standing.open_regressions(ledger, history)
-        changes = standing.changes(news.read_known(repository, _SHOWN), regressions, history)
+        log = repository.log("HEAD", limit=open_regressions.HISTORY)
+        history = open_regressions.positions(log)
+        regressions = open_regressions.open_regressions(ledger, history)
+        changes = open_regressions.changes(
+            news.read_known(repository, _SHOWN), regressions, history
+        )
         commits = {commit.sha: commit for commit in log}
         hint = _queue_hint(queue) or _next(session, regressions, commits)
         document = StatusDocument(

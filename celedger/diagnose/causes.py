@@ -12,6 +12,7 @@ import numpy as np
 from celedger.diagnose import start_rules as start
 from celedger.diagnose import step_rules as step
 from celedger.diagnose.difference import Front, TraceComparison
+from celedger.diagnose.difference_context import Scene
 from celedger.diagnose.finding import (
     ExplainFinding,
     FindingPhase,
@@ -21,7 +22,6 @@ from celedger.diagnose.finding import (
     named,
     share,
 )
-from celedger.diagnose.scene import Scene
 
 SURE, LIKELY, UNSURE = Sureness.SURE, Sureness.LIKELY, Sureness.UNSURE
 _PHASES = {

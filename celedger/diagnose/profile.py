@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from celedger.diagnose import stalls
-from celedger.diagnose.advice import advise
 from celedger.diagnose.ranks import communication
+from celedger.diagnose.speed_advice import advise
 from celedger.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
 from celedger.diagnose.trace import EVENTS, processes, records
 from celedger.errors import CannotJudge

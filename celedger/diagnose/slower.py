@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from scipy.stats import t as student
 
-from celedger.diagnose.advice import PYTHON, WAITS
+from celedger.diagnose.speed_advice import PYTHON, WAITS
 from celedger.diagnose.stalls import Document, cause
 
 # A difference counts beyond Student's limit for this confidence, two-sided. The level is strict

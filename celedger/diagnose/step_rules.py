@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from celedger.diagnose.difference import changed
+from celedger.diagnose.difference_context import Scene, new_or_gone
 from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import (
     FindingPhase,
@@ -21,7 +22,6 @@ from celedger.diagnose.finding import (
     places_of,
     some,
 )
-from celedger.diagnose.scene import Scene, new_or_gone
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.ledger.columns import TaskColumns, first_trial
 from celedger.ledger.read import Reader
+from celedger.ledger.trial_arrays import TaskColumns, first_trial
 from celedger.model import SPOILT, Kind, Mark, Metric
 from celedger.stats import noise
 from celedger.stats.arrays import Bools, Floats, Ints

@@ -17,10 +17,10 @@ from threading import Thread
 
 from celedger import __version__
 from celedger.engines import order as orders
+from celedger.engines.cluster import Cluster, KeeperOf, LostNode, OtherEnvironment
 from celedger.engines.intake import Intake
-from celedger.engines.notes import Note, Notes
+from celedger.engines.open_orders import Note, Notes
 from celedger.engines.order import Order
-from celedger.engines.seam import Cluster, KeeperOf, LostNode, OtherEnvironment
 from celedger.errors import CeledgerError, MachineError
 from celedger.ledger import schema
 from celedger.ledger import ulid as ulids

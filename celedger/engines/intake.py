@@ -13,12 +13,12 @@ from typing import Any
 
 from celedger import errors
 from celedger.engines import order as orders
+from celedger.engines.cluster import LostNode, OtherEnvironment
 from celedger.engines.order import Order
-from celedger.engines.seam import LostNode, OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import Environment, Trial, TrialRecord
-from celedger.system import lock
+from celedger.system import device_lock
 from celedger.trial import events, journal
 
 
@@ -33,7 +33,7 @@ class Intake:
         self.error: BaseException | None = None
         self._ledger = ledger
         self._rest = b""  # a line of which more will come
-        self._journal: tuple[Path, lock.Lock | None] | None = None
+        self._journal: tuple[Path, device_lock.Lock | None] | None = None
 
     @property
     def record(self) -> TrialRecord | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from celedger.config import Config
 from celedger.engines import keeper, order
+from celedger.engines.cluster import OtherEnvironment
 from celedger.engines.order import Order
-from celedger.engines.seam import OtherEnvironment
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger, opening
 from celedger.model import Environment, EpochReport, Footprint, Outcome, Task, Trial

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from celedger import __version__
+from celedger.engines.cluster import KeeperOf, LostNode
 from celedger.engines.keeper import Keeper
-from celedger.engines.seam import KeeperOf, LostNode
 from celedger.errors import MachineError
 
 _NAMESPACE = "celedger"

@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from celedger.config import Config
+from celedger.engines.cluster import Cluster
 from celedger.engines.head import Head
 from celedger.engines.order import Order
 from celedger.engines.ray import Ray
-from celedger.engines.seam import Cluster
 from celedger.engines.slurm import Slurm
 from celedger.errors import UsageError
 from celedger.ledger import Ledger

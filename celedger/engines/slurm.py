@@ -19,8 +19,8 @@ from typing import Any
 
 from celedger import __version__
 from celedger.engines import slurm_job as job
+from celedger.engines.cluster import KeeperOf, LostNode
 from celedger.engines.keeper import CHUNK, Greeting
-from celedger.engines.seam import KeeperOf, LostNode
 from celedger.errors import ConfigError, MachineError, explained
 from celedger.system import process
 from celedger.trial.ending import last_line, tail

@@ -38,14 +38,14 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
     """Return the settings of the repository and the starts of a suite (the one that a merge trains)
     at HEAD. Starts nothing."""
     from celedger import suite as suites
-    from celedger.trial import requests
+    from celedger.trial import permission_requests
     from celedger.trial.workplace import interpreters_of
 
     own = settings_request(settings.merged)
     try:
         name = suite_name or settings.hook_suite
         suite = suites.load(suites.find(name, settings, repository.root))
-        starts = requests.of_suite(
+        starts = permission_requests.of_suite(
             repository, suite, suite.tasks, interpreters_of(repository, suite.tasks),
             repository.resolve("HEAD").sha if any(t.venv for t in suite.tasks) else None,
         )  # fmt: skip

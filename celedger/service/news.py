@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.drift.standing import Known
+from celedger.drift.open_regressions import Known
 from celedger.repo import Repository
 from celedger.system import files
 from celedger.text import plain

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from celedger.config import Config
-from celedger.drift import standing
-from celedger.drift.standing import News, Regression
+from celedger.drift import open_regressions
+from celedger.drift.open_regressions import News, Regression
 from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit
@@ -38,13 +38,13 @@ def announce(
     nothing during a `git bisect`, which judges old commits. The picture of a bisect goes along."""
     if not settings.notify or bisecting.start_of(repository):
         return
-    log = repository.log(revision, limit=standing.HISTORY)
-    history = standing.positions(log)
-    regressions = standing.open_regressions(ledger, history)
+    log = repository.log(revision, limit=open_regressions.HISTORY)
+    history = open_regressions.positions(log)
+    regressions = open_regressions.open_regressions(ledger, history)
     commits = {commit.sha: commit for commit in log}
     for address in settings.notify:
         name = f"alerts-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-        changes = standing.changes(news.read_known(repository, name), regressions, history)
+        changes = open_regressions.changes(news.read_known(repository, name), regressions, history)
         title, body = message(changes, commits)
         problem = ""
         if title:
@@ -58,9 +58,9 @@ def announce(
 
 def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
     """Return the title and the text of an alert; "" where there is nothing to say."""
-    titles = [f"{standing.title(r.key)} {r.verdict.kind.value}" for r in changes.regressed]
-    titles += [f"first bad commit of {standing.title(r.key)}" for r in changes.named]
-    titles += [f"{standing.title(key)} is good again" for key in changes.recovered]
+    titles = [f"{open_regressions.title(r.key)} {r.verdict.kind.value}" for r in changes.regressed]
+    titles += [f"first bad commit of {open_regressions.title(r.key)}" for r in changes.named]
+    titles += [f"{open_regressions.title(key)} is good again" for key in changes.recovered]
     lines = [
         line for r in changes.regressed for line in (_regressed(r, commits), *_named(r, commits))
     ]
@@ -74,7 +74,7 @@ def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:
 
 def _regressed(regression: Regression, commits: Mapping[str, Commit]) -> str:
     verdict, relative = regression.verdict, regression.relative
-    text = f"{standing.title(regression.key)} {verdict.kind.value}"
+    text = f"{open_regressions.title(regression.key)} {verdict.kind.value}"
     if relative is not None:
         text += f" {100 * relative:+.1f} %"
     return f"{text} at {_described(verdict.commit, commits)}"

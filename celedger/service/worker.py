@@ -29,7 +29,7 @@ from celedger.model import Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.service import news
 from celedger.service.allow import check_settings, queue_folder
-from celedger.system import lock
+from celedger.system import device_lock
 from celedger.system.gate import Gate, NotAllowed
 from celedger.trial import events
 
@@ -45,7 +45,7 @@ MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 def at_work(ledger: Path) -> bool:
     """Whether a worker of this ledger lives."""
     with suppress(CeledgerError):
-        return lock.is_held(_lock_path(ledger))
+        return device_lock.is_held(_lock_path(ledger))
     return False
 
 
@@ -137,11 +137,11 @@ class Worker:
         key = os.fsencode(repository.worktree).decode("utf-8", "replace")
         self.ledger.enqueue(KIND, head.sha, suite, self.now(), key)
 
-    def _take_lock(self) -> lock.Lock | None:
+    def _take_lock(self) -> device_lock.Lock | None:
         path = _lock_path(self.ledger.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(3):  # `at_work` holds it for a moment
-            handle = lock.try_flock(path)
+            handle = device_lock.try_flock(path)
             if handle is not None:
                 return handle
             time.sleep(0.05)
@@ -206,7 +206,7 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
-        from celedger.drift.settle import settle
+        from celedger.drift.reruns import settle
         from celedger.engines.dispatch import set_bench
         from celedger.service.notify import announce
         from celedger.trial.workers import run_all

@@ -2,9 +2,9 @@
 worker starts only what was allowed before, and waits with the rest.
 
 A request describes all that a merged file can have a say in: the settings, what a task asks for,
-the files of its suite, the programs that git tracks (trial/requests.py). Those that were allowed
-lie in `.git/celedger/allowed`, where no merge and no clone reaches. Must not know what a suite or
-a trial is.
+the files of its suite, the programs that git tracks (trial/permission_requests.py). Those that were
+allowed lie in `.git/celedger/allowed`, where no merge and no clone reaches. Must not know what a
+suite or a trial is.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from signal import SIGKILL, Signals
 from typing import Any, Protocol, Self
 
 from celedger.errors import MachineError
-from celedger.system import tree, umask
+from celedger.system import process_tree, umask
 from celedger.system.output import Output
-from celedger.system.tree import Usage
+from celedger.system.process_tree import Usage
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TRIAL_VARIABLE = "CELEDGER_TRIAL"  # in the environment of every process of a trial
@@ -77,8 +77,9 @@ class Supervisor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What to record (see reads.py): all that is named of `tree`, and what is opened of the folders
-    `beside` it; it goes into `file`. Of `packages`, where distributions lie, the first names."""
+    """What to record (see path_recorder.py): all that is named of `tree`, and what is opened of the
+    folders `beside` it; it goes into `file`. Of `packages`, where distributions lie, the first
+    names."""
 
     tree: Path
     file: Path
@@ -101,7 +102,7 @@ class Running:
         self.pid = 0  # of the command; 0 when it was never started
         self.warm = False
         self._started = time.monotonic()
-        self._killed_before = tree.oom_kills()
+        self._killed_before = process_tree.oom_kills()
         self._process: Supervisor | None = None
         self._control = -1
         self._status = -1
@@ -202,7 +203,7 @@ class Running:
         """What the tree uses now; nothing when it has ended."""
         if self._process is None or self._exit is not None:
             return Usage()
-        return tree.usage(self._process.pid)
+        return process_tree.usage(self._process.pid)
 
     def stop(self, end: End, grace: float = TERM_GRACE, why: str = "") -> Exit:
         """TERM to the command's group, KILL to all that is left after `grace` seconds. A command
@@ -265,7 +266,7 @@ class Running:
             # that of the session, cannot be anybody else's.
             process.kill()
             variable = (TRIAL_VARIABLE, self._token) if self._token else None
-            tree.hunt(session=process.pid, variable=variable)
+            process_tree.hunt(session=process.pid, variable=variable)
         process.wait()
         self._exit = self._describe()
         self._close()
@@ -285,7 +286,7 @@ class Running:
             )
         code = int(facts.get("returncode", -SIGKILL))
         starved = self._end is None and code in (-SIGKILL, 128 + SIGKILL)
-        starved = starved and tree.oom_kills() > self._killed_before
+        starved = starved and process_tree.oom_kills() > self._killed_before
         if self._end is not None:
             message = self._why or self._end.value
         elif starved:
@@ -395,7 +396,7 @@ def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | No
 def sweep(ulid: str) -> int:
     """Kills what a trial of a dead runner left: every process of this user that carries its
     ulid. Returns how many there were."""
-    return tree.hunt(variable=(TRIAL_VARIABLE, ulid)) if ulid else 0
+    return process_tree.hunt(variable=(TRIAL_VARIABLE, ulid)) if ulid else 0
 
 
 def _not_started(message: str) -> Exit:

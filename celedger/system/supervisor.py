@@ -11,10 +11,9 @@ the end of the pipe means that celedger is gone or wants an end, and everything 
 only celedger holds the other end, that holds for a `kill -9` of celedger too.
 
 Its order is one JSON object: `control` and `status`, descriptors; `argv` and `program`; `record`,
-the file to which goes what the command names of the folders `recorded` and `packages` (reads.py),
-"" for none;
-`writable`, the paths below which alone it may write, [] for anywhere; `cores`, the numbers of those
-that it may use, [] for all; `locale`, its LC_CTYPE.
+the file to which goes what the command names of the folders `recorded` and `packages`
+(path_recorder.py), "" for none; `writable`, the paths below which alone it may write, [] for
+anywhere; `cores`, the numbers of those that it may use, [] for all; `locale`, its LC_CTYPE.
 
 The status pipe carries one JSON object a line: `{"pid": N}` at once, `{"errno": N}` when
 the command could not be executed, `{"returncode": N, "wall": S}` when the command ended,
@@ -166,7 +165,9 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     me = os.getpid()
-    watch = module("reads").Watch(order["recorded"], order["packages"]) if order["record"] else None
+    watch = None
+    if order["record"]:
+        watch = module("path_recorder").Watch(order["recorded"], order["packages"])
     box = module("sandbox") if order["writable"] else None
     started = time.monotonic()
     command = os.fork()
@@ -184,7 +185,7 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
             report(status, errno=error.errno or 0)
             os._exit(127)
         return
-    counter = module("counter").Counter(command) if order["record"] and LINUX else None
+    counter = module("instruction_counter").Counter(command) if order["record"] and LINUX else None
     if watch is not None:
         _thread.start_new_thread(watch.serve, ())
     try:

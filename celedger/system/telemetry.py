@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from celedger.model import Mark
-from celedger.system import gpu_tenants
-from celedger.system.gpu_tenants import GpuTenants
+from celedger.system import gpu_neighbours
+from celedger.system.gpu_neighbours import GpuTenants
 from celedger.system.nvml import Gpu, GpuReader, GpuSample
-from celedger.system.tree import Usage
+from celedger.system.process_tree import Usage
 
 PERIOD = 0.25  # seconds between two samples: 4 Hz
 
@@ -51,7 +51,7 @@ class Sampler:
         self._began = clock()
         self._reader = GpuReader(gpu) if gpu else None
         first = self._reader.sample() if self._reader else GpuSample()
-        self._tenants = GpuTenants(first, all_processes=gpu_tenants.sees_all_processes())
+        self._tenants = GpuTenants(first, all_processes=gpu_neighbours.sees_all_processes())
         self._read: Callable[[], Usage] | None = None
         self._sampled: float | None = None
         self._usage = Usage()
@@ -125,7 +125,7 @@ class Sampler:
         if self._reader is None:
             return
         look = self._reader.sample()
-        contexts = gpu_tenants.contexts(usage.pids) if self._tenants.wants_contexts else 0
+        contexts = gpu_neighbours.contexts(usage.pids) if self._tenants.wants_contexts else 0
         self._tenants.look(look, self._ours, contexts, self._clock() - self._began)
         memory, largest = self._tenants.memory(look), self._interval.memory
         for name, value in memory.items():

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.errors import SuiteError
-from celedger.system import process, tree
+from celedger.system import process, process_tree
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 
 _LATE = ("PYTHONPATH", "CELEDGER_", "PWD")  # variables that a trial gets after the fork
@@ -171,7 +171,7 @@ class Launchers:
             fds = (order["control"], order["status"], log, *passed)
             forked = launcher.fork(order, fds)
             if forked is None:  # killed, perhaps after it forked
-                tree.hunt(variable=(TRIAL_VARIABLE, env[TRIAL_VARIABLE]))
+                process_tree.hunt(variable=(TRIAL_VARIABLE, env[TRIAL_VARIABLE]))
             return forked
 
         return fork

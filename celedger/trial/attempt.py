@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from celedger.errors import LedgerError, MachineError, explained
 from celedger.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
-from celedger.system import lock, process
+from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
-from celedger.trial import events, journal, parts, protocol, sources
+from celedger.trial import events, journal, parts, protocol, report_sources
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, explain, refusal
 from celedger.trial.engine import Need
@@ -56,7 +56,7 @@ class Attempt:
         self.reads = self.journal_path.with_suffix(".reads")
         self.sampler = Sampler(bench.device.gpu)
         self.channel = -1
-        self.lock: lock.Lock | None = None
+        self.lock: device_lock.Lock | None = None
 
     def begin(self) -> None:
         ledger, trial = self.bench.ledger, self.trial
@@ -84,7 +84,7 @@ class Attempt:
         if kind is not OutcomeKind.OK:
             return self._outcome(kind, reason, None)
         bench.listen(events.Started(self.commit, task, self.trial.seed))
-        self.journal.sources = sources.of(
+        self.journal.sources = report_sources.of(
             task.definition(), log=self.log, out=self.out, tree=bench.tree
         )
         lines = bench.lines(task, self.installation, self.trial.seed, self.out)

@@ -20,7 +20,7 @@ from celedger.ledger import Ledger
 from celedger.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.suite import Suite, build_lines, command_lines
-from celedger.system import lock, process
+from celedger.system import device_lock, process
 from celedger.system.gate import Gate
 from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
@@ -28,7 +28,7 @@ from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
 from celedger.trial.engine import Engine, Signals
-from celedger.trial.requests import of_task
+from celedger.trial.permission_requests import of_task
 from celedger.trial.reuse import Reuse
 from celedger.trial.surroundings import comparable, fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
@@ -51,7 +51,7 @@ class Workbench:
     builds: Builds
     venvs: Venvs
     device: Device
-    device_lock: lock.DeviceLock
+    device_lock: device_lock.DeviceLock
     base_env: Mapping[str, str]
     host: str
     why: Why = Why.RUN
@@ -161,7 +161,7 @@ class Workbench:
             yield
             return
 
-        def waits(holder: lock.Holder) -> None:
+        def waits(holder: device_lock.Holder) -> None:
             self.listen(events.Waiting(self.device.name, str(holder), holder.pid))
 
         with self.device_lock.hold(waits, check=self.signals.check):

@@ -20,8 +20,8 @@ from celedger.errors import LedgerError, explained
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
 from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
-from celedger.system import lock
-from celedger.trial import protocol, sources
+from celedger.system import device_lock
+from celedger.trial import protocol, report_sources
 
 CHUNK = 1 << 18  # bytes read at once
 LIMIT = 256 << 20  # bytes of reports of one trial: more would fill the disk
@@ -69,7 +69,9 @@ class Journal:
     def __init__(self, path: Path, ledger: Ledger, ulid: str) -> None:
         # The open file can be read to its end even if its name is removed.
         self._file = path.open("rb", buffering=0)
-        self.sources: list[sources.Source] = []  # other sources of reports, which are followed too
+        self.sources: list[
+            report_sources.Source
+        ] = []  # other sources of reports, which are followed too
         self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid
@@ -135,7 +137,7 @@ class Journal:
         return lines
 
 
-def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
+def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, device_lock.Lock | None]:
     """Create the journal of a trial and add the trial to the ledger. Returns its path, the
     descriptor for reports, and the lock of its runner. Raises LedgerError.
 
@@ -154,7 +156,7 @@ def create(ledger: Ledger, trial: Trial) -> tuple[Path, int, lock.Lock | None]:
         channel = os.open(
             draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
         )
-        runner_lock = lock.try_flock(draft)
+        runner_lock = device_lock.try_flock(draft)
         draft.rename(path)
         if link != path:
             link.symlink_to(path)
@@ -185,7 +187,7 @@ def recover(
         if record.trial.ulid in elsewhere:
             continue
         path = _path(ledger, record.trial.ulid)
-        handle = lock.try_flock(path) if path is not None else None
+        handle = device_lock.try_flock(path) if path is not None else None
         if handle is None and path is not None:
             continue  # its runner lives
         with handle or nullcontext():
@@ -205,7 +207,7 @@ def take_in(ledger: Ledger, record: TrialRecord, now: float, why: str) -> bool:
     definition = next(t.definition for t in ledger.tasks() if t.recipe == recipe)
     path, log, out = _path(ledger, ulid), log_path(ledger, ulid), out_path(ledger, ulid)
     with closing(Journal(path or Path(os.devnull), ledger, ulid)) as journal:
-        journal.sources = sources.of(definition, log=log, out=out)
+        journal.sources = report_sources.of(definition, log=log, out=out)
         journal.follow()
     outcome = Outcome(
         OutcomeKind.INTERRUPTED,
@@ -244,7 +246,7 @@ def _sweep_finished(ledger: Ledger, here: Path, now: float) -> None:
         if path.is_symlink():
             path.unlink(missing_ok=True)
             continue
-        handle = lock.try_flock(path)
+        handle = device_lock.try_flock(path)
         if handle is not None:
             remove(ledger, path)
             handle.close()

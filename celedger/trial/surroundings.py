@@ -132,7 +132,7 @@ def variables(
 
 def child_copy(cache: Path) -> Path:
     """Return a folder, to be put on PYTHONPATH, that holds only `celedger.child` and a
-    `sitecustomize` (its `finder.py`). It is named by its content: an upgrade makes another."""
+    `sitecustomize` (`import_finder.py`). It is named by its content: an upgrade makes another."""
     import compileall
     from py_compile import PycInvalidationMode
 
@@ -150,7 +150,7 @@ def child_copy(cache: Path) -> Path:
             target = draft / "celedger" / file.relative_to(_PACKAGE)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        shutil.copyfile(_PACKAGE / "child" / "finder.py", draft / "sitecustomize.py")
+        shutil.copyfile(_PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")
         # No trial writes byte-code itself.
         mode = PycInvalidationMode.UNCHECKED_HASH
         compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)

@@ -18,11 +18,11 @@ from celedger.model import Commit, Environment, Task, Why
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
-from celedger.system import environment, gpu, lock, sandbox
+from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate, settings_request
 from celedger.system.warm import Launchers
-from celedger.trial import events, parts, protocol, requests
+from celedger.trial import events, parts, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
 from celedger.trial.reuse.results import PACKAGE
@@ -83,7 +83,7 @@ def set_bench(
     device, device_lock = _device(config.device, f"{label} in {repository.root}")
     interpreters = interpreters_of(repository, tasks)
     base = scrubbed(os.environ)
-    starts = requests.of_suite(repository, suite, tasks, interpreters, commit)
+    starts = permission_requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
         [settings_request(config.merged), *starts],
         texts=suite.texts,
@@ -125,12 +125,12 @@ def set_bench(
 def _review(
     repository: Repository, gate: Gate, task: Task, python: str, files: Requirements
 ) -> None:
-    gate.review([requests.of_environment(repository, task, python, files.files)])
+    gate.review([permission_requests.of_environment(repository, task, python, files.files)])
 
 
-def _device(name: str, label: str) -> tuple[gpu.Device, lock.DeviceLock]:
+def _device(name: str, label: str) -> tuple[gpu.Device, device_lock.DeviceLock]:
     """Return the device of this name with its lock, whose waiters are told the `label`."""
-    locks = lock.DeviceLock("cpu", folder=lock.default_folder(), label=label)
+    locks = device_lock.DeviceLock("cpu", folder=device_lock.default_folder(), label=label)
     device = gpu.resolve(name, free=lambda uuid: locks.of(uuid).free())
     return device, locks.of(device.key)
 

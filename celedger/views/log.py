@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.drift.standing import FirstBad, first_bad_commits
+from celedger.drift.open_regressions import FirstBad, first_bad_commits
 from celedger.ledger.read import Reader
 from celedger.model import Commit, Verdict, VerdictKind
 from celedger.views import samples

@@ -1,11 +1,11 @@
 """`celedger profile --memory`: what holds the memory, what piles up, and what differs between two
-commits, as text. Its documents are those of celedger/diagnose/memory.py."""
+commits, as text. Its documents are those of celedger/diagnose/memory_growth.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.diagnose.memory import PEAK_FLOOR
+from celedger.diagnose.memory_growth import PEAK_FLOOR
 from celedger.diagnose.stalls import Document
 from celedger.views.format import clip, measure, percent, plain
 from celedger.views.profile import ProfileTarget, columns, share, size

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.diagnose.advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.slower import total
+from celedger.diagnose.speed_advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.stalls import NEIGHBOURS, Document
 from celedger.model import Commit
 from celedger.views.format import PLUS_MINUS, clip, count, duration, measure, percent, plain, short

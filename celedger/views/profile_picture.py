@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from celedger.diagnose.advice import MEANING, largest_operators
+from celedger.diagnose.speed_advice import MEANING, largest_operators
 from celedger.diagnose.stalls import Document
 from celedger.views.format import Scale, clip, measure, plain, short
 from celedger.views.memory import PEAKS, difference_headline

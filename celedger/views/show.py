@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.drift.standing import FirstBad, first_bad_commits
+from celedger.drift.open_regressions import FirstBad, first_bad_commits
 from celedger.drift.values import PooledNoise
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.drift import standing
-from celedger.drift.standing import News, Regression
+from celedger.drift import open_regressions
+from celedger.drift.open_regressions import News, Regression
 from celedger.ledger.job_record import JobState
 from celedger.model import Commit, TrialRecord
 from celedger.views.document import Document, pick
@@ -35,7 +35,7 @@ class StatusDocument(Document):
             "waits": self._waiting(),
             "last job": self._last_job(),
             "worse": [self._regression(r) for r in self.regressions],
-            "recovered": [standing.title(key) for key in self.changes.recovered],
+            "recovered": [open_regressions.title(key) for key in self.changes.recovered],
         }
         rows = []
         for title, lines in sections.items():
@@ -103,7 +103,7 @@ class StatusDocument(Document):
     def _regression(self, regression: Regression) -> str:
         verdict, first_bad = regression.verdict, regression.first_bad
         moved = "" if regression.relative is None else f" {percent(regression.relative)}"
-        name = standing.title(regression.key)
+        name = open_regressions.title(regression.key)
         text = f"{name} {verdict.kind.value}{moved} at {short(verdict.commit)}"
         if first_bad is not None:
             commit = self.commits.get(first_bad.commit)

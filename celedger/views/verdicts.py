@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from celedger.drift.judge import Judged
-from celedger.drift.recorded import counted
+from celedger.drift.recorded_verdicts import counted
 from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celedger.bisection.search import build_seconds
+from celedger.bisection.planner import build_seconds
 from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
 
 

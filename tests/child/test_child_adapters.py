@@ -15,7 +15,7 @@ import pytest
 from celedger.ledger import Ledger, ulid
 from celedger.model import Commit, Environment, Task, Trial, Why
 from celedger.trial.journal import Journal
-from celedger.trial.sources import EventFiles, Source
+from celedger.trial.report_sources import EventFiles, Source
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

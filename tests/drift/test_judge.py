@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from celedger.drift import judge as drift
-from celedger.drift import recorded
+from celedger.drift import recorded_verdicts
 from celedger.errors import Status
 from celedger.ledger import Ledger
 from celedger.model import (
@@ -121,7 +121,7 @@ def test_a_commit_is_judged_again_after_what_its_verdicts_rest_on_changed(ledger
     here = {"mlp": HERE}
 
     def unjudged() -> set[str]:
-        return recorded.unjudged(ledger, made, [TASK], here)
+        return recorded_verdicts.unjudged(ledger, made, [TASK], here)
 
     def train(number: int, commit: Commit) -> None:
         trial = Trial(
@@ -135,9 +135,11 @@ def test_a_commit_is_judged_again_after_what_its_verdicts_rest_on_changed(ledger
         train(number, commit)
         drift.judge(Line(made), ledger, commit, [TASK], here)  # type: ignore[arg-type]
     assert unjudged() == set()
-    assert [v.commit for v in recorded.latest(ledger, made[3], [TASK], here)] == [made[3].sha]
+    assert [v.commit for v in recorded_verdicts.latest(ledger, made[3], [TASK], here)] == [
+        made[3].sha
+    ]
     elsewhere = {"mlp": Environment("f" * 64, {})}
-    assert recorded.latest(ledger, made[3], [TASK], elsewhere) == []
+    assert recorded_verdicts.latest(ledger, made[3], [TASK], elsewhere) == []
     train(9, made[1])
     assert unjudged() == {made[3].sha}, "the baseline of the newest commit has another trial"
     drift.judge(Line(made), ledger, made[3], [TASK], here)  # type: ignore[arg-type]
@@ -149,7 +151,7 @@ def test_a_commit_is_judged_again_after_what_its_verdicts_rest_on_changed(ledger
 
 
 def status(*verdicts: Verdict, lenient: bool = False, gate: bool = True) -> Status:
-    return recorded.status(verdicts, DECLARED, gate=gate, lenient=lenient)
+    return recorded_verdicts.status(verdicts, DECLARED, gate=gate, lenient=lenient)
 
 
 def of(metric: str, kind: VerdictKind) -> Verdict:
@@ -178,4 +180,6 @@ def test_a_gate_that_measured_nothing_of_the_suite_does_not_pass() -> None:
     telemetry = of("duration", VerdictKind.SAME)
     assert status() is Status.CANNOT_JUDGE
     assert status(telemetry, lenient=True) is Status.CANNOT_JUDGE
-    assert recorded.status([telemetry], set(), gate=True) is Status.GOOD, "it asks only to run"
+    assert recorded_verdicts.status([telemetry], set(), gate=True) is Status.GOOD, (
+        "it asks only to run"
+    )

@@ -15,8 +15,8 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
+from celedger.engines.cluster import LostNode
 from celedger.engines.keeper import Keeper
-from celedger.engines.seam import LostNode
 
 
 class Remote:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.system import gpu, lock
+from celedger.system import device_lock, gpu
 from celedger.system.gpu import Device
 
 ASKS = "import sys, torch; sys.exit(not torch.cuda.is_available())"
@@ -38,7 +38,9 @@ def device() -> Iterator[Device]:
     """Hold the device for all tests, and make it the only one that they and their children see."""
     chosen = gpu.resolve("auto")
     assert chosen.gpu is not None, "torch has CUDA and NVML shows no GPU"
-    waiting = lock.DeviceLock(chosen.key, folder=lock.default_folder(), label="tests/gpu")
+    waiting = device_lock.DeviceLock(
+        chosen.key, folder=device_lock.default_folder(), label="tests/gpu"
+    )
     with (
         waiting.hold(lambda holder: None),
         pytest.MonkeyPatch.context() as patch,

@@ -13,11 +13,11 @@ import pytest
 from gpu.conftest import GpuProcess
 
 from celedger.model import Mark
-from celedger.system import gpu_tenants
+from celedger.system import gpu_neighbours
 from celedger.system.gpu import Device
 from celedger.system.nvml import GpuReader
+from celedger.system.process_tree import Usage
 from celedger.system.telemetry import PERIOD, Sampler
-from celedger.system.tree import Usage
 
 GIB = 1 << 30
 CONTEXT = 1.5 * GIB  # more than any CUDA context and torch's own kernels take
@@ -162,6 +162,6 @@ def test_sees_all_processes_agrees_with_nvml(device: Device, start: Start) -> No
     process = start(0.1)
     assert device.gpu is not None
     processes = GpuReader(device.gpu).sample().processes
-    if gpu_tenants.sees_all_processes() and processes is not None:
+    if gpu_neighbours.sees_all_processes() and processes is not None:
         assert process.pid in processes
-    assert gpu_tenants.contexts([process.pid]) == 1
+    assert gpu_neighbours.contexts([process.pid]) == 1

@@ -12,7 +12,7 @@ from conftest import matrix_after
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.drift.settle import RERUNS
+from celedger.drift.reruns import RERUNS
 from celedger.model import Floor, VerdictKind
 from celedger.stats import evidence
 from celedger.stats.noise import Noise, pool

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from celedger.errors import MachineError
-from celedger.system import output, tree
+from celedger.system import output, process_tree
 from celedger.system.process import End, Exit, Running, capture, run, sweep
 
 PATH = os.environ["PATH"]
@@ -218,7 +218,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_any_other(
     execute: Callable[..., Exit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = iter([4, 5, 5, 6])
-    monkeypatch.setattr(tree, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(process_tree, "oom_kills", lambda: next(kills))
     killed = execute("sh", "-c", "kill -KILL $$")
     assert killed.oom_killed
     assert "memory ran out" in killed.message

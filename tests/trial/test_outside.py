@@ -141,7 +141,7 @@ def test_an_editable_install_is_no_reason_until_something_is_imported_from_it(
     python = environment(project.root / ".venv", project.root)
     site = project.root.parent / "site"
     site.mkdir()
-    finder = Path(celedger.__file__).parent / "child" / "finder.py"
+    finder = Path(celedger.__file__).parent / "child" / "import_finder.py"
     shutil.copyfile(finder, site / "sitecustomize.py")
     code = "try: import nowhere\nexcept ImportError: pass"
     found = judged(project, code, python, str(site))

@@ -17,13 +17,13 @@ from conftest import load_script
 
 from celedger import config
 from celedger import suite as suites
-from celedger.bisection.classes import UNLIKELY, classify
+from celedger.bisection.equal_commits import UNLIKELY, classify
 from celedger.ledger import Ledger
 from celedger.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
 from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.suite import load
-from celedger.system import process, reads
+from celedger.system import path_recorder, process
 from celedger.system.cache import Cache
 from celedger.system.gate import Gate
 from celedger.trial.engine import Need
@@ -131,14 +131,14 @@ def test_a_script_names_its_interpreter_and_a_child_what_it_reads(tree: Path) ->
 def test_what_too_many_paths_are_named_by_is_not_known(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = reads.Record([str(tree)], [])
+    record = path_recorder.Record([str(tree)], [])
     record.opened.update(b"%d" % i for i in range(9))
     record.looked.update(b"%d" % i for i in range(3, 12))
     for most, known in ((12, True), (11, False)):
-        monkeypatch.setattr(reads, "MOST", most)
+        monkeypatch.setattr(path_recorder, "MOST", most)
         record.write(str(tree / "record"))
         record._busy.release()
-        parsed = reads.parse((tree / "record").read_bytes())
+        parsed = path_recorder.parse((tree / "record").read_bytes())
         assert parsed is not None
         assert bool(parsed[0]) != known
         assert len(parsed[1]) + len(parsed[2]) == (12 if known else 0)

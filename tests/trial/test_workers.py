@@ -16,8 +16,8 @@ import pytest
 from conftest import SUITE, Project, make_project
 
 from celedger.model import Kind, TrialRecord
+from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
-from celedger.system.lock import DeviceLock
 from celedger.trial.engine import Need
 from celedger.trial.workers import Slot, run_all, share_out
 

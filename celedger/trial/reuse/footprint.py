@@ -40,11 +40,11 @@ class NamedPaths:
 
     def take_in(self, record: Path) -> None:
         """Add the supervisor's record of one command, and remove its file."""
-        from celedger.system import reads  # only trials need its imports
+        from celedger.system import path_recorder  # only trials need its imports
 
         self.began = True
         try:
-            parsed = reads.parse(record.read_bytes())
+            parsed = path_recorder.parse(record.read_bytes())
             record.unlink()
         except OSError:
             parsed = None

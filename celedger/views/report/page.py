@@ -18,7 +18,7 @@ from celedger.model import BaselineAct
 from celedger.stats.long_history import Settled
 from celedger.views.format import count, iso_date, iso_time, measure, percent, short
 from celedger.views.report import payload, sparkline
-from celedger.views.report.bisects import bisects
+from celedger.views.report.bisect_section import bisects
 from celedger.views.report.cards import GLYPHS, Card, CommitLine, cards
 from celedger.views.report.links import Host, view
 from celedger.views.report.series import Measured, Scope, Series, read

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from celedger.system.counter import Counter
+from celedger.system.instruction_counter import Counter
 
 
 def kernel(count: int, enabled: int, running: int) -> int:

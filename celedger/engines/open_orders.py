@@ -15,7 +15,7 @@ from celedger.engines.order import Order
 from celedger.errors import MachineError, explained
 from celedger.ledger.archive import private_folder
 from celedger.repo import Repository
-from celedger.system.lock import Lock, is_held, try_flock
+from celedger.system.device_lock import Lock, is_held, try_flock
 
 
 @dataclass

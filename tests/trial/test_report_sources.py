@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celedger.model import EpochReport
-from celedger.trial import sources
-from celedger.trial.sources import EventFiles, Printed, event
+from celedger.trial import report_sources
+from celedger.trial.report_sources import EventFiles, Printed, event
 
 
 def said(path: Path, text: str, *patterns: str) -> list[tuple[int, dict[str, float]]]:
@@ -140,7 +140,7 @@ def test_event_files_that_lay_there_before_are_not_the_trainings(tmp_path: Path)
         file.parent.mkdir(parents=True)
     for file in (old, grown):
         file.write_bytes(record(scalar(0, "loss", 9.0)))
-    (source,) = sources.of(
+    (source,) = report_sources.of(
         {"tensorboard": "{tree}/runs"}, log=tmp_path / "log", out=tmp_path, tree=tmp_path
     )
     with grown.open("ab") as stream:
@@ -168,8 +168,8 @@ def test_no_bytes_raise_what_nobody_expects(body: bytes) -> None:
 
 def test_a_source_in_a_checkout_that_is_gone_is_left_out(tmp_path: Path) -> None:
     definition = {"pattern": ["x=(?P<x>.)"], "tensorboard": "{tree}/runs"}
-    assert len(sources.of(definition, log=tmp_path / "l", out=tmp_path, tree=tmp_path)) == 2
-    assert len(sources.of(definition, log=tmp_path / "l", out=tmp_path)) == 1
+    assert len(report_sources.of(definition, log=tmp_path / "l", out=tmp_path, tree=tmp_path)) == 2
+    assert len(report_sources.of(definition, log=tmp_path / "l", out=tmp_path)) == 1
 
 
 def test_event_files_behind_a_link_are_nobodys(tmp_path: Path) -> None:

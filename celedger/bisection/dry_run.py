@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from celedger.bisection.classes import classify
-from celedger.bisection.ends import lacking_ends
-from celedger.bisection.search import Limits
+from celedger.bisection.bisect import lacking_ends
+from celedger.bisection.equal_commits import classify
+from celedger.bisection.planner import Limits
 from celedger.bisection.symptom import find_symptom
 from celedger.bisection.track import Track
 from celedger.errors import CannotJudge

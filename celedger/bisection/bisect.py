@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from celedger.bisection.classes import classify
-from celedger.bisection.drive import Aim, Proposal, drive
+from celedger.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.bisection.equal_commits import classify
 from celedger.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
+from celedger.bisection.planner import Limits, SearchStep, search
 from celedger.bisection.report import Report
-from celedger.bisection.search import Limits, SearchStep, search
 from celedger.bisection.symptom import (
     CHOOSING,
     NotWorse,

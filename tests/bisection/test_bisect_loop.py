@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celedger.bisection.drive import Aim, Proposal, drive
+from celedger.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.errors import LedgerError
 from celedger.trial.engine import Need
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from celedger.errors import MachineError
-from celedger.system.lock import DeviceLock, Holder, default_folder, try_flock
+from celedger.system.device_lock import DeviceLock, Holder, default_folder, try_flock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from celedger.system.lock import DeviceLock
+from celedger.system.device_lock import DeviceLock
 with DeviceLock("gpu:7/x", folder=Path(sys.argv[1]), label="train it").hold(print):
     print("held", flush=True)
     sys.stdin.read()
@@ -105,7 +105,8 @@ def test_a_second_user_takes_a_lock_that_the_first_user_made(tmp_path: Path) -> 
             top.chmod(top.stat().st_mode | 0o755)
         top = top.parent
     code = (
-        "import os, sys; from pathlib import Path; from celedger.system.lock import DeviceLock\n"
+        "import os, sys; from pathlib import Path\n"
+        "from celedger.system.device_lock import DeviceLock\n"
         "os.setuid(int(sys.argv[2]))\n"
         "with DeviceLock('cpu', folder=Path(sys.argv[1]), label='').hold(print): print('held')"
     )

@@ -23,7 +23,7 @@ from tests.conftest import git, make_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="recording is Linux's")
 
-FINDER = Path(celedger.__file__).parent / "child" / "finder.py"
+FINDER = Path(celedger.__file__).parent / "child" / "import_finder.py"
 VERSIONS = ("3.8", "3.10", "3.12", "3.13")
 PYTHONS = [
     sys.executable,
