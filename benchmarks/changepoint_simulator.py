@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from celedger.drift.history import courses
+from celedger.drift.level_changes import courses
 from celedger.ledger import Ledger
 from celedger.model import (
     Command,

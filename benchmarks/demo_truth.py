@@ -25,7 +25,7 @@ from statistics import mean, stdev
 import torch
 
 import celedger.child.torch  # noqa: F401 (before any fork)
-from celedger.demo.history import Edit, edits, library, suite, words
+from celedger.demo.made_history import Edit, edits, library, suite, words
 
 QUALITY_PLANTED = 4.0  # deviations of one trial, at least
 QUALITY_SAME = 4.0  # deviations of a difference of means, at most

@@ -32,8 +32,8 @@ from numpy.random import Generator
 from scipy.stats import ttest_ind
 
 from celedger.bisection import Answer, Limits, bisect_many
+from celedger.bisection.bisect_report import Other
 from celedger.bisection.planner import BUDGET
-from celedger.bisection.report import Other
 from celedger.errors import CannotJudge
 from celedger.ledger import Ledger
 from celedger.model import (

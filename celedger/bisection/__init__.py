@@ -6,9 +6,9 @@ at any time: typed again it goes on from the ledger.
 """
 
 from celedger.bisection.bisect import Answer, bisect, bisect_many, lacking_ends
+from celedger.bisection.bisect_report import Report
 from celedger.bisection.dry_run import Plan, plan
 from celedger.bisection.planner import Limits, SearchStep, search
-from celedger.bisection.report import Report
 from celedger.bisection.symptom import Symptom, find_symptom
 
 __all__ = [

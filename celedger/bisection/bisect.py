@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from celedger.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.bisection.bisect_report import Report
 from celedger.bisection.equal_commits import classify
 from celedger.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.bisection.planner import Limits, SearchStep, search
-from celedger.bisection.report import Report
 from celedger.bisection.symptom import (
     CHOOSING,
     NotWorse,

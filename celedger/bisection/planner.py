@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.bisection.bisect_report import Report, conclude
 from celedger.bisection.equal_commits import classify
-from celedger.bisection.report import Report, conclude
 from celedger.bisection.symptom import Symptom
 from celedger.bisection.track import Track
 from celedger.errors import RepositoryError

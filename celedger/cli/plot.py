@@ -111,7 +111,7 @@ def draw_bisect(
 ) -> Path:
     """Draw a stored bisect, by default beside the other pictures. Raises CeledgerError where its
     commits are gone."""
-    from celedger.bisection.report import restored
+    from celedger.bisection.bisect_report import restored
     from celedger.views import picture, posterior
 
     path = output or ledger.folder / ".celedger" / "plots" / f"bisect-{stored.ulid}.png"

@@ -104,7 +104,7 @@ def drift(
     95 %; commits that were not measured count. Where these are several, the command that
     searches them follows. A change of environment starts anew and is never one of code.
     """
-    from celedger.drift.history import courses, segment_cache
+    from celedger.drift.level_changes import courses, segment_cache
     from celedger.views.drift import CourseList
 
     with reading(context.obj) as session:
@@ -177,7 +177,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
     wanders in and out of merged branches has steps that no commit made; where only branches were
     measured, all of them.
     """
-    from celedger.repo.history import main_line
+    from celedger.repo.commits import main_line
     from celedger.views.samples import run_command
 
     trained = set(session.ledger.commits_with_trials())
@@ -201,7 +201,7 @@ def measured(session: Session, revision: str) -> tuple[list[Commit], list[Commit
 def true_axis(series: list[Commit], whole: list[Commit]) -> list[Commit]:
     """Return the commits of an axis on which these measured ones stand, measured or not: the main
     line of the whole history, from the first of them on."""
-    from celedger.repo.history import main_line
+    from celedger.repo.commits import main_line
 
     line = main_line(whole)
     axis = line if {c.sha for c in series} <= {c.sha for c in line} else whole

@@ -60,7 +60,7 @@ def report(
 
 def write_page(session: Session, revision: str, path: Path) -> Path:
     """Write the page of a history, whole or not at all. Raises CeledgerError."""
-    from celedger.drift.history import segment_cache
+    from celedger.drift.level_changes import segment_cache
     from celedger.views.report.page import build
 
     scope = _scope(session, revision)

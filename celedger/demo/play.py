@@ -11,7 +11,7 @@ from pathlib import Path
 
 from celedger import bisection, config
 from celedger import suite as suites
-from celedger.demo.history import materialise
+from celedger.demo.made_history import materialise
 from celedger.drift.judge import judge
 from celedger.errors import CeledgerError, UsageError
 from celedger.ledger import Ledger

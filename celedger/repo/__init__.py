@@ -8,7 +8,7 @@ configuration are never written.
 
 from __future__ import annotations
 
-from celedger.repo.history import Ancestry, History
+from celedger.repo.commits import Ancestry, History
 from celedger.repo.plumbing import scrubbed
 from celedger.repo.repository import Repository, spread
 

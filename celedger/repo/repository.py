@@ -17,7 +17,7 @@ from pathlib import Path
 
 from celedger.errors import RepositoryError, UnknownRevision, UsageError
 from celedger.model import Commit
-from celedger.repo.history import LOG, History, history, parse
+from celedger.repo.commits import LOG, History, history, parse
 from celedger.repo.plumbing import ask, tell
 from celedger.text import plain
 

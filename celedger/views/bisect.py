@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from celedger.bisection import Answer, Plan, Report
-from celedger.bisection.report import record
+from celedger.bisection.bisect_report import record
 from celedger.model import Commit, Metric
 from celedger.views.document import Document
 from celedger.views.format import count, duration, iso_date, measure, percent, plain, short, sure

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from celedger.drift.history import Course, courses
+from celedger.drift.level_changes import Course, courses
 from celedger.drift.values import TaskValues
 from celedger.errors import CeledgerError, command
 from celedger.ledger.read import Reader

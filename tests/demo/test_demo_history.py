@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from celedger.demo import play
-from celedger.demo.history import (
+from celedger.demo.made_history import (
     KINDS,
     DemoHistory,
     Edit,

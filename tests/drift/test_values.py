@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.drift.history import courses, segment_cache
+from celedger.drift.level_changes import courses, segment_cache
 from celedger.drift.values import PooledNoise, TaskValues
 from celedger.ledger import Ledger
 from celedger.model import (

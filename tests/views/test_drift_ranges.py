@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from celedger.drift.history import Course, LevelStep, courses
+from celedger.drift.level_changes import Course, LevelStep, courses
 from celedger.model import Commit, Footprint, Mark, OutcomeKind, Trial, Why
 from celedger.repo import Ancestry
 from celedger.views import drift_picture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celedger.drift.history import courses
+from celedger.drift.level_changes import courses
 from celedger.errors import CeledgerError, UsageError
 from celedger.model import (
     BaselineAct,

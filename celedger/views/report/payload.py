@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from celedger.drift.history import LevelStep
+from celedger.drift.level_changes import LevelStep
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.model import TrialRecord, Verdict, VerdictKind

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.drift.history import Course, courses
+from celedger.drift.level_changes import Course, courses
 from celedger.drift.values import CommitValues, TaskValues
 from celedger.ledger.read import Reader
 from celedger.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict

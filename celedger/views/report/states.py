@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from celedger.drift.history import Away, Course, LevelStep
+from celedger.drift.level_changes import Away, Course, LevelStep
 from celedger.model import (
     BaselineAct,
     BaselineRecord,

@@ -31,7 +31,7 @@ from celedger.model import (
     TaskRecord,
     VerdictKind,
 )
-from celedger.repo.history import Ancestry
+from celedger.repo.commits import Ancestry
 from celedger.stats import changepoints
 from celedger.stats.grouped import Grouped
 from celedger.stats.long_history import ChangePoint, Settled
