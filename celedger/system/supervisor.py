@@ -156,6 +156,24 @@ def main(order: dict[str, Any]) -> None:
     supervise(order, execute)
 
 
+def _wait_for_all(command: int, status: int, started: float) -> dict[str, float]:
+    """Wait for every child, and report how the command ended. Return what all of them used."""
+    max_rss, cpu = 0, 0.0
+    while True:
+        try:
+            pid, code, usage = os.wait3(0)
+        except ChildProcessError:
+            break
+        max_rss = max(max_rss, usage.ru_maxrss)
+        cpu += usage.ru_utime + usage.ru_stime
+        if pid == command:
+            ended = -os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
+            report(status, returncode=ended, wall=time.monotonic() - started)
+            _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
+    # In bytes on macOS already.
+    return {"max_rss": max_rss * (1024 if sys.platform != "darwin" else 1), "cpu": cpu}
+
+
 def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
     """Fork the command and watch it to its end. Returns in the child alone, where `become`
     returned."""
@@ -194,25 +212,12 @@ def supervise(order: dict[str, Any], become: Callable[[], None]) -> None:
         pass
     report(status, pid=command)
     _thread.start_new_thread(_listen, (control, command))
-    max_rss, cpu = 0, 0.0
-    while True:
-        try:
-            pid, code, usage = os.wait3(0)
-        except ChildProcessError:
-            break
-        max_rss = max(max_rss, usage.ru_maxrss)
-        cpu += usage.ru_utime + usage.ru_stime
-        if pid == command:
-            ended = -os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
-            report(status, returncode=ended, wall=time.monotonic() - started)
-            _thread.start_new_thread(_kill_all, (command, LEFTOVER_GRACE))
+    facts = _wait_for_all(command, status, started)
     if watch is not None and not _abandoned:
         try:
             watch.record.write(order["record"])
         except OSError:  # a full disk: nothing is known then
             pass
-    # In bytes on macOS already.
-    facts = {"max_rss": max_rss * (1024 if sys.platform != "darwin" else 1), "cpu": cpu}
     if counter is not None and (count := counter.read()) is not None:
         facts["instructions"] = count
     report(status, **facts)

@@ -91,14 +91,7 @@ def set_bench(
         tell=tell,
     )
 
-    def described(ledger: Ledger, python: str, task: Task, root: Path | None) -> Environment:
-        # Nothing of a virtual environment is the repository's own code: see venvs.py.
-        here = environment.describe(
-            python, device=device, threads=task.threads, repo_root=root or Path(python).parent,
-            variables=settings(base, task),
-        )  # fmt: skip
-        return settled(ledger, task, here)
-
+    described = partial(_described, device, base)
     environments = {
         t.name: described(ledger, interpreters[t.name], t, repository.root) for t in tasks
     }
@@ -109,7 +102,7 @@ def set_bench(
         ledger, Checkouts(repository), suite, copy, child, environments,
         interpreters, gate, Builds(repository, builds, caches, config.cache_limit),
         Venvs(
-            repository, venvs, caches, config.cache_limit, base, partial(described, root=None),
+            repository, venvs, caches, config.cache_limit, base, described,
             partial(_review, repository, gate),
         ),
         device, device_lock, base, socket.gethostname(), why, listen,
@@ -120,6 +113,23 @@ def set_bench(
         threads = max(task.threads for task in tasks)
         employ(bench, share_out(config.workers, device, environment.cores(), threads, tell))
     return bench
+
+
+def _described(
+    device: gpu.Device,
+    base: Mapping[str, str],
+    ledger: Ledger,
+    python: str,
+    task: Task,
+    root: Path | None = None,
+) -> Environment:
+    """Return the environment of a task in an interpreter, as the ledger has it. Nothing of a
+    virtual environment, which has no `root`, is the repository's own code: see venvs.py."""
+    here = environment.describe(
+        python, device=device, threads=task.threads, repo_root=root or Path(python).parent,
+        variables=settings(base, task),
+    )  # fmt: skip
+    return settled(ledger, task, here)
 
 
 def _review(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,21 +130,27 @@ class ProfilerWindow:
             row["seconds"][step] += seconds
             for figure, value in _figures(event).items():
                 row[figure] += value
-        table = [
-            {
-                "name": name, "phase": phase, "module": module, "seconds": row["seconds"],
-                **{figure: row[figure] / n for figure in _FIGURES},
-            }
-            for (name, phase, module), row in rows.items()
-        ]  # fmt: skip
         seconds = _by_step(communication, edges) if communication.running else None
         names = {event.name for event in events}  # the profiler repeats ranges on the device
         work = [e for e in every if str(e.device_type).endswith("CUDA") and e.name not in names]
         return {
-            "steps": edges.steps, "rows": table, "problem": self.problem,
+            "steps": edges.steps, "rows": _table(rows, n), "problem": self.problem,
             "communication": seconds,
             "device": device_work(work, edges.span, n) if work and n else None,
         }  # fmt: skip
+
+
+def _table(
+    rows: Mapping[tuple[str, str, str | None], Mapping[str, Any]], steps: int
+) -> list[dict[str, Any]]:
+    """Return the rows with their keys, figures as a mean of the steps."""
+    return [
+        {
+            "name": name, "phase": phase, "module": module, "seconds": row["seconds"],
+            **{figure: row[figure] / steps for figure in _FIGURES},
+        }
+        for (name, phase, module), row in rows.items()
+    ]  # fmt: skip
 
 
 def _owners(events: list[Any]) -> dict[int, str]:
