@@ -53,7 +53,7 @@ class Config:
 def load(
     repo_root: Path, env: Mapping[str, str], *, worktree: Path | None = None, **flags: object
 ) -> Config:
-    """The settings in force. Keywords are those of `Config`; None means not given.
+    """Return the settings in force. Keywords are those of `Config`; None means not given.
 
     The repository's file is looked for in `worktree` (the work tree one is in), then in
     `repo_root`. A path in it is relative to the root for the ledger, which all work trees share,
@@ -109,14 +109,15 @@ def closest(name: str, names: Collection[str]) -> str:
 
 
 def own_file(env: Mapping[str, str]) -> Path | None:
-    """The user's own configuration, there or not; None where the variables name no home."""
+    """Return the user's own configuration, there or not; None where the variables name no home."""
     if env.get("XDG_CONFIG_HOME"):
         return Path(env["XDG_CONFIG_HOME"]) / "celedger" / "config.toml"
     return Path(env["HOME"]) / ".config" / "celedger" / "config.toml" if env.get("HOME") else None
 
 
 def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object]]:
-    """What the user's own file says for this repository: (where, key, value), the last counts."""
+    """Return what the user's own file says for this repository: (where, key, value), the last
+    counts."""
     file = own_file(env)
     if file is None or not file.is_file():
         return []
@@ -139,7 +140,7 @@ def source(*folders: Path) -> Path | None:
 
 
 def _in_file(folder: Path) -> tuple[Path, dict[str, object]] | None:
-    """The file that configures celedger here, and what it says; None where there is none."""
+    """Return the file that configures celedger here, and what it says; None where there is none."""
     own, shared = (folder / name for name in FILES)
     file = own if own.is_file() else shared
     if leads_out(file):

@@ -31,7 +31,7 @@ class Direction(StrEnum):
 
     @property
     def opposite(self) -> Direction:
-        """What `bisect --find improved` takes for worse."""
+        """Return what `bisect --find improved` takes for worse."""
         return Direction({"lower": "higher", "higher": "lower"}.get(self.value, self.value))
 
 
@@ -60,7 +60,7 @@ class Floor:
         return cls(amount, relative)
 
     def at(self, level: float) -> float:
-        """The floor in the metric's own unit, at the given level."""
+        """Return the floor in the metric's own unit, at the given level."""
         return self.amount * abs(level) if self.relative else self.amount
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ class Task:
 
     @property
     def recipe(self) -> str:
-        """The content hash of all that defines the task (64 hex digits)."""
+        """Return the content hash of all that defines the task (64 hex digits)."""
         text = json.dumps(self.definition(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -201,7 +201,7 @@ class OutcomeKind(StrEnum):
 
     @property
     def crashed(self) -> bool:
-        """The training itself broke: what `bisect` can bisect as a crash."""
+        """Return True if the training itself broke: what `bisect` can bisect as a crash."""
         return self.value in ("failed", "timeout", "oom", "missing")
 
 

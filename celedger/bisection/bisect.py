@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def named(self) -> bool:
-        """Whether every metric that was asked for has its commit."""
+        """Return True if every metric that was asked for has its commit."""
         return not self.refused and all(report.named for report in self.reports)
 
 

@@ -83,7 +83,7 @@ class Report:
 
     @property
     def kind(self) -> str:
-        """What the named commit is called."""
+        """Return what the named commit is called."""
         return "better" if self.improved else "bad"
 
     def sentence(self) -> str:
@@ -251,7 +251,7 @@ def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def record(report: Report) -> BisectRecord:
-    """The report as the ledger keeps it; commits by their hashes."""
+    """Return the report as the ledger keeps it; commits by their hashes."""
     document = asdict(replace(report, posterior=()))
     document["posterior"] = [round(p, 6) for p in report.posterior]
     for other in document["others"]:

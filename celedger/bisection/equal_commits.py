@@ -36,7 +36,7 @@ class Classes:
 
     @property
     def left(self) -> int:
-        """How many classes could have done it."""
+        """Return how many classes could have done it."""
         return sum(weight > 0 for weight in self.weights)
 
     def at(self, position: int) -> int:
@@ -60,7 +60,7 @@ class Classes:
 
 
 def classify(bench: Bench, history: History, good: Commit, task: Task) -> Classes:
-    """The classes of a range, as far as the ledger's trials of the task prove them.
+    """Return the classes of a range, as far as the ledger's trials of the task prove them.
 
     Raises CannotJudge where they prove that nothing in the range can have changed the task.
     """
@@ -147,7 +147,7 @@ def _unproven(
 
 
 def _outside(bench: Bench, history: History, good: Commit) -> dict[int, Commit]:
-    """The first parents of the candidates that have none among the candidates."""
+    """Return the first parents of the candidates that have none among the candidates."""
     repository = bench.checkouts.repository
     parents = {}
     for position, commit in enumerate(history.commits):

@@ -58,8 +58,8 @@ class Symptom:
         return self.metric.name if self.metric is not None else "crash"
 
     def reads(self, record: TrialRecord) -> float | None:
-        """The trial as a number, larger being worse: 1 and 0 for a crash and none; infinity for
-        a value that is not finite; None where the trial says nothing (its build failed, it
+        """Return the trial as a number, larger being worse: 1 and 0 for a crash and none; infinity
+        for a value that is not finite; None where the trial says nothing (its build failed, it
         crashed in another way, its speed was disturbed)."""
         outcome = record.outcome
         if outcome is None or record.early_stopped:
@@ -80,7 +80,7 @@ class Symptom:
 
     @property
     def bits_decide(self) -> bool:
-        """Whether equal bits prove an equal value: for what is computed, not for what is
+        """Return True if equal bits prove an equal value: for what is computed, not for what is
         measured by clock or memory."""
         return self.metric is not None and self.metric.kind in (Kind.QUALITY, Kind.COUNT)
 
@@ -110,8 +110,8 @@ class NotWorse(CannotJudge):
 
 
 def signature(record: TrialRecord) -> str:
-    """How a trial crashed, coarse enough to survive a moved line: the outcome and the name of
-    the exception, or the exit status where there is none. "" for one that did not crash."""
+    """Return how a trial crashed, coarse enough to survive a moved line: the outcome and the name
+    of the exception, or the exit status where there is none. "" for one that did not crash."""
     outcome = record.outcome
     if outcome is None or not outcome.kind.crashed:
         return ""
@@ -224,7 +224,7 @@ def _seen(
 def _crash(
     task: Task, good: Commit, bad: Commit, at_good: list[TrialRecord], at_bad: list[TrialRecord]
 ) -> Symptom | None:
-    """The symptom where every trial of BAD crashes and GOOD's do not."""
+    """Return the symptom where every trial of BAD crashes and GOOD's do not."""
     broken_good, broken_bad = _broken(at_good), _broken(at_bad)
     if broken_good and broken_bad and _alike(broken_good, broken_bad):
         raise CannotJudge(
@@ -252,7 +252,8 @@ def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
 
 
 def _alike(one: TrialRecord, other: TrialRecord) -> bool:
-    """Whether two trials failed for the same reason; addresses and other numbers do not count."""
+    """Return True if two trials failed for the same reason; addresses and other numbers do not
+    count."""
     first, second = (_NUMBER.sub("", _why(record)) for record in (one, other))
     return signature(one) == signature(other) and first == second
 

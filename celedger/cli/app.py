@@ -148,7 +148,7 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _crashed(error: Exception) -> int:
-    """An error nobody expected: one line for the person, the rest in a file to send us."""
+    """Return an error nobody expected: one line for the person, the rest in a file to send us."""
     import tempfile
     import traceback
 

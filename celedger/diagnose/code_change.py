@@ -29,7 +29,7 @@ class SourceText:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The syntax tree without docstrings; an empty one of what is no Python."""
+        """Return the syntax tree without docstrings; an empty one of what is no Python."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -53,12 +53,12 @@ class SourceText:
 
     @cached_property
     def names(self) -> Counter[str]:
-        """How often each name stands in the code."""
+        """Return how often each name stands in the code."""
         return Counter(name for node in self.nodes if (name := _name(node)))
 
     @cached_property
     def bound(self) -> frozenset[str]:
-        """The names that the file gives to something: only these can be renamed in it."""
+        """Return the names that the file gives to something: only these can be renamed in it."""
         return frozenset(
             _name(node) for node in self.nodes
             if isinstance(node, _Definition | ast.arg)
@@ -67,7 +67,8 @@ class SourceText:
 
     @cached_property
     def code_lines(self) -> frozenset[int]:
-        """The lines that belong to a statement; of what is no Python, those that are not blank."""
+        """Return the lines that belong to a statement; of what is no Python, those that are not
+        blank."""
         if not self.tree.body:
             lines = enumerate(self.text.splitlines(), 1)
             return frozenset(number for number, line in lines if line.split("#")[0].strip())
@@ -83,7 +84,7 @@ class SourceText:
 
     @cached_property
     def functions(self) -> Mapping[str, range]:
-        """The functions of the module itself, by name."""
+        """Return the functions of the module itself, by name."""
         body = self.tree.body
         return {node.name: span(node) for node in body if isinstance(node, ast.FunctionDef)}
 
@@ -129,7 +130,7 @@ class CodeChange:
 
     @cached_property
     def _names(self) -> tuple[Counter[str], Counter[str]]:
-        """How often each name stands on either side."""
+        """Return how often each name stands on either side."""
         left, right = (
             sum((source.names for source in self._sides[side].values()), Counter[str]())
             for side in "ab"
@@ -160,8 +161,8 @@ class CodeChange:
 
     @cached_property
     def _renaming(self) -> set[Hunk]:
-        """The hunks that differ in nothing but names that one side alone has and binds, each for
-        another."""
+        """Return the hunks that differ in nothing but names that one side alone has and binds, each
+        for another."""
         before, after = self._names
         bound = {
             side: {name for source in sources.values() for name in source.bound}

@@ -155,7 +155,7 @@ class Scene:
 
     @property
     def computed(self) -> str:
-        """What is computed in place of what, in the calls in which the two sides part."""
+        """Return what is computed in place of what, in the calls in which the two sides part."""
         gone, new = self.parting
         if gone is None and new is None:
             gone, new = telling(self.gone), telling(self.fresh)
@@ -166,9 +166,9 @@ class Scene:
     # --- the module at fault in a forward pass
 
     def _find_owner(self) -> tuple[str | None, int]:
-        """The module whose call parts the two sides, though the difference shows later. Where no
-        such call is seen: of `enter`, what a module is given, its caller; else the module itself,
-        which returns something else for the same."""
+        """Return the module whose call parts the two sides, though the difference shows later.
+        Where no such call is seen: of `enter`, what a module is given, its caller; else the module
+        itself, which returns something else for the same."""
         if self.part != "forward":
             return None, 0
         old, new = self.parting
@@ -265,7 +265,7 @@ class Scene:
 
     @cached_property
     def labels_made(self) -> tuple[list[Event], list[Event]]:
-        """The calls that make a batch on one side only: gone, and new."""
+        """Return the calls that make a batch on one side only: gone, and new."""
         return _only_on_one_side(self._data_calls(self.c.a), self._data_calls(self.c.b))
 
     @cached_property
@@ -278,7 +278,7 @@ class Scene:
 
     @cached_property
     def places(self) -> list[CodePlace]:
-        """The lines that lead here, the likeliest first."""
+        """Return the lines that lead here, the likeliest first."""
         places = self.both_places(*self.parting, "call")
         places += self.both_places(*self.first_calls, "call")
         if self.part == "forward":

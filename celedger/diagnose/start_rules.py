@@ -34,7 +34,7 @@ def _is_redrawn(pair: Pair) -> bool:
 
 
 def other_tie(s: Scene) -> dict[str, Any] | None:
-    """A parameter is the same as another on one side only."""
+    """Describe a parameter that is the same as another on one side only."""
     ties = ((pair, tie) for pair in s.c.differing("init") if (tie := s.c.ties(pair)))
     pair, (old, new) = next(ties, (None, ("", "")))
     if pair is None or pair.a is None or pair.b is None:

@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # with a point or 
 
 
 def other_mode(s: Scene) -> dict[str, Any] | None:
-    """The module at fault runs in another mode: the outermost module that does is named."""
+    """Describe that the module at fault runs in another mode; the outermost that does is named."""
     others = [
         (a, b) for a, b in s.c.pairs_of("enter", step=s.step)
         if a.evaluation == s.a.evaluation and a.raw["tr"] != b.raw["tr"]
@@ -100,7 +100,7 @@ def _other_call(x: Event, y: Event) -> str:
 
 
 def other_inputs(s: Scene) -> dict[str, Any] | None:
-    """A module is given more or fewer tensors."""
+    """Describe that a module is given more or fewer tensors."""
     if s.front.kind != "enter" or len(s.a.tensors) == len(s.b.tensors):
         return None
     old, new = (e.raw.get("of", ()) for e in (s.a, s.b))
@@ -214,8 +214,8 @@ def gradient_cut(s: Scene, *, on: str, explained: bool) -> dict[str, Any] | None
 
 
 def optimiser_given(s: Scene, sentence: str, *, by_loop: bool = False) -> dict[str, Any]:
-    """The backward pass agrees as far as it was seen, and the gradients that the optimiser gets do
-    not. `by_loop`: the training loop does it, to all of them."""
+    """Describe that the backward pass agrees as far as it was seen, and the gradients that the
+    optimiser gets do not. `by_loop`: the training loop does it, to all of them."""
     module = "" if by_loop else s.c.b.owner(str(s.pair.one.path))
     places = [] if by_loop else code_of(s.c.b, s.module(module))
     places += s.stepping(s.c.b, by_loop=by_loop)

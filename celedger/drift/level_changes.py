@@ -170,7 +170,7 @@ class _Series:
 
     @cached_property
     def finite(self) -> list[int]:
-        """The places of the commits with a finite value."""
+        """Return the places of the commits with a finite value."""
         return np.flatnonzero(self.every.finite().sizes).tolist()
 
 
@@ -257,8 +257,8 @@ class _Gaps:
 
 
 def _away(series: _Series, pins: Sequence[BaselineRecord]) -> Away | None:
-    """The distance from the newest pin among these commits; None where there is none, or where
-    it cannot be told from no distance at all."""
+    """Return the distance from the newest pin among these commits; None where there is none, or
+    where it cannot be told from no distance at all."""
     from celedger.stats import verdict as rules  # scipy, for those who pin
 
     commits, metric, values, places = series.commits, series.metric, series.values, series.places
@@ -279,7 +279,7 @@ def _away(series: _Series, pins: Sequence[BaselineRecord]) -> Away | None:
 
 
 def comparable(values: Grouped) -> Grouped:
-    """The values of each commit that may be compared.
+    """Return the values of each commit that may be compared.
 
     Where the metric repeats exactly, seeds are not noise but offsets: a commit that was measured
     with one seed more than its neighbours has another mean though nothing changed. Then only the

@@ -70,7 +70,7 @@ class Regression:
 
     @property
     def relative(self) -> float | None:
-        """The effect, relative to the level; None where that is not known, or it crashed."""
+        """Return the effect, relative to the level; None where that is not known, or it crashed."""
         verdict = self.verdict
         moved = verdict.kind is VerdictKind.REGRESSED and math.isfinite(verdict.effect)
         return verdict.effect / abs(verdict.level) if moved and verdict.level else None

@@ -80,12 +80,12 @@ class TaskValues:
 
     @property
     def tried(self) -> frozenset[str]:
-        """The commits (hashes) with a trial that ended, however."""
+        """Return the commits (hashes) with a trial that ended, however."""
         return frozenset(self._trials.commits)
 
     @property
     def ran(self) -> frozenset[str]:
-        """The commits (hashes) with a trial that ended well."""
+        """Return the commits (hashes) with a trial that ended well."""
         trials = self._trials
         return frozenset(trials.commits[i] for i in np.unique(trials.commit[trials.ok]).tolist())
 

@@ -126,7 +126,7 @@ def damaged(path: Path, what: str) -> LedgerDamaged:
 
 
 def explain(error: Exception, path: Path) -> LedgerError:
-    """The one sentence for what SQLite said, or for what it made of a damaged file."""
+    """Return the one sentence for what SQLite said, or for what it made of a damaged file."""
     if not isinstance(error, sqlite3.Error):
         return damaged(path, str(error))
     name = getattr(error, "sqlite_errorname", None) or ""
@@ -242,7 +242,7 @@ def _journal(path: Path) -> str:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's version. Raises LedgerError for a foreign file and for a newer schema."""
+    """Return the schema's version. Raises LedgerError for a foreign file and for a newer schema."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != schema.APPLICATION_ID:
         raise LedgerDamaged(f"{path} is an SQLite file, but not a ledger of celedger", _ELSEWHERE)

@@ -20,7 +20,7 @@ LOG = (
 
 
 def parse(out: bytes) -> list[Commit]:
-    """The commits in the output of `git log` with the options `LOG`."""
+    """Return the commits in the output of `git log` with the options `LOG`."""
     commits = []
     for record in out.split(b"\0")[:-1]:
         sha, tree, parents, written, committed, author, subject = record.decode(
@@ -51,7 +51,8 @@ class History:
 
 
 def history(commits: Iterable[Commit], *, first_parent: bool = False) -> History:
-    """The graph over commits given parents first. With `first_parent`, only that parent counts."""
+    """Return the graph over commits given parents first. With `first_parent`, only that parent
+    counts."""
     commits = tuple(commits)
     index = {commit.sha: i for i, commit in enumerate(commits)}
     return History(

@@ -23,7 +23,8 @@ ONE_INDEX = ("-c", "core.splitIndex=false", "-c", "core.fsmonitor=false")
 
 
 def configured(repository: Repository) -> frozenset[str]:
-    """The names of those that write files, by git's configuration: `smudge = cat` does not."""
+    """Return the names of those that write files, by git's configuration: `smudge = cat` does
+    not."""
     writing = set()
     for row in _settings(repository).decode(errors="surrogateescape").split("\0")[:-1]:
         key, _, value = row.partition("\n")

@@ -27,8 +27,8 @@ class Hunk:
     lines: tuple[str, ...]
 
     def touches(self, path: str, first: int, last: int, *, side: str) -> bool:
-        """Whether it changes lines `first` to `last` of a file of side "a" (old) or "b" (new). A
-        hunk that only takes lines out stands, on the other side, between two lines."""
+        """Return True if it changes lines `first` to `last` of a file of side "a" (old) or "b"
+        (new). A hunk that only takes lines out stands, on the other side, between two lines."""
         name, start, count = (
             (self.old, self.old_start, self.old_count) if side == "a"
             else (self.new, self.new_start, self.new_count)
@@ -39,7 +39,7 @@ class Hunk:
 
 
 def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
-    """What changed from one commit (a hash) to another, in text files."""
+    """Return what changed from one commit (a hash) to another, in text files."""
     out = tell(
         repository.worktree, "diff", "--unified=0", "--no-color", "--no-ext-diff", "--find-renames",
         "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", old, new, "--",

@@ -34,7 +34,7 @@ _KEPT_PREFIXES = ("GIT_SSH", "GIT_SSL_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that tie git to one repository or work tree."""
+    """Return the environment without the variables that tie git to one repository or work tree."""
     return {
         name: value
         for name, value in environment.items()
@@ -60,7 +60,7 @@ class GitAnswer:
 
     @property
     def reason(self) -> str:
-        """What git complained of, in one line."""
+        """Return what git complained of, in one line."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
         complaints = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
         return complaints[0] if complaints else f"git ended with status {self.status}"

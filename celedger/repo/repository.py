@@ -42,8 +42,8 @@ class Repository:
 
     @classmethod
     def open(cls, path: Path) -> Repository:
-        """The repository around a folder: a subfolder, a linked work tree, a submodule or a bare
-        repository will do. Raises RepositoryError where there is none."""
+        """Return the repository around a folder: a subfolder, a linked work tree, a submodule or a
+        bare repository will do. Raises RepositoryError where there is none."""
         path = path.absolute()
         if not path.is_dir():
             raise RepositoryError(f"{path} is not a folder")
@@ -67,7 +67,7 @@ class Repository:
     # --- revisions
 
     def resolve(self, revision: str) -> Commit:
-        """The commit a revision names. Raises UnknownRevision (with what was perhaps meant),
+        """Return the commit a revision names. Raises UnknownRevision (with what was perhaps meant),
         and RepositoryError in a repository without commits."""
         # The suffix lets a short hash mean the one commit among objects; after ":/text" it would
         # be part of the text.
@@ -86,13 +86,13 @@ class Repository:
         return parse(shown.out)[0]
 
     def commit(self, sha: str) -> Commit:
-        """The commit with this hash."""
+        """Return the commit with this hash."""
         return self.resolve(sha)
 
     def log(
         self, revision: str = "HEAD", limit: int = 20, *, first_parent: bool = False
     ) -> list[Commit]:
-        """The newest commits reachable from a revision, newest first."""
+        """Return the newest commits reachable from a revision, newest first."""
         sha = self.resolve(revision).sha
         line = ("--first-parent",) if first_parent else ()
         return parse(tell(self.worktree, *LOG, *line, f"--max-count={limit}", sha, "--").out)
@@ -114,8 +114,8 @@ class Repository:
         return commits
 
     def ends(self, spec: str) -> tuple[Commit, Commit]:
-        """The two commits of `A..B`; one that is left out is HEAD. Raises UsageError where the
-        text is not of this form."""
+        """Return the two commits of `A..B`; one that is left out is HEAD. Raises UsageError where
+        the text is not of this form."""
         start, dots, right = spec.partition("..")
         if right.startswith("."):
             raise UsageError(f"{spec} has three dots", f"write {start}..{right.lstrip('.')}")
@@ -124,9 +124,9 @@ class Repository:
         return self.resolve(start or "HEAD"), self.resolve(right or "HEAD")
 
     def history(self, good: str, bad: str, first_parent: bool = False) -> History:
-        """The candidates for the first bad commit. Raises UsageError where the ends are equal or
-        the good one is not an ancestor of the bad one, RepositoryError where a shallow clone
-        ends before the good one is reached."""
+        """Return the candidates for the first bad commit. Raises UsageError where the ends are
+        equal or the good one is not an ancestor of the bad one, RepositoryError where a shallow
+        clone ends before the good one is reached."""
         old, new = self.resolve(good), self.resolve(bad)
         if old.sha == new.sha:
             raise UsageError(f"{good} and {bad} are the same commit, {_short(old)}")
@@ -135,7 +135,7 @@ class Repository:
         return history(self._between(old, new, first_parent), first_parent=first_parent)
 
     def is_ancestor(self, ancestor: str, descendant: str) -> bool:
-        """Whether one commit (a hash) is an ancestor of the other, or the same."""
+        """Return True if one commit (a hash) is an ancestor of the other, or the same."""
         answer = ask(self.worktree, "merge-base", "--is-ancestor", ancestor, descendant)
         if answer.status > 1:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
@@ -156,9 +156,9 @@ class Repository:
     # --- what changed
 
     def matching(self, sha: str, patterns: Iterable[str]) -> dict[str, str]:
-        """The files of a commit (a full hash) that glob patterns match, each with its mode and
-        blob: `{"setup.py": "100644 1f3a…"}`. `*` stays in its folder, `**` does not, and a folder
-        stands for all that is in it. A submodule counts by the commit it is at."""
+        """Return the files of a commit (a full hash) that glob patterns match, each with its mode
+        and blob: `{"setup.py": "100644 1f3a…"}`. `*` stays in its folder, `**` does not, and a
+        folder stands for all that is in it. A submodule counts by the commit it is at."""
         wanted = list(dict.fromkeys(patterns))
         if not wanted:
             return {}
@@ -188,8 +188,8 @@ class Repository:
         return sorted(tell(self.worktree, *words).out.split(b"\0")[:-1])
 
     def has_module(self, name: str, sha: str) -> bool:
-        """Whether a commit (a hash), or one of any branch or tag, has or had a source of a Python
-        module of this name, in whatever folder."""
+        """Return True if a commit (a hash), or one of any branch or tag, has or had a source of a
+        Python module of this name, in whatever folder."""
         sources = (f":(top,glob)**/{name}.py*", f":(top,glob)**/{name}/**/*.py*")
         return bool(tell(
             self.worktree, "log", "--format=%H", "--max-count=1", "--full-history",
@@ -197,15 +197,15 @@ class Repository:
         ).out)  # fmt: skip
 
     def blob(self, sha: str, name: str) -> bytes:
-        """The content of a file of a commit, as git stores it. Raises RepositoryError."""
+        """Return the content of a file of a commit, as git stores it. Raises RepositoryError."""
         return self.object(f"{sha}:{name}")
 
     def object(self, blob: str) -> bytes:
-        """The content of a blob by its hash. Raises RepositoryError."""
+        """Return the content of a blob by its hash. Raises RepositoryError."""
         return tell(self.worktree, "cat-file", "blob", blob).out
 
     def attribute_files(self) -> list[Path]:
-        """Where git finds attributes outside of a tree (gitattributes(5)), there or not."""
+        """Return where git finds attributes outside of a tree (gitattributes(5)), there or not."""
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         files = [
             self.common_dir / "info" / "attributes", home / "git" / "attributes",
@@ -218,8 +218,8 @@ class Repository:
         return files
 
     def is_dirty(self) -> bool:
-        """Whether tracked files differ from HEAD: what a person sees is not what HEAD is. Never
-        in a bare repository."""
+        """Return True if tracked files differ from HEAD: what a person sees is not what HEAD is.
+        Never in a bare repository."""
         status = ("status", "--porcelain", "-z", "--untracked-files=no")
         if ask(self.worktree, "rev-parse", "--is-inside-work-tree").text != "true":
             return False
@@ -357,7 +357,7 @@ def _short(commit: Commit) -> str:
 
 
 def _main_worktree(common_dir: Path) -> Path:
-    """Where the main work tree is, seen from a linked one; for a bare repository the folder
+    """Return where the main work tree is, seen from a linked one; for a bare repository the folder
     itself, or its parent when it hides in one (`project/.bare` beside its work trees)."""
     setting = ask(common_dir, "--git-dir", str(common_dir), "config", "--get", "core.worktree")
     if setting.status == 0 and setting.text:

@@ -19,7 +19,7 @@ from celedger.system.gate import Gate, NotAllowed, Request, settings_request
 
 
 def queue_folder(repository: Repository) -> Path:
-    """Where the hooks of a repository leave their notes, one file NUMBER.moved each."""
+    """Return where the hooks of a repository leave their notes, one file NUMBER.moved each."""
     return repository.state_dir / "queue"
 
 

@@ -53,7 +53,7 @@ class Elsewhere:
 
 
 def script(python: str, state: str = _FROM_GITS) -> bytes:
-    """A hook as it is installed, for the interpreter that holds celedger."""
+    """Return a hook as it is installed, for the interpreter that holds celedger."""
     package = Path(celedger.__file__).parent
     for home in (package / "_shipped" / "hooks", package.parent / "hooks"):
         if (home / _SCRIPT).is_file():
@@ -64,7 +64,8 @@ def script(python: str, state: str = _FROM_GITS) -> bytes:
 
 
 def elsewhere(repository: Repository) -> Path | None:
-    """The folder that git reads this repository's hooks from, where that is not git's own."""
+    """Return the folder that git reads this repository's hooks from, where that is not git's
+    own."""
     configured = repository.configured_hooks_path()
     if configured is None or configured.resolve() == repository.hooks_dir().resolve():
         return None
@@ -72,7 +73,7 @@ def elsewhere(repository: Repository) -> Path | None:
 
 
 def status(repository: Repository, python: str) -> list[HookStatus]:
-    """Where each hook stands, in the folder that git reads them from."""
+    """Return where each hook stands, in the folder that git reads them from."""
     configured = elsewhere(repository)
     with _explained(configured or repository.hooks_dir()):
         if configured is None:
@@ -160,7 +161,7 @@ def _ours(folder: Path, name: str) -> Path | None:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a hook, "" of a link to nowhere, None where there is nothing."""
+    """Return the text of a hook, "" of a link to nowhere, None where there is nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:

@@ -43,7 +43,7 @@ MAX_ATTEMPTS = 3  # a job that lost its worker this often is given up
 
 
 def at_work(ledger: Path) -> bool:
-    """Whether a worker of this ledger lives."""
+    """Return True if a worker of this ledger lives."""
     with suppress(CeledgerError):
         return device_lock.is_held(_lock_path(ledger))
     return False
@@ -194,7 +194,8 @@ class Worker:
             self.say(f"the report was not written: {error}")
 
     def _place(self, job: Job) -> Repository:
-        """The work tree that moved, or, when it is gone, the repository: it has the commit."""
+        """Return the work tree that moved, or, when it is gone, the repository: it has the
+        commit."""
         if job.key:
             with suppress(CeledgerError):
                 return Repository.open(Path(job.key))

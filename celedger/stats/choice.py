@@ -85,8 +85,8 @@ def choose(
     cost: Cost | None = None,
     beside: UnderWay = ALONE,
 ) -> Choice | None:
-    """The next position beside the trials under way; None when the answer stands or no trial could
-    tell more."""
+    """Return the next position beside the trials under way; None when the answer stands or no trial
+    could tell more."""
     cost = cost or Cost()
     needed = _needed(question, evidence, posterior, cost, beside)
     if needed is not None or posterior.state is not State.SEARCHING or posterior.belief is None:

@@ -81,7 +81,8 @@ def sides(readings: Sequence[Reading], bad: int) -> dict[int, str]:
 
 
 def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
-    """The readings, of those between the ends only one for each draw, and none that an end has."""
+    """Return the readings, of those between the ends only one for each draw, and none that an end
+    has."""
     drawn = {r.draw for r in readings if r.position in (GOOD, bad) and r.draw is not None}
     once = []
     for reading in sorted(readings, key=lambda r: r.position):
@@ -96,9 +97,9 @@ def drawn_once(readings: Sequence[Reading], bad: int) -> list[Reading]:
 def alike(
     readings: Sequence[Reading], position: int, others: Sequence[frozenset[int]] = ()
 ) -> frozenset[int]:
-    """The positions whose bits are known to be those of `position`, itself among them: a trial
-    there tells something new only with a seed that none of them had. `others` are further sets of
-    positions that computed the same."""
+    """Return the positions whose bits are known to be those of `position`, itself among them: a
+    trial there tells something new only with a seed that none of them had. `others` are further
+    sets of positions that computed the same."""
     groups = [places for places in (*_places(readings).values(), *others) if len(places) > 1]
     positions = {position}
     while joined := [places for places in groups if places & positions and not places <= positions]:
@@ -107,8 +108,8 @@ def alike(
 
 
 def ends_repeat(readings: Sequence[Reading], bad: int) -> bool:
-    """Whether both ends computed the same to the last bit with some seed: then a change between
-    them must have spared that very seed, which DOUBT is the chance of."""
+    """Return True if both ends computed the same to the last bit with some seed: then a change
+    between them must have spared that very seed, which DOUBT is the chance of."""
     return any({GOOD, bad} <= places for places in _places(readings).values())
 
 

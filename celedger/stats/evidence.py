@@ -48,8 +48,8 @@ class Shift:
 
 
 def rank_e_value(values: NDArray[np.float64], sizes: NDArray[np.int64], seed: int = 0) -> Shift:
-    """The rank-based e-value of drift.md, section 5, over the values of all commits, oldest first
-    and HEAD last, `sizes` of them a commit. The order within a commit must not depend on the
+    """Return the rank-based e-value of drift.md, section 5, over the values of all commits, oldest
+    first and HEAD last, `sizes` of them a commit. The order within a commit must not depend on the
     values. `seed` breaks ties; a value's tie-breaker depends on its place only.
 
         E = sum_a w_a mean_g (1 + m_a g)^-1/2 exp(g S_a^2 / (2 (1 + m_a g))),  w_a ~ 1/(age + 1)
@@ -144,8 +144,9 @@ def _rank_sum_tail(k: int, n: int) -> NDArray[np.float64]:
 
 
 def robust_mean(values: NDArray[np.float64], sd: float, toward: float | None = None) -> float:
-    """The mean, where a value's pull ends `CLIP` sds beyond the middle one. With an even number
-    of values the middle is the one of the two nearer to `toward`: doubt favours no change."""
+    """Return the mean, where a value's pull ends `CLIP` sds beyond the middle one. With an even
+    number of values the middle is the one of the two nearer to `toward`: doubt favours no
+    change."""
     if values.size == 1 or not math.isfinite(sd):
         return float(values.mean())
     ordered = np.sort(values)
@@ -181,8 +182,9 @@ def lehmann_e_value(
 
 
 def e_bh(e_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:
-    """Which of M e-values are discoveries at false-discovery rate `alpha`, under any dependence:
-    the r largest, for the largest r with E_(r) >= M / (alpha r) (Wang & Ramdas 2022)."""
+    """Return which of M e-values are discoveries at false-discovery rate `alpha`, under any
+    dependence: the r largest, for the largest r with E_(r) >= M / (alpha r) (Wang & Ramdas
+    2022)."""
     order = np.sort(e_values)[::-1]
     enough = order * alpha * np.arange(1, order.size + 1) >= order.size
     if not enough.any():
@@ -193,8 +195,8 @@ def e_bh(e_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=256)  # the metrics of a run ask for the same ones
 def uniform(first: int, end: int, seed: int) -> NDArray[np.float64]:
-    """A uniform number in (0, 1) for each of the places from `first` to before `end`: splitmix64
-    of place and seed. Read-only."""
+    """Return a uniform number in (0, 1) for each of the places from `first` to before `end`:
+    splitmix64 of place and seed. Read-only."""
     with np.errstate(over="ignore"):
         x = np.arange(first, end, dtype=np.uint64)
         x = x + np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)

@@ -70,7 +70,7 @@ class Question:
     """Where the readings of each candidate are put: those that cannot differ share a place."""
 
     def tested(self, evidence: Evidence) -> set[int]:
-        """The positions with a reading, their own or of one that cannot differ."""
+        """Return the positions with a reading, their own or of one that cannot differ."""
         places = {reading.position for reading in evidence.readings}
         return places | {p for p, at in enumerate(self.place or ()) if at in places}
 
@@ -160,8 +160,8 @@ class Posterior:
 
 
 def posterior(question: Question, evidence: Evidence, like: Posterior | None = None) -> Posterior:
-    """What the evidence says of every candidate. `like` is a posterior of the same evidence for a
-    question that differs in its prior alone: most of the work is then done.
+    """Return what the evidence says of every candidate. `like` is a posterior of the same evidence
+    for a question that differs in its prior alone: most of the work is then done.
 
     Where the question is a crash that does not repeat itself, an answer must also hold at
     FLAKY_CONFIDENCE if a bad commit does not always crash; until it does, the posterior is that
@@ -254,7 +254,7 @@ class _Data:
 
 
 def _sites(question: Question, evidence: Evidence) -> _Data:
-    """The readings sorted and grouped; what can't be told apart counts once."""
+    """Return the readings sorted and grouped; what can't be told apart counts once."""
     bad = question.lineage.bad
     at_bad = [r.value for r in evidence.readings if r.position == bad]
     broken = sum(not isfinite(value) for value in at_bad)
@@ -379,7 +379,8 @@ def inseparable(lineage: Lineage, untestable: frozenset[int]) -> Ints:
 def unconfirmed(
     lineage: Lineage, members: Ints, untestable: frozenset[int], tested: set[int]
 ) -> list[int]:
-    """What must still be measured before `members` may be named: themselves and their parents."""
+    """Return what must still be measured before `members` may be named: themselves and their
+    parents."""
     inside = {int(i) for i in members}
     wanted = {
         parent for member in inside for parent in (lineage.parents[member] or (GOOD,))

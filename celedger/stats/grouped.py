@@ -35,12 +35,12 @@ class Layout:
 
     @cached_property
     def starts(self) -> Ints:
-        """Where each group begins."""
+        """Return where each group begins."""
         return np.asarray(np.cumsum(self.sizes) - self.sizes)
 
     @cached_property
     def group(self) -> Ints:
-        """The number of each value's group."""
+        """Return the number of each value's group."""
         return np.repeat(np.arange(self.sizes.size), self.sizes)
 
     @cached_property
@@ -59,8 +59,8 @@ class Layout:
 
     @cached_property
     def by_size(self) -> list[tuple[Ints, Ints]]:
-        """The numbers of the groups of each size but 0, and the places of their values, a row for
-        each group."""
+        """Return the numbers of the groups of each size but 0, and the places of their values, a
+        row for each group."""
         groups = []
         for size in np.flatnonzero(np.bincount(self.sizes)).tolist():
             if size:

@@ -65,7 +65,7 @@ class Fit:
 
     @property
     def rates(self) -> bool:
-        """Whether the levels are rates of failure."""
+        """Return True if the levels are rates of failure."""
         return self.background is None
 
     def predictions(self) -> tuple[Floats, Floats, Floats, float]:

@@ -64,11 +64,11 @@ class Sites:
 
     @property
     def falls(self) -> bool:
-        """Whether the bad end's readings are lower than the good end's."""
+        """Return True if the bad end's readings are lower than the good end's."""
         return bool(self.at(self.bad).mean() < self.at(self.good).mean())
 
     def swapped(self) -> Sites:
-        """The same readings with the ends' roles exchanged."""
+        """Return the same readings with the ends' roles exchanged."""
         return Sites(self.values, self.counts, good=self.bad, bad=self.good)
 
     def at(self, site: int) -> Floats:
@@ -77,8 +77,8 @@ class Sites:
 
     @cached_property
     def modes(self) -> list[tuple[Floats, ...]]:
-        """The readings of each position that has several, as one mode or as two: those that leave
-        a gap wider than GAP scales of what lies on either side of such gaps."""
+        """Return the readings of each position that has several, as one mode or as two: those that
+        leave a gap wider than GAP scales of what lies on either side of such gaps."""
         sites = [self.at(int(site)) for site in np.flatnonzero(self.counts > 1)]
         split = [_at_widest_gap(values) for values in sites]
         parts = [part for pair in split for part in pair if len(part) > 1]
@@ -214,7 +214,7 @@ def tables(
 
 
 def _sharing(logs: Floats, counts: Ints, share: float) -> Floats:
-    """What repeats have in common flattens what they say of the level (Laplace's method around
+    """Flatten what repeats say of the level by what they have in common (Laplace's method around
     the best level)."""
     if not share:
         return logs
@@ -224,7 +224,7 @@ def _sharing(logs: Floats, counts: Ints, share: float) -> Floats:
 
 
 def middle(ordered: Floats | Sequence[float]) -> float:
-    """The median of sorted values: np.median costs ten times as much on so few."""
+    """Return the median of sorted values: np.median costs ten times as much on so few."""
     n = len(ordered)
     return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 

@@ -47,7 +47,7 @@ class Lineage:
 
     @classmethod
     def line(cls, n: int) -> Lineage:
-        """A history of `n` candidates in a row."""
+        """Return a history of `n` candidates in a row."""
         return cls(((), *((i,) for i in range(n - 1))))
 
     def __len__(self) -> int:
@@ -55,12 +55,12 @@ class Lineage:
 
     @property
     def bad(self) -> int:
-        """The position of the bad end."""
+        """Return the position of the bad end."""
         return len(self.parents) - 1
 
     @cached_property
     def linear(self) -> bool:
-        """Whether every candidate has exactly the one before it as parent."""
+        """Return True if every candidate has exactly the one before it as parent."""
         return self.parents[0] == () and all(
             parents == (i,) for i, parents in enumerate(self.parents[1:])
         )
@@ -83,7 +83,8 @@ class Lineage:
         return members
 
     def descends(self, position: int, ancestor: int) -> bool:
-        """Whether `ancestor` is `position` itself or above it; looks at what lies between."""
+        """Return True if `ancestor` is `position` itself or above it; looks at what lies
+        between."""
         stack, visited = [position], {position}
         while stack:
             here = stack.pop()

@@ -73,7 +73,7 @@ UNKNOWN = Noise(math.nan, 0.0, False, 0)
 
 
 def pool(groups: Groups | Grouped, *, seeds: Seeds | None = None) -> Noise:
-    """The noise of values grouped by commit, oldest first. `seeds`, of the same shape, tells
+    """Return the noise of values grouped by commit, oldest first. `seeds`, of the same shape, tells
     repeats of one seed from different seeds. Values that are not finite are left out.
 
     Repeats within commits carry the estimate (sum of squares over degrees of freedom, outlying
@@ -172,10 +172,10 @@ def smallest_change(
     *,
     baseline_commits: int = 1,
 ) -> float:
-    """The smallest change, in the metric's unit, that `trials` at one commit against
-    `baseline_trials` before it tell with the given power at the given confidence (two-sided
-    t-test; the usual normal-theory formula with t quantiles, slightly conservative).
-    0 where the metric is exact, infinity where nothing can be told."""
+    """Return the smallest change, in the metric's unit, that `trials` at one commit against
+    `baseline_trials` before it tell with the given power at the given confidence (two-sided t-test;
+    the usual normal-theory formula with t quantiles, slightly conservative). 0 where the metric is
+    exact, infinity where nothing can be told."""
     if noise.exact and trials >= 1 and baseline_trials >= 1:
         return 0.0
     if not noise.known or trials < 1 or baseline_trials < 1:
@@ -295,7 +295,7 @@ def fine(value: float) -> bool:
 
 
 def _deterministic(grouped: Grouped) -> Noise:
-    """What a deterministic metric varies by when its numbers are drawn anew: its spread over
+    """Return what a deterministic metric varies by when its numbers are drawn anew: its spread over
     seeds, or over commits where those have drawn anew often, or most of the time."""
     n = grouped.values.size
     runs = collapse(grouped)

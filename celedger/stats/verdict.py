@@ -151,8 +151,8 @@ def judge(
 def judge_many(
     questions: Sequence[VerdictQuestion], *, alpha: float = ALPHA, seed: int = 0
 ) -> list[Judgement]:
-    """The metrics of one run, judged under one budget: of the changes reported, a share `alpha`
-    at most is false in the mean (e-BH: any dependence between the metrics).
+    """Return the metrics of one run, judged under one budget: of the changes reported, a share
+    `alpha` at most is false in the mean (e-BH: any dependence between the metrics).
 
     `seed` breaks ties between equal values; take it from the commit's hash. Raises ValueError for
     a metric without a direction.

@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def split(value: object) -> tuple[str, ...]:
-    """A command as words: a string is split as a shell would, a list is taken as it is.
+    """Return a command as words: a string is split as a shell would, a list is taken as it is.
     Raises ValueError with what is wrong."""
     if isinstance(value, str):
         try:
@@ -46,7 +46,7 @@ def build(value: object) -> tuple[tuple[str, ...], ...]:
 
 
 def check(words: Collection[str], names: Collection[str]) -> set[str]:
-    """The placeholders used. Raises ValueError for an unknown one or a lone brace."""
+    """Return the placeholders used. Raises ValueError for an unknown one or a lone brace."""
     used = set()
     for word in words:
         for token in _TOKEN.finditer(word):
@@ -63,15 +63,15 @@ def check(words: Collection[str], names: Collection[str]) -> set[str]:
 
 
 def text(value: object) -> str:
-    """A parameter as it stands on a command line: booleans as TOML writes them."""
+    """Return a parameter as it stands on a command line: booleans as TOML writes them."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def command_lines(
     task: Task, *, python: str, suite_dir: Path, tree: Path, seed: int | str, out: Path
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """The task's commands in order, each with its name, ready to run; the seed may be a mark that
-    is filled in when one starts."""
+    """Return the task's commands in order, each with its name, ready to run; the seed may be a mark
+    that is filled in when one starts."""
     values = {name: text(value) for name, value in task.params.items()}
     values |= {
         "python": python, "suite": str(suite_dir), "tree": str(tree), "seed": str(seed),
@@ -81,7 +81,7 @@ def command_lines(
 
 
 def build_lines(task: Task, *, python: str, suite_dir: Path, tree: Path) -> list[tuple[str, ...]]:
-    """The task's build commands in order, ready to run."""
+    """Return the task's build commands in order, ready to run."""
     values = {"python": python, "suite": str(suite_dir), "tree": str(tree)}
     return [_filled(words, values) for words in task.build]
 

@@ -90,7 +90,7 @@ def _params(body: Table, where: str, values: object) -> Mapping[str, object]:
 
 
 def _param(body: Table, name: str, value: object) -> object:
-    """A value that JSON can hold and a command line can carry."""
+    """Return a value that JSON can hold and a command line can carry."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, (str, int, float)):

@@ -42,7 +42,7 @@ class Suite:
 
     @property
     def judged(self) -> frozenset[tuple[str, str]]:
-        """The (task, metric) that it declares with a direction."""
+        """Return the (task, metric) that it declares with a direction."""
         return frozenset(
             (t.name, m.name) for t in self.tasks for m in t.metrics if m.direction.sign
         )
@@ -52,17 +52,17 @@ class Suite:
 
 
 def shipped() -> Path:
-    """The folder of the suites that come with celedger: in a wheel they lie in the package, in
-    an editable install beside it."""
+    """Return the folder of the suites that come with celedger: in a wheel they lie in the package,
+    in an editable install beside it."""
     package = Path(celedger.__file__).parent
     installed = package / "_shipped" / "suites"
     return installed if installed.is_dir() else package.parent / "suites"
 
 
 def find(name: str | None, config: Config, repo_root: Path) -> Path:
-    """The folder of a suite: one of the repository's, else one that ships, else (when it has a
-    slash) a path. Without a name, the configured one, else the repository's only one.
-    Raises SuiteError with those that exist."""
+    """Return the folder of a suite: one of the repository's, else one that ships, else (when it has
+    a slash) a path. Without a name, the configured one, else the repository's only one. Raises
+    SuiteError with those that exist."""
     name = name or config.suite
     own, others = suites_in(config.suites), suites_in(shipped())
     if name is None:
@@ -192,7 +192,7 @@ _TASK_KEYS = ("name", "command", "commands", "params", "grid", "alias", "metrics
 def _tasks(
     body: Table, pattern: Task, shared: MetricTables, folder: Path, warnings: list[str]
 ) -> list[Task]:
-    """The tasks of one entry: one, or one per combination of its grid."""
+    """Return the tasks of one entry: one, or one per combination of its grid."""
     if "name" not in body:
         body.fail("has no name")
     name = _name(body, body.raw("name"))
@@ -223,7 +223,7 @@ def _tasks(
 
 
 def _metric_tables(where: str, value: object) -> MetricTables:
-    """The `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
+    """Return the `[metrics.NAME]` tables at a place, names and keys checked, values not yet."""
     if not isinstance(value, dict):
         raise SuiteError(f"{where} metrics is not a table", "write [metrics.NAME]")
     by_name = {}
@@ -236,7 +236,7 @@ def _metric_tables(where: str, value: object) -> MetricTables:
 
 
 def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
-    """A task's metrics: the suite's, with what the task says of them or adds to them."""
+    """Return a task's metrics: the suite's, with what the task says of them or adds to them."""
     own = _metric_tables(body.where, body.raw("metrics", {}))
     declared = []
     for name in dict.fromkeys([*shared, *own]):
@@ -255,7 +255,7 @@ def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
 def _commands(
     body: Table, placeholders: tuple[str, ...], folder: Path
 ) -> tuple[set[str], tuple[Command, ...]]:
-    """The placeholders used, and the commands."""
+    """Return the placeholders used, and the commands."""
     if ("command" in body) == ("commands" in body):
         body.fail("needs either command or commands")
     named = {"run": body.raw("command")} if "command" in body else body.raw("commands")

@@ -124,7 +124,7 @@ def seconds(value: object) -> float:
 
 
 def seeds(value: object) -> tuple[int, ...]:
-    """A list of seeds, or how many: 3 is 0, 1, 2."""
+    """Return a list of seeds, or how many: 3 is 0, 1, 2."""
     if not isinstance(value, list):
         return tuple(range(integer(1, _MOST_SEEDS)(value)))
     if not value:
@@ -190,7 +190,7 @@ def patterns(value: object) -> tuple[str, ...]:
 
 
 def event_folder(value: object) -> str:
-    """Where event files will lie: below {out} or {tree}."""
+    """Return where event files will lie: below {out} or {tree}."""
     text = string(value)
     commands.check((text,), ("out", "tree"))
     if not text.startswith(("{out}", "{tree}")) or ".." in text.split("/"):
@@ -199,7 +199,7 @@ def event_folder(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in an error, never longer than a line."""
+    """Return a value in an error, never longer than a line."""
     try:
         text = repr(value)
     except ValueError:

@@ -113,7 +113,8 @@ class Holder:
 
 
 def default_folder() -> Path:
-    """Where the device locks of this machine are: CELEDGER_LOCK_DIR, or in its temporary folder."""
+    """Return where the device locks of this machine are: CELEDGER_LOCK_DIR, or in its temporary
+    folder."""
     folder = os.environ.get("CELEDGER_LOCK_DIR")
     return Path(folder or Path(tempfile.gettempdir()) / "celedger-locks")
 

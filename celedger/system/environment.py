@@ -99,9 +99,9 @@ json.dump(sorted(owners), sys.stdout)
 
 
 def resolve_interpreter(name: str, path: str | None = None, root: Path | None = None) -> str:
-    """The absolute path of an interpreter: `python` is the one celedger runs in, anything else a
-    path, relative to `root` (default: the current folder), or a command on `path` (default: PATH).
-    Raises MachineError when there is none."""
+    """Return the absolute path of an interpreter: `python` is the one celedger runs in, anything
+    else a path, relative to `root` (default: the current folder), or a command on `path` (default:
+    PATH). Raises MachineError when there is none."""
     if name == "python":
         return sys.executable
     path_name = os.path.expanduser(name)  # noqa: PTH111 (`./x` must stay)

@@ -38,13 +38,13 @@ class Request:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 (64 hex digits) of subject and facts."""
+        """Return the SHA-256 (64 hex digits) of subject and facts."""
         text = json.dumps([self.subject, self.facts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def group(self) -> str:
-        """What requests of the same subject have in common (16 hex digits)."""
+        """Return what requests of the same subject have in common (16 hex digits)."""
         return hashlib.sha256(self.subject.encode(errors="surrogateescape")).hexdigest()[:16]
 
 

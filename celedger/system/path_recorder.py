@@ -110,8 +110,8 @@ def numbers(column: int) -> tuple[dict[int, str], set[int]]:
 
 
 def _filter(architecture: int, column: int) -> bytes:
-    """The BPF program: notified are the calls that take a path, the blind ones, those
-    that are newer than what we know, and those of any other ABI (of x32 all have a higher number).
+    """Return the BPF program: notified are the calls that take a path, the blind ones, those that
+    are newer than what we know, and those of any other ABI (of x32 all have a higher number).
     """
     seen, blind = numbers(column)
     chosen = sorted({*seen, *blind})
@@ -285,7 +285,7 @@ class Record:
             pass
 
     def _named(self, row: tuple[int, ...]) -> list[bytes]:
-        """The absolute paths that a call names, as it names them."""
+        """Return the absolute paths that a call names, as it names them."""
         pid, number, architecture, arguments = row[1], row[3], row[4], row[6:]
         name = self._names.get(number)
         if architecture != self._architecture or name is None:
@@ -313,8 +313,8 @@ class Record:
 
     @staticmethod
     def _absolute(path: bytes, pid: int, folder: int = _AT_CWD) -> bytes | None:
-        """A path that a process names, relative to what it has open as a `folder`; None where it
-        has no such thing."""
+        """Return a path that a process names, relative to what it has open as a `folder`; None
+        where it has no such thing."""
         if path.startswith(b"/"):
             return path
         where = "cwd" if folder == _AT_CWD else f"fd/{folder}"
@@ -324,7 +324,7 @@ class Record:
             return None
 
     def _string(self, pid: int, address: int) -> bytes | None:
-        """The string at an address of another process; None where there is none."""
+        """Return the string at an address of another process; None where there is none."""
         first = _PATH_MAX - address % _PATH_MAX  # a page at a time: the next may not be there
         self._remote[0].base, self._remote[0].length = address, first
         self._remote[1].base, self._remote[1].length = address + first, _PATH_MAX
@@ -338,7 +338,7 @@ class Record:
         return text[:end] if 0 <= end < _PATH_MAX else None
 
     def _interpreter(self, path: bytes, pid: int) -> list[bytes]:
-        """What the kernel itself opens to execute a file."""
+        """Return what the kernel itself opens to execute a file."""
         try:
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 head = file.read(_PATH_MAX)

@@ -200,7 +200,7 @@ class Running:
         return self.poll()
 
     def usage(self) -> Usage:
-        """What the tree uses now; nothing when it has ended."""
+        """Return what the tree uses now; nothing when it has ended."""
         if self._process is None or self._exit is not None:
             return Usage()
         return process_tree.usage(self._process.pid)

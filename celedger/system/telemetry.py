@@ -71,10 +71,10 @@ class Sampler:
             self._look()
 
     def take(self) -> dict[str, float]:
-        """The figures since the last take: the largest `rss`, `gpu_memory` (or `gpu_memory_grown`,
-        see `GpuTenants.memory`) and `gpu_temperature`, the mean of `gpu_utilisation`, `gpu_power`
-        and `gpu_clock`, the `gpu_energy` spent, the `cpu_share` in cores. What is not known is left
-        out."""
+        """Return the figures since the last take: the largest `rss`, `gpu_memory` (or
+        `gpu_memory_grown`, see `GpuTenants.memory`) and `gpu_temperature`, the mean of
+        `gpu_utilisation`, `gpu_power` and `gpu_clock`, the `gpu_energy` spent, the `cpu_share` in
+        cores. What is not known is left out."""
         if self._sampled is None or self._clock() - self._sampled >= PERIOD / 5:
             self._look()
         interval, now = self._interval, self._clock()

@@ -62,7 +62,8 @@ class Stretch:
 
     @property
     def noise(self) -> float:
-        """The standard deviation that decides how many digits are shown; NaN if not known."""
+        """Return the standard deviation that decides how many digits are shown; NaN if not
+        known."""
         sds = self.sds[np.isfinite(self.sds) & (self.sds > 0)]
         return float(np.median(sds)) if sds.size else math.nan
 
