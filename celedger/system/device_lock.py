@@ -27,6 +27,7 @@ from celedger.errors import MachineError, explained
 from celedger.system import umask
 
 _POLL = 0.05  # seconds between two attempts to take a device
+_NAMELESS = 20  # attempts after which a holder without a name is reported: its disk is full
 
 
 class Lock:
@@ -101,15 +102,15 @@ def _open(path: Path, mode: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device. `since` in seconds since the epoch."""
+    """Who holds a device. `since` in seconds since the epoch; a pid of 0 is one not known."""
 
-    pid: int
-    label: str
-    since: float
+    pid: int = 0
+    label: str = "another celedger"
+    since: float = 0.0
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"{self.label} (process {self.pid}, since {since})"
+        return f"{self.label} (process {self.pid}, since {since})" if self.pid else self.label
 
 
 def default_folder() -> Path:
@@ -155,10 +156,14 @@ class DeviceLock:
 
         def taken(path: Path, *, shared: bool = False) -> Lock:
             nonlocal announced
+            attempts = 0
             while (lock := try_flock(path, mode=0o666, shared=shared)) is None:
                 check()
                 files = [path.with_suffix(".lock"), *self.path.parent.glob(_core(path, "*").name)]
                 holder = next(filter(None, map(_holder, files)), None)
+                attempts += 1
+                if holder is None and announced < 0 and attempts >= _NAMELESS:
+                    holder = Holder()
                 if holder is not None and holder.pid != announced:
                     announced = holder.pid
                     on_wait(holder)

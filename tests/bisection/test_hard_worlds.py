@@ -55,7 +55,7 @@ PARTS = {  # world, module, constant, what switches the part off, cases
     "a side's own noise": ("bad-noisier-2", "shifts", "SAME", 1 - 1e-9, 3),
     "the second mode": ("collapse-30-4", "likelihood", "COLLAPSE_PRIOR", 1e-9, 3),
     "selected ends": ("null-selected", "shifts", "SELECTING_T", 1e9, 4),
-    "the second step": ("steps-2+4", "rest", "OPEN", 2.0, 3),
+    "the second step": ("steps-2+4", "other_steps", "OPEN", 2.0, 3),
 }
 
 
@@ -77,6 +77,6 @@ def test_a_part_that_is_switched_off_turns_its_world_red(
         return float(sum(r.trials for r in results) + 40 * wrong + 40 * untold)
 
     usual = cost()
-    package = "bisection" if module == "rest" else "stats"
+    package = "bisection" if module == "other_steps" else "stats"
     monkeypatch.setattr(f"celedger.{package}.{module}.{constant}", off)
     assert cost() > 1.15 * usual
