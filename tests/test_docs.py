@@ -11,6 +11,7 @@ from conftest import celedger, load_script
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.matrix  # the golden record has the same texts
 def test_the_command_line_reference_is_what_help_says() -> None:
     module = load_script(ROOT / "scripts" / "make_cli_reference.py")
     assert (ROOT / "docs" / "cli.md").read_text() == module.reference(), "run `make docs`"

@@ -143,6 +143,7 @@ def test_a_commit_that_breaks_is_explained_by_its_error(repo: Path) -> None:
     assert "weight @ y" in done.out
 
 
+@pytest.mark.matrix
 def test_a_side_on_a_device_that_is_not_there_is_refused(repo: Path) -> None:
     """It compared the CPU with the CPU, and found no difference."""
     words = ("HEAD", "fit", "--suite", "tiny", "--b", "device=cuda:0", "--device", "cpu")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import PEOPLE, SCRIPT, SUITE, Project, git
 
+pytestmark = pytest.mark.matrix
+
 FILES = {"suites/tiny/suite.toml": SUITE, "suites/tiny/fit.py": SCRIPT}
 CHECK = (sys.executable, "-m", "celedger", "check")
 
@@ -59,7 +61,6 @@ def test_git_bisect_finds_a_commit_that_is_older_than_suite_and_configuration(
     assert "holds every trial" in again.err, again.err  # it is the same suite
 
 
-@pytest.mark.matrix
 def test_changes_and_untracked_suites_count_as_they_lie_in_the_work_tree(tmp_path: Path) -> None:
     project = unborn(tmp_path / "project")
     project.commit("the suite", FILES)
@@ -79,7 +80,6 @@ def test_changes_and_untracked_suites_count_as_they_lie_in_the_work_tree(tmp_pat
     assert changed.status == 0, changed.out  # what it trains no longer heeds the level
 
 
-@pytest.mark.matrix
 def test_a_bisect_is_that_of_its_work_tree_and_over_once_a_branch_is_checked_out(
     tmp_path: Path,
 ) -> None:

@@ -117,6 +117,7 @@ def test_check_gives_bisect_run_its_statuses(quick: ScriptedProject) -> None:
     assert "regressed" in bad.out
 
 
+@pytest.mark.matrix  # the golden record has them on fixed ledgers
 def test_every_reading_verb_reads_what_run_wrote(project: Project) -> None:
     shas = project.history([1.0, 1.2])
     project.run("run", f"{shas[0]}")

@@ -37,6 +37,7 @@ TRAININGS = {
     "killed_below_a_shell": ("sys.exit(137)", ("killed", 0, "exit status 137", "")),
     "no_command": ("", ("failed", 0, "no command 'no-such-command' on PATH", "")),
 }  # fmt: skip
+SLOW = ("stdout_flood", "channel_flood", "forks", "silent", "endless", "hungry")
 LIMITS = {
     "hangs": 'timeout = "1s"',
     "silent": 'silence = "1s"',
@@ -52,12 +53,17 @@ def task(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Done]:
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Project, Done]:
+    """Train what the selected tests are about."""
     folder = tmp_path_factory.mktemp("bad")
-    suite = '[metrics.val_loss]\ndirection = "lower"\n' + "".join(map(task, TRAININGS))
+    quick = "not matrix" in str(request.config.getoption("markexpr"))
+    chosen = [name for name in TRAININGS if not (quick and name in SLOW)]
+    suite = '[metrics.val_loss]\ndirection = "lower"\n' + "".join(map(task, chosen))
     scripts = {
-        f"{name}.py": f"{PRELUDE}from celedger.child import log\n{body}\n"
-        for name, (body, _) in TRAININGS.items()
+        f"{name}.py": f"{PRELUDE}from celedger.child import log\n{TRAININGS[name][0]}\n"
+        for name in chosen
     }
     project = make_project(folder / "project", suite, scripts)
     project.history([1.0])
@@ -78,7 +84,10 @@ def test_the_run_ends_as_bad_and_no_fault_stops_the_others(ran: tuple[Project, D
     assert not list((project.root / ".celedger" / "journals").iterdir())
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.matrix if n in SLOW else []) for n in TRAININGS],
+)
 def test_the_outcome_says_what_it_did(ran: tuple[Project, Done], name: str) -> None:
     project, _ = ran
     (found,) = rows(
@@ -93,6 +102,7 @@ def test_the_outcome_says_what_it_did(ran: tuple[Project, Done], name: str) -> N
     assert message in found[2]
 
 
+@pytest.mark.matrix
 def test_a_flood_leaves_no_large_file(ran: tuple[Project, Done]) -> None:
     project, _ = ran
     kept = [f.stat().st_size for f in (project.root / ".celedger").rglob("*") if f.is_file()]

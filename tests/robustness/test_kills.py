@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import matrix_after
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
-@pytest.mark.parametrize("kind", matrix_after(1, ["run", "trial", "worker", "supervisor", "both"]))
+@pytest.mark.matrix  # tests/cli/test_restore.py and tests/engines/test_loopback.py kill one each
+@pytest.mark.parametrize("kind", ["run", "trial", "worker", "supervisor", "both"])
 def test_a_kill_loses_no_epoch_and_leaves_nothing_behind(kind: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--times", "1", "--seed", "7", kind],
