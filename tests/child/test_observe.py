@@ -19,7 +19,7 @@ RECORDER = """\
 import json
 from celedger.child.probes import observe, tensors
 
-class Probe(observe.Probe):
+class RecorderProbe(observe.Probe):
     def starts(self):
         self.heard = [["starts"]]
         self.step = 0
