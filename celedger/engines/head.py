@@ -24,7 +24,7 @@ from celedger.engines.order import Order
 from celedger.errors import CeledgerError, MachineError
 from celedger.ledger import schema
 from celedger.ledger import ulid as ulids
-from celedger.model import TrialRecord
+from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
 from celedger.repo.transfer import pack
 from celedger.trial import events
@@ -274,9 +274,12 @@ class Head:
         intake = job.intake
         if intake.error is None and not intake.is_whole:
             intake.error = raised or LostNode(self._last_words(job))
-        error = intake.error
-        intake.interrupt(self._bench.now(), str(error) or "stopped by hand")
+        intake.interrupt(self._bench.now(), str(intake.error) or "stopped by hand")
         record = intake.record
+        error = intake.error
+        outcome = record.outcome if record is not None else None
+        if error is None and outcome is not None and outcome.kind is OutcomeKind.INTERRUPTED:
+            error = LostNode(outcome.message)  # as a head recorded that died then
         intake.close()
         self._jobs.remove(job)
         if job.keeper is not None:

@@ -19,7 +19,8 @@ from conftest import Done, Project, git, make_project
 from engines.loopback import Loopback
 
 from celedger.config import Config
-from celedger.engines import head, remote
+from celedger.engines import head, open_orders, remote
+from celedger.engines.intake import Intake
 from celedger.engines.keeper import PROGRAM
 from celedger.errors import LedgerError
 from celedger.ledger import Ledger
@@ -207,12 +208,43 @@ def test_a_killed_head_loses_nothing_and_the_next_one_takes_over(
 
 
 @pytest.mark.matrix
+def test_a_head_killed_while_it_records_a_lost_node_leaves_the_trial_to_the_next(
+    project: Project, cluster: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, running = stopped_at_the_gate(project, cluster, tmp_path)
+    running.kill()
+    running.communicate()
+    (out,) = open_orders.out(Repository.open(project.root))
+    keeper = int((cluster.folder / f"{out.order.ulid}.pid").read_text())
+    os.kill(keeper, signal.SIGSTOP)  # the next head finds it, and hears nothing
+    with Ledger.open(project.root / "ledger.db") as ledger:
+        Intake(out.order, ledger).interrupt(time.time(), "its node was lost")
+    gate.touch()
+    monkeypatch.setenv("GATE", str(gate))
+    with bench_on(project, cluster) as bench:
+        commit, (task,) = bench.checkouts.repository.resolve("HEAD"), bench.suite.tasks
+        need = Need(commit, workplace.protocol.with_telemetry(task), 0)
+        future = bench.engine.submit(need)
+        os.kill(keeper, signal.SIGKILL)
+        while not future.done():
+            bench.engine.wait()
+        assert future.result().ok
+        bench.ledger.close()
+    assert [r.outcome.kind for r in trials(project) if r.outcome] == ["interrupted", "ok"]
+    assert notes(project) == []
+
+
+@pytest.mark.matrix
 def test_a_node_that_is_shut_down_does_not_interrupt_the_command(
     project: Project, cluster: Loopback, tmp_path: Path
 ) -> None:
     gate, running = stopped_at_the_gate(project, cluster, tmp_path)
     (ulid,) = (r.trial.ulid for r in trials(project))
-    program = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][2:3] == [PROGRAM]]
+    program = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if (p.info["cmdline"] or [])[2:3] == [PROGRAM]  # None of one that has just ended
+    ]
     (node,) = (p for p in program if p.info["cmdline"][3].endswith(ulid))
     node.terminate()
     until(lambda: len(trials(project)) == 2)
