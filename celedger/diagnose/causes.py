@@ -149,7 +149,7 @@ CAUSES = (
         and f"{s.place} computes something else: {s.computed}"),
     Cause("operands", "forward", LIKELY, lambda s: s.same_function
         and s.first_calls[0].raw["i"] != s.first_calls[1].raw["i"]
-        and f"`{s.first_calls[1].name}` in {s.place} is given other operands"),
+        and f"`{s.first_calls[1].name}` in {s.place} is given {step.other_operands(s)}"),
     Cause("result", "forward", UNSURE, lambda s: s.same_function
         and f"`{s.call}` in {s.place} gives another result for the same arguments"),
     Cause("code", "forward", LIKELY, lambda s: f"the code of {s.place} computes something else"),

@@ -76,6 +76,10 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return listed + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
+def ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
 def figure(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 

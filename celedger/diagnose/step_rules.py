@@ -19,6 +19,7 @@ from celedger.diagnose.finding import (
     became,
     code_of,
     named,
+    ordinal,
     places_of,
     some,
 )
@@ -97,6 +98,18 @@ def _other_call(x: Event, y: Event) -> str:
     if len(x.call) + len(y.call) > _LONG:
         return f"`{y.name}` with {some(added)} instead of {some(gone)}"
     return f"`{y.call}` instead of `{x.call}`"
+
+
+def other_operands(s: Scene) -> str:
+    """Name the operand that differs in the calls of one function with equal arguments."""
+    x, y = s.first_calls
+    pairs = list(zip(x.raw["i"], y.raw["i"], strict=False))  # type: ignore[union-attr]
+    differing = [at for at, (one, other) in enumerate(pairs) if one != other]
+    tensors = [part for part in y.raw["l"] if part == "_" or part.endswith("=_")]  # type: ignore[union-attr]
+    if len(differing) != 1 or len(tensors) != len(pairs):
+        return "other operands"
+    name = tensors[differing[0]].partition("=")[0]
+    return f"another {ordinal(differing[0] + 1)} operand" if name == "_" else f"another `{name}`"
 
 
 def other_inputs(s: Scene) -> dict[str, Any] | None:
