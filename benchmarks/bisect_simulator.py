@@ -174,7 +174,7 @@ class Trials:
 
     @property
     def sides(self) -> dict[int, str]:
-        """As bisection/bits.py finds them."""
+        """As bisection/identical_trials.py finds them."""
         n = self.case.cell.n
         ends: dict[int, set[str]] = {}
         for r in self.readings:

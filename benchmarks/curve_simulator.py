@@ -20,7 +20,7 @@ from itertools import count
 
 import numpy as np
 
-from celedger.bisection.bits import Traces
+from celedger.bisection.identical_trials import Traces
 from celedger.bisection.symptom import Symptom
 from celedger.model import (
     Command,

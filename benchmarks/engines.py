@@ -23,7 +23,7 @@ from celedger.engines.remote import send_out
 from celedger.ledger import Ledger, schema
 from celedger.model import EpochReport, Outcome, OutcomeKind, Trial
 from celedger.repo import Repository
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial import workplace
 from celedger.trial.engine import Need
 

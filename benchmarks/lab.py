@@ -45,7 +45,7 @@ from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Task
 from celedger.repo import Repository
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench

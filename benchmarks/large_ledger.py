@@ -44,7 +44,7 @@ from celedger.model import (
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 from celedger.repo.plumbing import tell
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 
 BEGINNING = 1_700_000_000  # seconds since the epoch

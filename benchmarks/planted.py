@@ -36,7 +36,7 @@ from celedger.errors import CannotJudge, CeledgerError
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind
 from celedger.repo import Repository
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import FAILED, Diagnostic
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text

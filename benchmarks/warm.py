@@ -35,7 +35,7 @@ from celedger.model import Task
 from celedger.repo import Repository
 from celedger.suite import command_lines
 from celedger.system import process
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "celedger"
 
 # Lower rooms first. A module may import its own room and rooms above it in this list.
 ROOMS = [
-    "errors", "text", "units", "model", "config",
+    "errors", "text", "model", "config",
     "stats",
     "repo", "suite", "system",
     "ledger",

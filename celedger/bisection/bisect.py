@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from celedger.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.bisection.bisect_report import Report
 from celedger.bisection.equal_commits import classify
+from celedger.bisection.one_metric import Track
 from celedger.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
 from celedger.bisection.planner import Limits, SearchStep, search
 from celedger.bisection.symptom import (
@@ -19,7 +20,6 @@ from celedger.bisection.symptom import (
     find_symptom,
     must_be_judged,
 )
-from celedger.bisection.track import Track
 from celedger.errors import CannotJudge, command
 from celedger.model import Commit, Kind, Metric, Task, TrialRecord
 from celedger.repo import History

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 
-from celedger.bisection.track import Track
+from celedger.bisection.one_metric import Track
 from celedger.model import TrialRecord
 from celedger.trial.engine import Engine, Need
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from celedger.bisection.one_metric import Sparse, Track
 from celedger.bisection.other_steps import Between, rests, worse_between
-from celedger.bisection.track import Sparse, Track
 from celedger.ledger import Ledger
 from celedger.model import BisectRecord, Commit, TrialRecord
 from celedger.repo import History

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from celedger.bisection.bisect import lacking_ends
 from celedger.bisection.equal_commits import classify
+from celedger.bisection.one_metric import Track
 from celedger.bisection.planner import Limits
 from celedger.bisection.symptom import find_symptom
-from celedger.bisection.track import Track
 from celedger.errors import CannotJudge
 from celedger.model import Commit, Task
 from celedger.repo import History

@@ -21,8 +21,8 @@ import numpy as np
 from celedger.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.bisection.bisect_report import Report, conclude
 from celedger.bisection.equal_commits import classify
+from celedger.bisection.one_metric import Track
 from celedger.bisection.symptom import Symptom
-from celedger.bisection.track import Track
 from celedger.errors import RepositoryError
 from celedger.ledger import ulid as ulids
 from celedger.model import Commit, TrialRecord

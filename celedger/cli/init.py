@@ -41,7 +41,7 @@ def init(
     from celedger.service import allow
     from celedger.suite import scaffold, suites_in
     from celedger.system import interpreters, umask
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
 
     options: Options = context.obj
     repository, settings = find(options)

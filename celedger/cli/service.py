@@ -50,7 +50,7 @@ def install(context: typer.Context) -> int:
     The first time, the suite and settings that are here are allowed by that: see `celedger allow`.
     """
     from celedger.service import allow, hooks
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
 
     options: Options = context.obj
     repository, settings = find(options)
@@ -142,7 +142,7 @@ def allow(
     What you run yourself is allowed by that.
     """
     from celedger.service import allow as service
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
     from celedger.views.allow import changes_text
 
     command: Options = context.obj
@@ -176,7 +176,7 @@ def worker(
     waits (see `allow`). One that you type runs every job, and allows it by that, as `run` does.
     """
     from celedger.service.worker import detach
-    from celedger.system.gate import NotAllowed
+    from celedger.system.permissions import NotAllowed
 
     if from_hook:
         detach()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celedger.ledger.archive import Archive
     from celedger.model import Commit, Task, Why
     from celedger.repo import Repository
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
     from celedger.trial.runner import Bench
     from celedger.views.document import Json
 
@@ -153,7 +153,7 @@ def reading(options: Options) -> Iterator[Session]:
     from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.service import allow
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
 
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
@@ -180,7 +180,7 @@ def writing(
     from celedger.ledger.opening import writable
     from celedger.repo import Repository
     from celedger.service import allow
-    from celedger.system.gate import Gate
+    from celedger.system.permissions import Gate
 
     repository = Repository.open(options.repository)
     gate = Gate.of(repository, attended=attended)

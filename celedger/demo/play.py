@@ -17,7 +17,7 @@ from celedger.errors import CeledgerError, UsageError
 from celedger.ledger import Ledger
 from celedger.model import Commit, Why
 from celedger.repo import Repository, spread
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial import events
 from celedger.trial.runner import Bench
 from celedger.trial.workers import run_all

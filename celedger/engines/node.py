@@ -22,7 +22,7 @@ from celedger.repo.transfer import unpack
 from celedger.suite import Suite
 from celedger.suite.content import digests
 from celedger.system import umask
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals

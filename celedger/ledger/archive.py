@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from celedger.errors import LedgerDamaged, LedgerError
-from celedger.ledger import facts, opening
-from celedger.ledger.facts import Union
+from celedger.ledger import checksums, opening
+from celedger.ledger.checksums import Union
 from celedger.text import plain
 
 _LONGEST = 200  # bytes of a folder's name
@@ -62,7 +62,10 @@ class Archive:
     def trials(self) -> int:
         """Return how many trials it has; 0 where it cannot be read."""
         if self.size:
-            with suppress(*facts.ERRORS), closing(opening.readonly(self.path)) as connection:
+            with (
+                suppress(*checksums.ERRORS),
+                closing(opening.readonly(self.path)) as connection,
+            ):
                 return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
         return 0
 
@@ -87,7 +90,7 @@ class Archive:
                 "rebuilt without it",
                 "free some room or correct its permissions; the next celedger adds what lacks",
             ) from error
-        except facts.ERRORS as error:
+        except checksums.ERRORS as error:
             raise opening.explain(error, self.path) from error
 
     def _add(
@@ -141,8 +144,8 @@ def damage_of(path: Path) -> list[str]:
     """Return what is damaged in a ledger or an archive that may not open as one."""
     try:
         with closing(opening.readonly(path)) as connection:
-            return list(facts.damage(connection))
-    except facts.ERRORS as error:
+            return list(checksums.damage(connection))
+    except checksums.ERRORS as error:
         return [plain(str(error))]
 
 
@@ -193,7 +196,7 @@ def restore(path: Path, archive: Archive) -> Restored:
 def _writable(path: Path) -> sqlite3.Connection:
     try:
         return opening.open_for_writing(path, create=True)
-    except facts.ERRORS as error:
+    except checksums.ERRORS as error:
         raise opening.explain(error, path) from error
 
 
@@ -209,7 +212,7 @@ def _add_all(source: Path, ledger: sqlite3.Connection) -> int:
         try:
             with closing(opening.readonly(source)) as connection:
                 return Union(connection, ledger).add_all()
-        except facts.ERRORS:
+        except checksums.ERRORS:
             return 1
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from celedger.ledger import facts
-from celedger.ledger.facts import Union
+from celedger.ledger import checksums
+from celedger.ledger.checksums import Union
 from celedger.ledger.store import Store
 
 # What a person counts, and its table: a trial that runs is not counted.
@@ -36,10 +36,10 @@ class Merger(Store):
         run stay out. Return how many rows of each kind are new; a dry run keeps none."""
         added: dict[str, int] = {}
         try:
-            with self.transaction() as target, facts.snapshot(other._connection):
+            with self.transaction() as target, checksums.snapshot(other._connection):
                 before, changes = _counts(target), target.total_changes
                 union = Union(other._connection, target)
-                for table, row in facts.checksums(other._connection):
+                for table, row in checksums.checksums(other._connection):
                     union.add(table, row)
                 added = {name: n - before[name] for name, n in _counts(target).items()}
                 if dry_run:
@@ -77,4 +77,4 @@ def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence
         key = connection.execute(
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)
         ).lastrowid
-        facts.seal(connection, table, key or 0)
+        checksums.seal(connection, table, key or 0)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.errors import LedgerDamaged, LedgerError
-from celedger.ledger import facts, schema
+from celedger.ledger import checksums, schema
 from celedger.text import plain
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
@@ -80,7 +80,7 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
             _migrate(connection, path)
         elif check and not is_stamped(path):
             before = _state(path)
-            wrong = list(islice(facts.damage(connection), 2))
+            wrong = list(islice(checksums.damage(connection), 2))
             if wrong:
                 raise damaged(path, wrong[0] + " and more" * (len(wrong) > 1))
             stamp(path, before)

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from celedger.ledger import facts
+from celedger.ledger import checksums
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -76,15 +76,17 @@ def sources(db: Database) -> None:
     db.conn.execute("ALTER TABLE footprints ADD COLUMN code TEXT NOT NULL DEFAULT ''")
 
 
-def checksums(db: Database) -> None:
+def add_checksums(db: Database) -> None:
     """Every fact gets its checksum, of what it is now. A trial without an outcome gets it then."""
     run(db, _CHECKSUMS)
     append_only(db, "checksums")
-    for table in facts.TABLES[: facts.TABLES.index("findings")]:  # those that there are by then
+    for table in checksums.TABLES[
+        : checksums.TABLES.index("findings")
+    ]:  # those that there are by then
         ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
         keys = db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall()
         for (row,) in keys:
-            facts.seal(db.conn, table, row)
+            checksums.seal(db.conn, table, row)
 
 
 def findings(db: Database) -> None:
@@ -96,7 +98,7 @@ def findings(db: Database) -> None:
 MIGRATIONS: Mapping[str, Callable[[Database], None]] = {
     "1_first": first,
     "2_sources": sources,
-    "3_checksums": checksums,
+    "3_checksums": add_checksums,
     "4_findings": findings,
 }
 

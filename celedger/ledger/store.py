@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 from celedger.errors import LedgerError, LedgerGone
-from celedger.ledger import facts, opening
+from celedger.ledger import checksums, opening
 from celedger.ledger.archive import Archive
 from celedger.model import Mark
 from celedger.text import escaped, without_sequences
@@ -64,7 +64,7 @@ class Store:
             if readonly:
                 return cls(path, opening.open_for_reading(path), archive)
             store = cls(path, opening.open_for_writing(path, create=create), archive)
-        except facts.ERRORS as error:
+        except checksums.ERRORS as error:
             raise opening.explain(error, path) from error
         try:
             store._archive()
@@ -91,7 +91,7 @@ class Store:
 
     def damage(self) -> list[str]:
         """Return what is damaged: every page and row is read."""
-        return list(facts.damage(self._connection))
+        return list(checksums.damage(self._connection))
 
     def lacks_trials(self) -> bool:
         """Return True if the archive has trials that the ledger has not."""
@@ -130,7 +130,7 @@ class Store:
 
     def _seal(self, table: str, row: int) -> None:
         """Give a fact its checksum, in the transaction that completes it."""
-        facts.seal(self._connection, table, row)
+        checksums.seal(self._connection, table, row)
         self._completed |= table not in _PRELIMINARY
 
     def _archive(self) -> None:

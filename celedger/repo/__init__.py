@@ -1,5 +1,5 @@
 """The user's repository, read only: revisions and ranges, the DAG; and private checkouts, which
-are imported by themselves (`checkouts`, `slots`): a verb that only reads needs none.
+are imported by themselves (`checkouts`): a verb that only reads needs none.
 
 Everything git is asked goes through gitpython, in an environment without git's own variables.
 Knows nothing of suites, trials or the ledger; the user's work tree, index, HEAD, refs and

@@ -15,7 +15,7 @@ from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
 from celedger.system import files
-from celedger.system.gate import Gate, NotAllowed, Request, settings_request
+from celedger.system.permissions import Gate, NotAllowed, Request, settings_request
 
 
 def queue_folder(repository: Repository) -> Path:

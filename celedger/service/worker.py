@@ -30,7 +30,7 @@ from celedger.repo import Repository
 from celedger.service import news
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
-from celedger.system.gate import Gate, NotAllowed
+from celedger.system.permissions import Gate, NotAllowed
 from celedger.trial import events
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.stats import nodes as grids
+from celedger.stats import integration_grid as grids
 from celedger.stats.arrays import Bools, Floats
+from celedger.stats.integration_grid import Sides, log_sum
 from celedger.stats.likelihood import (
     OUTLYING,
     OUTLYING_PRIOR,
@@ -28,7 +29,6 @@ from celedger.stats.likelihood import (
     tail_density,
     tamed,
 )
-from celedger.stats.nodes import Sides, log_sum
 from celedger.stats.shifts import ChangePrior, NoisePrior
 
 PREDICTION_NODES = 32, 120

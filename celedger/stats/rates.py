@@ -11,9 +11,9 @@ import numpy as np
 from scipy import special
 
 from celedger.stats.arrays import Bools, Floats
+from celedger.stats.integration_grid import IMPOSSIBLE
 from celedger.stats.levels import Fit
 from celedger.stats.likelihood import NoiseKind, Sites
-from celedger.stats.nodes import IMPOSSIBLE
 
 RATE_NODES = 41
 SURE = 0.5

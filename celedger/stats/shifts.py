@@ -15,8 +15,8 @@ import numpy as np
 from scipy import special
 
 from celedger.stats.arrays import Floats
+from celedger.stats.integration_grid import SideNodes
 from celedger.stats.likelihood import OUTLYING, OUTLYING_PRIOR, NoiseKind
-from celedger.stats.nodes import SideNodes
 
 SHIFTS = (0.9, 2.0), (0.1, 20.0)
 """Prior of the shift, a mixture of lognormals (weight, median in scales of the good side): who

@@ -130,7 +130,7 @@ _modules: dict[str, Any] = {}
 
 
 def module(name: str) -> Any:
-    """Return a module of this folder. A launcher asks for `reads` before it forks, so that none of
+    """Return a module of this folder. A launcher asks for two before it forks, so that none of
     its supervisors has to compile it."""
     if name not in _modules:
         folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120

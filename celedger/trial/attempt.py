@@ -19,7 +19,7 @@ from celedger.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
-from celedger.trial import events, journal, parts, protocol, report_sources
+from celedger.trial import events, journal, partial_run, protocol, report_sources
 from celedger.trial.bench import Workbench
 from celedger.trial.ending import classify, explain, refusal
 from celedger.trial.engine import Need
@@ -64,7 +64,7 @@ class Attempt:
         with explained(cause, journal.NO_ROOM, LedgerError):
             for folder in (self.log.parent, self.out):
                 folder.mkdir(parents=True, exist_ok=True)
-            parts.inherit(ledger, self.task, trial, self.out)
+            partial_run.inherit(ledger, self.task, trial, self.out)
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
 

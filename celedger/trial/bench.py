@@ -21,8 +21,8 @@ from celedger.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import device_lock, process
-from celedger.system.gate import Gate
 from celedger.system.gpu import Device
+from celedger.system.permissions import Gate
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds

@@ -18,7 +18,7 @@ from celedger.model import Task
 from celedger.repo import Repository
 from celedger.repo.plumbing import ask
 from celedger.suite import Suite
-from celedger.system.gate import Request
+from celedger.system.permissions import Request
 from celedger.system.process import find_program
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.venvs import Unmade, requirements

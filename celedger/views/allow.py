@@ -10,7 +10,7 @@ from pathlib import Path
 
 from celedger.errors import RepositoryError
 from celedger.repo import Repository
-from celedger.system.gate import FILES, Gate, Request
+from celedger.system.permissions import FILES, Gate, Request
 from celedger.text import escaped
 
 _CONTEXT = 2  # lines around a change

@@ -27,7 +27,7 @@ from celedger.ledger import Ledger
 from celedger.model import TrialRecord
 from celedger.repo import Repository
 from celedger.suite import load
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial import workplace
 from celedger.trial.engine import Need
 

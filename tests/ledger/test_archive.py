@@ -13,7 +13,7 @@ import pytest
 from celedger.errors import LedgerError, LedgerGone
 from celedger.ledger import Ledger, archive, opening
 from celedger.ledger.archive import Archive, restore
-from celedger.ledger.facts import Union
+from celedger.ledger.checksums import Union
 from celedger.model import BaselineAct, BaselineRecord
 
 

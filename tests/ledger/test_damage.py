@@ -14,7 +14,7 @@ import pytest
 
 from celedger.errors import LedgerDamaged, LedgerError
 from celedger.ledger import Ledger, opening, schema
-from celedger.ledger import facts as ledger_facts
+from celedger.ledger import checksums as ledger_facts
 
 PAGE = 4096
 

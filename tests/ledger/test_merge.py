@@ -12,7 +12,7 @@ import pytest
 
 from celedger.errors import LedgerDamaged
 from celedger.ledger import Ledger
-from celedger.ledger import facts as rows
+from celedger.ledger import checksums as rows
 from celedger.ledger.archive import Archive, restore
 from celedger.model import OutcomeKind, Verdict, VerdictKind
 

@@ -18,7 +18,7 @@ from celedger.errors import MachineError
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.system import process, sandbox
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 
 needs_landlock = pytest.mark.skipif(

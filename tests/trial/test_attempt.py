@@ -15,7 +15,7 @@ from celedger import suite as suites
 from celedger.ledger import Ledger
 from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial import events, journal
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench

@@ -18,7 +18,7 @@ from celedger.ledger import Ledger
 from celedger.model import Commit, OutcomeKind
 from celedger.repo import Repository
 from celedger.system import process
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import diagnose
 from celedger.trial.ending import explain
 from celedger.trial.runner import Bench

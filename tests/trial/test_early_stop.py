@@ -18,7 +18,7 @@ from celedger.drift.judge import judge
 from celedger.ledger import Ledger
 from celedger.model import Mark, VerdictKind, Why
 from celedger.repo import Repository
-from celedger.system import gate as gate_
+from celedger.system import permissions as gate_
 from celedger.trial import events
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench

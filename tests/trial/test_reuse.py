@@ -25,7 +25,7 @@ from celedger.repo.differences import Differences
 from celedger.suite import load
 from celedger.system import path_recorder, process
 from celedger.system.cache import Cache
-from celedger.system.gate import Gate
+from celedger.system.permissions import Gate
 from celedger.trial.engine import Need
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.footprint import Agreement

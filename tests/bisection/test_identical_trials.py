@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.bisection.bits import Epoch, Placed, Trace, Traces, agrees
+from celedger.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
 from celedger.bisection.symptom import Symptom
 from celedger.model import (
     Command,

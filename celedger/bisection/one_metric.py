@@ -10,8 +10,8 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.bisection.bits import Traces
 from celedger.bisection.equal_commits import Classes
+from celedger.bisection.identical_trials import Traces
 from celedger.bisection.symptom import Symptom, at_one_place
 from celedger.drift import baseline
 from celedger.model import SPOILT, Commit, OutcomeKind, TrialRecord

@@ -24,7 +24,7 @@ from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import Worker
 from celedger.system import process
-from celedger.system.gate import Gate, NotAllowed
+from celedger.system.permissions import Gate, NotAllowed
 from celedger.trial.engine import Need
 from celedger.trial.workplace import choose_tasks, set_bench
 
