@@ -77,12 +77,11 @@ def sources(db: Database) -> None:
 
 
 def add_checksums(db: Database) -> None:
-    """Every fact gets its checksum, of what it is now. A trial without an outcome gets it then."""
+    """Give every fact its checksum, of what it is now. A trial without an outcome gets it then."""
     run(db, _CHECKSUMS)
     append_only(db, "checksums")
-    for table in checksums.TABLES[
-        : checksums.TABLES.index("findings")
-    ]:  # those that there are by then
+    by_then = checksums.TABLES[: checksums.TABLES.index("findings")]
+    for table in by_then:
         ended = "WHERE id IN (SELECT trial FROM outcomes)" if table == "trials" else ""
         keys = db.conn.execute(f"SELECT rowid FROM {table} {ended} ORDER BY 1").fetchall()
         for (row,) in keys:
