@@ -419,6 +419,7 @@ def test_what_leads_out_of_the_repository_is_refused(
     assert "\n*\n" not in (world.victim.root / ".git" / "info" / "exclude").read_text()
 
 
+@pytest.mark.matrix
 def test_a_suite_behind_a_link_that_leads_out_is_not_read(world: World) -> None:
     begin(world)
     theirs = world.outside.parent / "theirs"
@@ -435,6 +436,7 @@ def test_a_suite_behind_a_link_that_leads_out_is_not_read(world: World) -> None:
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_during_a_git_bisect_a_link_that_leads_out_is_not_read(world: World) -> None:
     """The suite is then laid in another folder, as it is at the commit where the bisect began."""
     begin(world)
@@ -465,6 +467,7 @@ def test_a_link_in_a_suite_that_leads_out_is_not_read(name: str, world: World) -
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_a_link_into_gits_own_folder_is_not_read(world: World) -> None:
     begin(world)
     (world.victim.root / ".git" / "token").write_text(SECRET)
@@ -475,6 +478,7 @@ def test_a_link_into_gits_own_folder_is_not_read(world: World) -> None:
     assert world.clean()
 
 
+@pytest.mark.matrix
 def test_requirements_that_are_a_link_are_not_read(world: World) -> None:
     begin(world, {"suites/tiny/suite.toml": suite('venv = ["r.txt"]'), "r.txt": "#\n"})
     git(world.upstream.root, "rm", "-q", "r.txt")
