@@ -247,7 +247,7 @@ class Bench:
 
     def profile(self, script: Path, epochs: int) -> tuple[Document, str]:
         folder, said = self.run(script, epochs, kind="profile")
-        return profile.load(*records(folder, "profile"), self.roots()), said
+        return profile.load(dict(enumerate(records(folder, "profile"))), self.roots()), said
 
     def memory(self, script: Path, epochs: int) -> Document:
         folder, _ = self.run(script, epochs, kind="memory")

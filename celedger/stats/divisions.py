@@ -16,6 +16,7 @@ SAMPLES = 1024
 for all when positions are compared."""
 SPLIT_GROUPS = 12
 """Groups, heaviest first, in which untested positions are considered."""
+_ROUNDING = 1e-9
 
 
 def worth_comparing(
@@ -43,20 +44,27 @@ def worth_comparing(
     members, masks = _sampled(lineage, posterior)
     group_of = belief.split.group[members]
     for group in heavy:
-        inside = 0
-        for bit in np.flatnonzero(group_of == group):
-            inside |= 1 << int(bit)
-        total = inside.bit_count()
-        if total < 2:
-            wanted.update(int(m) for m in members[group_of == group] if not closed[m])
+        inside = np.flatnonzero(group_of == group)
+        if len(set(members[inside].tolist())) < 2:
+            wanted.update(int(m) for m in members[inside] if not closed[m])
             continue
-        below = np.array([(mask & inside).bit_count() for mask in masks], dtype=float)
-        below[closed | (below == 0) | (below == total)] = 0.0
-        useful = np.flatnonzero(below)
-        if len(useful):
-            order = np.argsort(np.abs(below[useful] - total / 2), kind="stable")
-            wanted.update(int(p) for p in useful[order[:8]])
+        below, total = _reached(posterior, members, masks, inside)
+        useful = np.flatnonzero(~closed & (below > 0) & (below < total * (1 - _ROUNDING)))
+        order = np.argsort(np.abs(below[useful] - total / 2), kind="stable")
+        wanted.update(int(p) for p in useful[order[:8]])
     return sorted(wanted)
+
+
+def _reached(
+    posterior: Posterior, members: Ints, masks: Sequence[int], inside: Ints
+) -> tuple[Floats, float]:
+    """Return (n,) how much of the members at the places `inside` makes each position bad, and how
+    much they are together: probability, or the number of samples where there are samples."""
+    if len(masks) <= SAMPLES:
+        weight = posterior.probability[members[inside]]
+        return unpack(masks, len(members))[:, inside] @ weight, float(weight.sum())
+    bits = sum(1 << int(place) for place in inside)
+    return np.array([(mask & bits).bit_count() for mask in masks], dtype=float), float(len(inside))
 
 
 def _evenest(members: Ints, cumulated: Floats, closed: Bools) -> list[int]:
@@ -79,14 +87,14 @@ def _evenest(members: Ints, cumulated: Floats, closed: Bools) -> list[int]:
 
 
 def _sampled(lineage: Lineage, posterior: Posterior) -> tuple[Ints, list[int]]:
-    """Candidates standing for all, and for every position which of them make it bad."""
+    """Return candidates standing for all, and for every position which of them make it bad."""
     n = len(lineage)
     if n <= SAMPLES:
         members = np.flatnonzero(posterior.probability > 0)
     else:
         cumulated = np.cumsum(posterior.probability)
         marks = (np.arange(SAMPLES) + 0.5) / SAMPLES * cumulated[-1]
-        members = np.unique(np.searchsorted(cumulated, marks))
+        members = np.searchsorted(cumulated, marks)  # a likely candidate has many samples
     return members, lineage.reach([int(m) for m in members])
 
 

@@ -140,6 +140,23 @@ def test_branches_share_the_workers() -> None:
     assert {p < 40 for p in positions} == {True, False}
 
 
+def test_on_a_history_with_merges_the_likely_commits_are_parted_however_many_others_there_are() -> (
+    None
+):
+    """Two commits hold all but a thousandth of the weight, and their branch is not the longest."""
+    parents = [(), (0,), (1,), (2,), (3,), (1,), (5,), (4, 6), *((p,) for p in range(7, 19))]
+    weights = [0.0, 0.0, *[0.001] * 18]
+    weights[5] = weights[6] = 1.0
+    lineage = Lineage(tuple(parents))
+    readings = [Reading(GOOD, value) for value in (0.0, 0.1, -0.1, 0.05)]
+    readings += [Reading(lineage.bad, 9 + value) for value in (0.0, 0.1, -0.1, 0.05)]
+    question = Question(lineage, prior=weights)
+    evidence = Evidence(tuple(readings))
+    best = choose(question, evidence, posterior(question, evidence))
+    assert best is not None
+    assert best.position == 5
+
+
 def test_the_ends_are_measured_first_and_only_as_often_as_needed() -> None:
     assert next_ones(LINE, [], 2) == [GOOD, GOOD]
     assert next_ones(LINE, [Reading(GOOD, 0.0)], 2) == [GOOD, 255]
