@@ -20,12 +20,16 @@ import numpy as np
 from celedger.stats import draws
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
+from celedger.stats.evidence import t_test
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.rates import SURE, SURE_REPEATED, fit_rates
 from celedger.stats.shifts import NoisePrior as NoisePrior
 
+CONTRADICTING = 1e-4
+"""p-value of the ends' own difference below which "nothing changed" is not said: of ends that are
+alike one pair in ten thousand then costs a few more trials."""
 NONE_PRIOR = 0.3
 """Prior probability that nothing changed: who bisects has seen a difference, but of noisy readings.
 Two ends with 10 readings each and no difference need a median of 54 more at this prior before
@@ -327,7 +331,8 @@ def _answer(
     enough = _enough(evidence, question.lineage.bad)
     state = State.SEARCHING
     if enough and no_change >= question.confidence:
-        state = State.NOTHING_CHANGED
+        if not _ends_differ(question, evidence):
+            state = State.NOTHING_CHANGED
     elif (
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
@@ -343,6 +348,22 @@ def _answer(
 def _enough(evidence: Evidence, bad: int) -> bool:
     places = [reading.position for reading in evidence.readings]
     return places.count(GOOD) >= FEWEST_GOOD and places.count(bad) >= FEWEST_BAD
+
+
+def _ends_differ(question: Question, evidence: Evidence) -> bool:
+    """Return True if repeats at the ends contradict that nothing changed, whatever lies between: a
+    range of three levels looks to two sides as if its noise were as large as its steps."""
+    values = [
+        np.array([r.value for r in evidence.readings if r.position == end and isfinite(r.value)])
+        for end in (GOOD, question.lineage.bad)
+    ]
+    if question.binary or min(map(len, values)) < 2:
+        return False
+    good, bad = values
+    step, dof = float(bad.mean() - good.mean()), len(good) + len(bad) - 2
+    variance = float(((good - good.mean()) ** 2).sum() + ((bad - bad.mean()) ** 2).sum()) / dof
+    error = float(np.sqrt(variance * (1 / len(good) + 1 / len(bad))))
+    return step > question.floor and t_test(step, error, dof) < CONTRADICTING
 
 
 def inseparable(lineage: Lineage, untestable: frozenset[int]) -> Ints:

@@ -441,3 +441,22 @@ def test_where_only_one_commit_has_weight_it_is_measured_and_named(weight: float
     answer, path = bisect(Question(Lineage.line(200), prior=tuple(prior)), noisy(77, 6, 1))
     assert (answer.state, answer.candidates) == (State.FOUND, (77,))
     assert len(path) < 12
+
+
+def test_ends_that_surely_differ_are_never_said_to_be_alike() -> None:
+    """Three levels, the middle one measured most: its spread was taken for noise."""
+    middle = {
+        2: (-98369, -98364, -97858), 7: (-97874, -96988), 11: (-96399, -95634), 12: (-96758,),
+        13: (-98243, -97897),
+    }  # fmt: skip
+    ends = {GOOD: (-112239, -111667), 1: (-111830,), 19: (-44408, -44240, -43402)}
+    evidence = Evidence(
+        tuple(Reading(at, v) for at, values in (ends | middle).items() for v in values)
+    )
+    question = Question(Lineage.line(20), floor=11195.0, selected=(2, 3))
+    answer = posterior(question, evidence)
+    assert answer.no_change > question.confidence  # or this test asks nothing
+    assert answer.state is State.SEARCHING
+    best = choose(question, evidence, answer)
+    assert best is not None
+    assert best.position in (GOOD, 19)
