@@ -82,6 +82,9 @@ def load(
             own[key] = _checked(key, _from_text(key, env[variable]), variable, Path.cwd())
         if flags.get(key) is not None:
             own[key] = _checked(key, flags[key], "--" + key.replace("_", "-"), Path.cwd())
+    unknown = set(flags) - set(_TYPED)
+    if unknown:
+        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
     if "ledger" not in own:
         _check_links(settings["ledger"], [repo_root], env)
         _check_links(settings["ledger"].parent / ".celedger", [repo_root], env)
@@ -219,7 +222,7 @@ def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, obj
 
 
 def _path(value: object, base: Path) -> Path:
-    if not isinstance(value, (str, Path)) or not str(value):
+    if not isinstance(value, (str, Path)) or not str(value) or "\0" in str(value):
         raise ValueError("a path")
     path = Path(value).expanduser()
     if base == _NOWHERE and not path.is_absolute():

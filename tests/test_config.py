@@ -85,6 +85,8 @@ def test_a_wrong_variable_or_flag_is_named(tmp_path: Path) -> None:
         load(tmp_path, {"CELEDGER_BISECT_ON_REGRESSION": "perhaps"})
     with pytest.raises(ConfigError, match="--device"):
         load(tmp_path, {}, device="tpu")
+    with pytest.raises(TypeError):
+        load(tmp_path, {}, colour="red")
 
 
 # --- the user's own file, and what a merged one may not

@@ -27,6 +27,7 @@ from celedger.text import plain
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384
 CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch
+_SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
 _ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 _NETWORK = {
@@ -145,7 +146,7 @@ def explain(error: Exception, path: Path) -> LedgerError:
     if kind == "READONLY":
         return LedgerError(f"{path} is read-only, and the ledger must be written to")
     if kind == "NOTADB":
-        return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
+        return _not_sqlite(path)
     if kind == "CORRUPT":
         return damaged(path, str(error))
     if kind == "CANTOPEN":
@@ -196,6 +197,10 @@ def _state(path: Path) -> str:
 # --- the file
 
 
+def _not_sqlite(path: Path) -> LedgerDamaged:
+    return LedgerDamaged(f"{path} is not a ledger: it is not an SQLite file", _ELSEWHERE)
+
+
 def _must_be_a_file(path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
@@ -210,6 +215,8 @@ def _must_be_a_file(path: Path) -> None:
         raise LedgerError(
             f"{path} is empty, not a ledger", "delete it; `celedger run HEAD` makes a new one"
         )
+    if length < _SMALLEST_SQLITE:
+        raise _not_sqlite(path)
     if not os.access(path, os.R_OK):
         raise LedgerError(f"{path} cannot be read: permission denied")
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -148,6 +147,9 @@ class Running:
             running._spawn(order, cwd, env, tuple(pass_fds), fork)
             while not running.pid and running._exit is None:
                 running.wait(1.0)
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            reason = error if isinstance(error, ValueError) else f"there is no folder {cwd}"
+            running._exit = _not_started(f"{argv[0]} cannot be started: {reason}")
         except OSError as error:
             running._close()
             raise MachineError(
@@ -380,17 +382,27 @@ def spawn(argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> tuple[str | None, str]:
     """Return the file to execute, or None and the reason. It is looked for as exec would, from
-    `cwd` and with the PATH of `env`."""
-    nearby = cwd / name
+    `cwd` and with the PATH of `env`, but a missing command can be told from one that failed."""
+    if not name:
+        return None, "no command: its name is empty"
     if "/" in name:
-        program = shutil.which(str(nearby))
-        problem = "" if nearby.exists() else f"no command {name!r} in {cwd}"
-        problem = problem or f"{nearby} is not an executable file"
+        candidates = [cwd / name]
     else:
-        program = shutil.which(name, path=env.get("PATH", os.defpath))
-        hint = f"; write ./{name} if it is meant" * nearby.is_file()
-        problem = f"no command {name!r} on PATH{hint}"
-    return (program, "") if program else (None, problem)
+        folders = env.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [cwd / folder / name for folder in folders]
+    try:
+        for path in candidates:
+            if path.is_file() and os.access(path, os.X_OK):
+                return str(path), ""
+        existing = [path for path in candidates if path.exists()]
+        nearby = (cwd / name).is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        return None, f"no command {name[:80]!r}: {error}"
+    if existing:
+        return None, f"{existing[0]} is not an executable file"
+    if "/" in name:
+        return None, f"no command {name!r} in {cwd}"
+    return None, f"no command {name!r} on PATH" + (f"; write ./{name} if it is meant" * nearby)
 
 
 def sweep(ulid: str) -> int:

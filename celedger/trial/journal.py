@@ -69,9 +69,8 @@ class Journal:
     def __init__(self, path: Path, ledger: Ledger, ulid: str) -> None:
         # The open file can be read to its end even if its name is removed.
         self._file = path.open("rb", buffering=0)
-        self.sources: list[
-            report_sources.Source
-        ] = []  # other sources of reports, which are followed too
+        # Other sources of reports, which are followed too.
+        self.sources: list[report_sources.Source] = []
         self.marks: set[Mark] = set()
         self._ledger = ledger
         self._ulid = ulid

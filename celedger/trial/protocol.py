@@ -81,7 +81,10 @@ class Parser:
         if len(line) > MAX_LINE or not line.lstrip().startswith(b"{"):
             return None  # a cheap test first: most lines of a flood fail it
         try:
-            document = json.loads(line)
+            try:
+                document = json.loads(line)
+            except ValueError:  # an integer with too many digits for Python: infinity
+                document = json.loads(line, parse_int=float)
         except (ValueError, RecursionError):
             return None
         if not isinstance(document, dict):

@@ -92,7 +92,7 @@ def overwritten(path: Path) -> None:
         (Path.mkdir, "is a folder"),
         (Path.touch, "is empty"),
         (text, "is not an SQLite file"),
-        (lambda path: path.write_bytes(b"x"), "not a ledger of celedger"),
+        (lambda path: path.write_bytes(b"x"), "is not an SQLite file"),
         (foreign, "not a ledger of celedger"),
         (newer, "newer celedger"),
         (cut_short, "damaged"),

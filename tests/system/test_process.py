@@ -146,6 +146,15 @@ def test_a_command_that_does_not_exist_is_named(
         assert (done.end, done.returncode) == (End.NOT_STARTED, None)
         assert said in done.message
         assert "\n" not in done.message
+    done = run(
+        ["true"],
+        cwd=tmp_path / "gone",
+        env={"PATH": PATH},
+        log=tmp_path / "l",
+        timeout=60,
+    )
+    assert done.end is End.NOT_STARTED
+    assert "gone" in done.message
 
 
 def test_a_log_that_cannot_be_written_is_an_error_of_the_machine(tmp_path: Path) -> None:

@@ -70,6 +70,13 @@ def test_a_value_that_is_no_number_is_left_out_and_the_rest_kept() -> None:
     assert parser.rubbish == 3  # null says "absent", and is no rubbish
 
 
+def test_an_integer_of_more_digits_than_python_converts_is_infinite_and_the_rest_kept() -> None:
+    digits = "9" * 5000
+    parser, (report,) = feed(f'{{"epoch": 7, "loss": 0.5, "a": {digits}, "b": -{digits}}}')
+    assert (report.epoch, report.values) == (7, {"loss": 0.5, "a": math.inf, "b": -math.inf})
+    assert parser.rubbish == 0
+
+
 def test_a_flood_of_names_is_bounded() -> None:
     parser, reports = feed(*(f'{{"epoch": 0, "m{i}": 1}}' for i in range(protocol.MAX_METRICS + 5)))
     assert sum(r is not None for r in reports) == protocol.MAX_METRICS

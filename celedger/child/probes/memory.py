@@ -173,7 +173,6 @@ class MemoryProbe(observe.Probe):
         self._mark(epoch)
 
     def ends(self) -> None:
-
         from celedger.child.torch import peak_rss
 
         self.gives_up()
