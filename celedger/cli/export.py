@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from celedger.cli.session import Session, reading, replacing
-from celedger.errors import MachineError, Status, UsageError
+from celedger.errors import Status, UsageError, explained
 
 
 class Format(StrEnum):
@@ -98,8 +98,5 @@ def _lines(
 
 
 def _write(path: Path, lines: Iterator[str]) -> None:
-    try:
-        with replacing(path) as file:
-            file.writelines(lines)
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror}") from error
+    with explained(f"{path} cannot be written"), replacing(path) as file:
+        file.writelines(lines)

@@ -146,15 +146,12 @@ def _answer(
 
 
 def _save_timeline(folder: Path, at: Path) -> None:
-    from celedger.errors import CannotJudge, MachineError
+    from celedger.errors import CannotJudge, explained
     from celedger.system import umask
 
     traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
     if not traces:
         raise CannotJudge("the training left no trace", "give the task more steps")
-    try:
-        with umask.users():
-            at.write_bytes(traces[-1].read_bytes())
-    except OSError as error:
-        raise MachineError(f"cannot write {at}: {error.strerror}") from error
+    with explained(f"cannot write {at}"), umask.users():
+        at.write_bytes(traces[-1].read_bytes())
     note(f"{at}: open it at https://ui.perfetto.dev")

@@ -323,7 +323,7 @@ def command_line(context: typer.Context, **values: str) -> str:
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:
     """Name the ledger and its folder in .git/info/exclude, where they lie inside the tree."""
-    from celedger.errors import RepositoryError
+    from celedger.errors import RepositoryError, explained
 
     root, path = repository.root.resolve(), ledger.parent.resolve() / ledger.name
     if not path.is_relative_to(root):
@@ -331,11 +331,8 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
     # gitignore(5) has characters with a meaning.
     name = re.sub(r"([*?\[\\])", r"\\\1", f"/{path.relative_to(root)}")
     aside = [f"{name}{suffix}" for suffix in ("-*", ".before-*", ".damaged-*")]
-    try:
+    with explained(f"{repository.common_dir} cannot be written", kind=RepositoryError):
         repository.exclude([name, *aside, f"{name.rpartition('/')[0]}/.celedger/"])
-    except OSError as error:
-        problem = f"{repository.common_dir} cannot be written: {error.strerror}"
-        raise RepositoryError(problem) from error
 
 
 def refuse_tracked(repository: Repository, ledger: Path) -> None:

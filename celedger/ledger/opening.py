@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celedger.errors import LedgerDamaged, LedgerError
+from celedger.errors import LedgerDamaged, LedgerError, explained
 from celedger.ledger import checksums, schema
 from celedger.text import plain
 
@@ -316,11 +316,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def alone(path: Path) -> Iterator[None]:
     """Hold the lock under which a ledger is made, migrated or restored."""
     hidden = path.parent / ".celedger"
-    try:
+    with explained(f"{hidden} cannot be written to", kind=LedgerError):
         hidden.mkdir(exist_ok=True)
         descriptor = os.open(hidden / f"{path.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise LedgerError(f"{hidden} cannot be written to: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.errors import RepositoryError, explained
 from celedger.repo import filters
 from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository
@@ -94,13 +94,9 @@ class Checkout:
             self._switch(sha)
         except (OSError, RepositoryError):
             self._repository.commit(sha)  # if it is not there, that is the error
-            try:
+            with explained(f"the checkout {self.path} cannot be used", kind=RepositoryError):
                 self._rebuild()
                 self._switch(sha)
-            except OSError as error:
-                raise RepositoryError(
-                    f"the checkout {self.path} cannot be used: {error.strerror}"
-                ) from error
         self.commit = sha
 
     def tracked(self) -> set[str]:
@@ -259,17 +255,13 @@ class Checkouts:
 
     def take(self) -> Checkout:
         """Return a free slot, held until `close` (or the end of `with`, or of the process)."""
-        try:
+        with explained(f"cannot make a checkout in {self.folder}", kind=RepositoryError):
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, number = next(
                 (handle, n)
                 for n in count()
                 if (handle := _try_lock(self.folder / f"{n}.lock")) is not None
             )
-        except OSError as error:
-            raise RepositoryError(
-                f"cannot make a checkout in {self.folder}: {error.strerror}"
-            ) from error
         try:
             return Checkout(self.repository, self.folder / str(number), handle)
         except BaseException:

@@ -140,10 +140,8 @@ def quantiles(
         chance = np.cumsum(posterior.probability)
     else:
         members, masks = _sampled(lineage, posterior)
-        if len(lineage) > SAMPLES:
-            chance = np.array([mask.bit_count() for mask in masks]) / len(members)
-        else:
-            chance = unpack(masks, len(members)) @ posterior.probability[members]
+        reached, total = _reached(posterior, members, masks, np.arange(len(members)))
+        chance = reached / total
     shut = shut | {lineage.bad}
     chance[[p for p in shut if p != GOOD]] = np.inf
     if not np.isfinite(chance).any():

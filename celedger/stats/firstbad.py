@@ -17,7 +17,7 @@ from math import isfinite
 
 import numpy as np
 
-from celedger.stats import draws
+from celedger.stats import draws, shifts
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
 from celedger.stats.evidence import t_test
@@ -330,9 +330,8 @@ def _answer(
 
     enough = _enough(evidence, question.lineage.bad)
     state = State.SEARCHING
-    if enough and no_change >= question.confidence:
-        if not _ends_differ(question, evidence):
-            state = State.NOTHING_CHANGED
+    if enough and no_change >= question.confidence and not _ends_differ(question, evidence):
+        state = State.NOTHING_CHANGED
     elif (
         enough
         and mass[order[0]] * (1 - no_change) >= question.confidence
@@ -359,10 +358,8 @@ def _ends_differ(question: Question, evidence: Evidence) -> bool:
     ]
     if question.binary or min(map(len, values)) < 2:
         return False
-    good, bad = values
-    step, dof = float(bad.mean() - good.mean()), len(good) + len(bad) - 2
-    variance = float(((good - good.mean()) ** 2).sum() + ((bad - bad.mean()) ** 2).sum()) / dof
-    error = float(np.sqrt(variance * (1 / len(good) + 1 / len(bad))))
+    step, error = shifts.difference(*values)
+    dof = sum(map(len, values)) - 2
     return step > question.floor and t_test(step, error, dof) < CONTRADICTING
 
 

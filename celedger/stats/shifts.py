@@ -55,9 +55,17 @@ def selected(good: Floats, bad: Floats) -> tuple[int, int]:
     m, n = len(good), len(bad)
     if m + n < 3 or not m or not n:
         return 0, 0
+    step, error = difference(good, bad)
+    return (m, n) if step > SELECTING_T * error else (0, 0)
+
+
+def difference(good: Floats, bad: Floats) -> tuple[float, float]:
+    """Return by how much the mean of `bad` is larger, and the standard error of that: Student's,
+    with the noise pooled of both. They have three readings at least, and each one."""
+    m, n = len(good), len(bad)
     within = float(((good - good.mean()) ** 2).sum() + ((bad - bad.mean()) ** 2).sum())
     error = np.sqrt(within / (m + n - 2) * (1 / m + 1 / n))
-    return (m, n) if bad.mean() - good.mean() > SELECTING_T * error else (0, 0)
+    return float(bad.mean() - good.mean()), float(error)
 
 
 def chance_to_differ(shift: Floats, good: int, bad: int) -> Floats:

@@ -52,12 +52,13 @@ class Bench(Workbench):
     def stored(self, need: Need) -> TrialRecord | None:
         """Return the newest of `enough` trials that make one more unnecessary, or a new one that
         re-uses the result of another commit's; None if it must run."""
-        record = self._newest(need)
-        if record is not None or need.enough is None:
-            return record
         commit, task, seed = need.commit, need.task, need.seed
-        fingerprint = self.place(commit.sha, task).environment.fingerprint
+        if need.enough is None:
+            return None
         records = self.held(commit.sha, task, seed)
+        if len(records) >= need.enough:
+            return records[-1]
+        fingerprint = self.place(commit.sha, task).environment.fingerprint
         evidence = self.reuse.evidence(commit, task, fingerprint, seed, records)
         return None if evidence is None else self._reuse(need, evidence)
 
