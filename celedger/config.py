@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
@@ -208,6 +207,8 @@ def _instead(env: Mapping[str, str]) -> str:
 
 def read_toml(file: Path, kind: type[UsageError] = ConfigError) -> dict[str, object]:
     """Return what a TOML file says. Raises an error of a kind where it cannot be read."""
+    import tomllib  # many repositories have no such file
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -29,7 +29,7 @@ ROOMS = [
 ]  # fmt: skip
 # Exceptions to the order that are the order: celedger/__init__ (the version) is for all.
 OWNERS = {
-    "subprocess": ("system",),
+    "subprocess": ("system", "repo"),
     "sqlite3": ("ledger",),
     "sqlite_utils": ("ledger",),
     "torch": ("child",),
@@ -130,7 +130,7 @@ def test_every_process_begins_in_one_place() -> None:
                 if shell or starting.fullmatch(name.lower()):
                     callers.setdefault(name, set()).add(file)
     assert callers == {
-        "Popen": {"system/process.py"},
+        "Popen": {"system/process.py", "repo/plumbing.py"},  # the latter: git alone
         "spawn": {"system/process.py", "system/warm.py", "service/allow.py"},
         # What a launcher forks, which `Running.start` asks for.
         "fork": {"system/process.py", "system/warm.py"},

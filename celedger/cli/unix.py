@@ -22,6 +22,10 @@ def prepare() -> None:
     """Once, before anything else: signals raise KeyboardInterrupt, no stream is missing, and what
     is written is nobody else's to read."""
     umask.make_private()
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        # NumPy would start a thread a core when imported, half of what that takes, for arrays that
+        # are too small to share. Behind the back of `os.environ`: trials get what the user set.
+        os.putenv("OPENBLAS_NUM_THREADS", "1")
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1), or `&` in a script
             signal.signal(number, _interrupt)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from git.diff import decode_path
+
 from celedger.repo.plumbing import tell
 from celedger.repo.repository import Repository
 
@@ -59,6 +61,6 @@ def hunks(repository: Repository, old: str, new: str) -> list[Hunk]:
             lines, remaining = [], [b, d]
             changes.append(Hunk(names[0], names[1], a, b, c, d, match[5], ()))
         elif line.startswith(("--- ", "+++ ")):
-            name = line[4:].rstrip("\t").strip('"')
-            names[line[0] == "+"] = "" if name == "/dev/null" else name[2:]
+            name = decode_path(line[4:].rstrip("\t").encode())  # None for /dev/null
+            names[line[0] == "+"] = (name or b"").decode(errors="replace")
     return changes

@@ -1,25 +1,19 @@
 """One git command at a time: the environment it gets, and what becomes of its failure.
 
-The only module that imports gitpython. Knows how to call git, not what to ask it.
+The only module that starts git (GitPython, which takes a third of the time of `celedger log` to
+import, reads patches in hunks.py). Knows how to call git, not what to ask it.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from celedger.errors import RepositoryError
-
-try:
-    from git import Git
-    from git.exc import GitCommandNotFound
-except ImportError as error:  # gitpython says so when there is no git executable
-    raise RepositoryError("git is not installed, or not on PATH", "install git") from error
 
 # A hook inherits GIT_DIR, GIT_INDEX_FILE and more, which outweigh both cwd and `git -C`: any git
 # command of ours, or of the code under test, would then act on the user's repository. What is
@@ -75,36 +69,30 @@ def ask(
 ) -> GitAnswer:
     """Run `git WORDS` in a folder and hand back what it said, failed or not. A lock on the
     descriptor `holding` is git's too: it lasts as long as git, should we be killed."""
-    if not os.access(where, os.X_OK):  # gitpython would take the current folder instead
+    if not os.access(where, os.X_OK):  # Popen could not tell it from a git that is not there
         raise RepositoryError(f"git cannot be run in {where}: it is not there, or closed to us")
-    dropped = sorted(set(os.environ) - set(scrubbed(os.environ)) - set(env or ()))
-    # gitpython adds to the process's environment and cannot take away; env(1) can. Emptying
-    # the variables instead is not the same: an empty GIT_DIR is an error to git.
-    unset = ["env", *(word for name in dropped for word in ("-u", name))] if dropped else []
-    command = [*unset, "git", "--no-optional-locks", *words]
+    git = None
     try:
-        with tempfile.TemporaryFile() as feed:
-            if stdin is not None:
-                feed.write(stdin)
-                feed.seek(0)
-            git: Any = Git(str(where)).execute(
-                command,
-                istream=feed if stdin is not None else None,
-                env=env,
-                as_process=True,
-                pass_fds=(holding,) if holding >= 0 else (),
-            )
-            try:
-                out, complaint = git.communicate()
-            except BaseException:
-                _end(git.pid)
-                raise
-    except GitCommandNotFound as error:
+        git = subprocess.Popen(
+            ["git", "--no-optional-locks", *words],
+            cwd=where,
+            env={**scrubbed(os.environ), "LANGUAGE": "C", "LC_ALL": "C", **(env or {})},
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(holding,) if holding >= 0 else (),
+        )
+        out, complaint = git.communicate(stdin)
+    except FileNotFoundError as error:
         raise RepositoryError("git is not installed, or not on PATH", "install git") from error
     except ValueError as error:  # an argument with a NUL byte in it
         return GitAnswer(128, b"", f"fatal: {error}")
     except OSError as error:
         raise RepositoryError(f"git cannot be run in {where}: {error.strerror}") from error
+    except BaseException:
+        if git is not None:
+            _end(git.pid)
+        raise
     return GitAnswer(git.returncode, out, complaint.decode(errors="surrogateescape"))
 
 

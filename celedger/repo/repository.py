@@ -7,7 +7,6 @@ Knows nothing of checkouts.
 from __future__ import annotations
 
 import difflib
-import getpass
 import os
 import re
 import shlex
@@ -47,13 +46,15 @@ class Repository:
         path = path.absolute()
         if not path.is_dir():
             raise RepositoryError(f"{path} is not a folder")
-        answer = ask(path, "rev-parse", "--path-format=absolute", "--git-common-dir")
-        if answer.status != 0:
+        # git echoes a word that it does not know: names of folders may hold newlines.
+        words = ("--git-common-dir", "---", "--absolute-git-dir", "---", "--show-toplevel")
+        answer = ask(path, "rev-parse", "--path-format=absolute", *words)
+        parts = (part.removesuffix(b"\n") for part in answer.out.split(b"\n---\n"))
+        folders = [Path(os.fsdecode(part)).resolve() for part in parts]
+        if len(folders) < 3:
             raise _not_open(path, answer.error, answer.reason)
-        common_dir = answer.path.resolve()
-        git_dir = tell(path, "rev-parse", "--absolute-git-dir").path.resolve()
-        top = ask(path, "rev-parse", "--show-toplevel")  # fails in a bare repository
-        worktree = top.path.resolve() if top.status == 0 else None
+        common_dir, git_dir, top = folders
+        worktree = top if answer.status == 0 else None  # a bare repository has none
         if worktree is not None and git_dir == common_dir:
             return cls(worktree, worktree, common_dir, git_dir)
         root = _main_worktree(common_dir)
@@ -220,10 +221,10 @@ class Repository:
     def is_dirty(self) -> bool:
         """Return True if tracked files differ from HEAD: what a person sees is not what HEAD is.
         Never in a bare repository."""
-        status = ("status", "--porcelain", "-z", "--untracked-files=no")
-        if ask(self.worktree, "rev-parse", "--is-inside-work-tree").text != "true":
-            return False
-        return bool(tell(self.worktree, *status).out)
+        answer = ask(self.worktree, "status", "--porcelain", "-z", "--untracked-files=no")
+        if answer.status != 0 and "must be run in a work tree" not in answer.error:
+            raise RepositoryError(f"git status failed in {self.worktree}: {answer.reason}")
+        return bool(answer.out)
 
     def has_committed(self, paths: Iterable[Path]) -> bool:
         """Return True if git tracks something of these, all of it as HEAD has it: a merge may have
@@ -287,6 +288,8 @@ class Repository:
 
     def user(self) -> str:
         """Who commits here, as git's configuration has it; the login where it has none."""
+        import getpass  # at no other time
+
         name = ask(self.worktree, "config", "--get", "user.name").text.strip()
         return name or getpass.getuser()
 

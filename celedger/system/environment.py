@@ -37,9 +37,10 @@ PROBE_TIMEOUT = 60.0  # a cold network file system may need most of it
 # is no installation (an egg-info of `setup.py develop`) is, too.
 _PROBE = r"""
 import sys
+if sys.version_info < (3, 8):
+    sys.exit("it is Python %d.%d" % sys.version_info[:2])
 sys.path = [entry for entry in sys.path if entry]  # the current folder may have a json.py
 import json, os, platform, re
-from importlib.metadata import distributions
 from urllib.parse import unquote
 root = os.path.realpath(sys.argv[1])
 def inside(path):
@@ -47,20 +48,30 @@ def inside(path):
     return path == root or path.startswith(root + os.sep)
 def installed(path):
     return os.path.basename(path) in ("site-packages", "dist-packages") or not inside(path)
-def identity(one):  # by itself, because `one.metadata` parses the whole description, too
-    text = one.read_text("METADATA") or ""
-    fields = [re.search(r"^%s:[ \t]*(.*\S)" % word, text, re.M) for word in ("Name", "Version")]
-    if all(fields):
-        return [match.group(1) for match in fields]
-    return one.metadata["Name"] or "", one.version
+def text(*names):
+    try:
+        with open(os.path.join(*names), encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+def metadata(entry):  # importlib.metadata finds the same ones; importing it takes longest of all
+    names = os.listdir(entry) if os.path.isdir(entry) else []
+    for one in sorted(os.path.join(entry, name) for name in names):
+        if one.endswith(".dist-info"):
+            yield one, text(one, "METADATA")
+        elif one.endswith((".egg-info", "EGG-INFO")):
+            yield one, text(one, "PKG-INFO") or text(one)
 packages, part = {}, set()
 for entry in [p for p in sys.path if p and installed(p)]:
-    for one in distributions(path=[entry]):
-        name, version = identity(one)
+    for one, fields in metadata(entry):
+        name, version = (
+            (re.findall(r"^%s:[ \t]*(.*\S)" % word, fields, re.M) or [""])[0]
+            for word in ("Name", "Version")
+        )
         name = re.sub(r"[-_.]+", "-", name).lower()
         if not name or name in packages or name in part:
             continue
-        origin = json.loads(one.read_text("direct_url.json") or "{}")
+        origin = json.loads(text(one, "direct_url.json") or "{}")
         url = origin.get("url", "")
         local = unquote(url[7:]) if url.startswith("file://") else None
         if name == "celedger" or origin.get("dir_info", {}).get("editable"):

@@ -6,6 +6,7 @@ process is, and what a reason costs, is decided in `gpu_neighbours.py` and `tele
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ _CLOCK_SM, _CLOCK_MEMORY = 1, 2  # nvmlClockType_t
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t
 _MODES = ("default", "exclusive thread", "prohibited", "exclusive process")  # nvmlComputeMode_t
 _NOBODY = (0, 6)  # nvmlReturn_t: NVML_SUCCESS, NVML_ERROR_NOT_FOUND
+_LIBRARY = "libnvidia-ml.so.1"  # of the driver; what pynvml loads
 _MPS_SERVER = "nvidia-cuda-mps-server"  # runs the kernels of its clients, none of its own
 
 
@@ -59,6 +61,8 @@ class GpuSample:
 @functools.cache
 def _nvml() -> Any | None:
     try:
+        ctypes.CDLL(_LIBRARY)  # where there is none, importing pynvml is for nothing
+
         import pynvml
 
         pynvml.nvmlInit()

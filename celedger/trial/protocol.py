@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -192,7 +191,9 @@ def summarise(metric: Metric, series: Sequence[tuple[int, float]]) -> float | No
     if rule == "mean-of-last":
         return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
     if rule == "median-after":
-        return statistics.median(values)
+        from statistics import median  # needs fractions and decimals
+
+        return median(values)
     highest = metric.summary == "max" or metric.direction is Direction.HIGHER
     return max(values) if highest else min(values)
 

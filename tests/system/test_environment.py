@@ -156,6 +156,17 @@ def test_the_owners_of_modules_are_the_distributions_that_installed_them(tmp_pat
     for module, owner in owned_by.items():
         assert environment.owners(str(interpreter), frozenset({module, "none"})) == {owner}
     assert environment.owners(str(interpreter), frozenset({"hidden", "bin", ""})) == frozenset()
+    # What distutils and setuptools left in their time: a file, and a folder of a whole egg.
+    (site / "a_file-1.2.egg-info").write_text("Metadata-Version: 1.0\nName: A_file\nVersion: 1.2\n")
+    (site / "broken-1.0.dist-info").mkdir()
+    probed = environment.describe(
+        str(interpreter), device=CPU, threads=1, repo_root=tmp_path / "elsewhere"
+    )
+    packages = probed.details["packages"]
+    assert packages["a-file"] == "1.2"
+    assert packages["by-quoted-file"] == "1.0"
+    assert packages["old"] == ""
+    assert "broken" not in packages
 
 
 @pytest.mark.parametrize("program", [environment._PROBE, environment._OWNERS])

@@ -61,6 +61,7 @@ def test_without_a_driver_or_library_there_are_no_gpus(
 ) -> None:
     library = broken and NvmlDouble(double.WHOLE, nvmlInit=broken)
     monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(nvml, "_LIBRARY", "libc.so.6")
     nvml._nvml.cache_clear()
     assert nvml.gpus() == []
     assert gpu.resolve("auto", {}) == gpu.CPU
