@@ -48,6 +48,7 @@ def test_hunks_have_their_files_and_lines(tmp_path: Path) -> None:
     found = {(h.old, h.new): h for h in changed(tmp_path).hunks}
     assert ("gone.py", "") in found
     assert found["", "new.py"].lines == ("+--- a", "++++ b")
+    assert found['odd "name.py', 'odd "name.py'].lines == ("-a", "+b")  # git quotes it
     (mask,) = [h for h in changed(tmp_path / "again").hunks if "tril(1)" in "".join(h.lines)]
     assert (mask.new_start, mask.new_count, mask.around) == (5, 1, "def mask(t):")
     assert mask.touches("net.py", 5, 5, side="b")
