@@ -22,9 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from celedger.drift.level_changes import courses
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Commit,
     Direction,
@@ -37,6 +35,8 @@ from celedger.model import (
     Trial,
     Why,
 )
+from celedger.judge.drift.level_changes import courses
+from celedger.ledger import Ledger
 from celedger.repo import Ancestry
 from celedger.stats.changepoints import detect
 

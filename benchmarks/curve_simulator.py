@@ -20,9 +20,7 @@ from itertools import count
 
 import numpy as np
 
-from celedger.bisection.identical_trials import Traces
-from celedger.bisection.symptom import Symptom
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Direction,
     Kind,
@@ -35,6 +33,8 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
+from celedger.judge.bisection.identical_trials import Traces
+from celedger.judge.bisection.symptom import Symptom
 from celedger.stats import draws, equal_bits, firstbad
 from celedger.stats.choice import Choice
 from celedger.stats.lineage import GOOD, Lineage

@@ -14,18 +14,19 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from celedger import __version__, suite
-from celedger.config import Config
-from celedger.engines import order as orders
-from celedger.engines.keeper import Greeting
-from celedger.engines.order import Order
-from celedger.engines.remote import send_out
+from celedger import suite
+from celedger.base import VERSION
+from celedger.base.config import Config
+from celedger.base.model import EpochReport, Outcome, OutcomeKind, Trial
 from celedger.ledger import Ledger, schema
-from celedger.model import EpochReport, Outcome, OutcomeKind, Trial
 from celedger.repo import Repository
-from celedger.system.permissions import Gate
 from celedger.trial import workplace
 from celedger.trial.engine import Need
+from celedger.trial.engines import order as orders
+from celedger.trial.engines.keeper import Greeting
+from celedger.trial.engines.order import Order
+from celedger.trial.engines.remote import send_out
+from celedger.trial.permissions import Gate
 
 SUITE = """\
 [suite]
@@ -51,7 +52,7 @@ class SteadyKeeper:
         return "steady"
 
     def greet(self, repository: str) -> Greeting:
-        return Greeting("steady", __version__, schema.version(), [])
+        return Greeting("steady", VERSION, schema.version(), [])
 
     def start(self, files: Mapping[str, bytes]) -> None:
         self.order: Order = orders.read(Order, files["order.json"])

@@ -31,12 +31,8 @@ import numpy as np
 from numpy.random import Generator
 from scipy.stats import ttest_ind
 
-from celedger.bisection import Answer, Limits, bisect_many
-from celedger.bisection.bisect_report import Other
-from celedger.bisection.planner import BUDGET
-from celedger.errors import CannotJudge
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.errors import CannotJudge
+from celedger.base.model import (
     Command,
     Commit,
     Direction,
@@ -51,6 +47,10 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
+from celedger.judge.bisection import Answer, Limits, bisect_many
+from celedger.judge.bisection.bisect_report import Other
+from celedger.judge.bisection.planner import BUDGET
+from celedger.ledger import Ledger
 from celedger.repo import History, Repository, filters
 from celedger.repo.checkouts import Checkouts
 from celedger.repo.fast_import import NewCommit, create

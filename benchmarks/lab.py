@@ -34,19 +34,19 @@ from typing import Any, NamedTuple
 
 from planted import ForkedDesk, ParentOnce, TrainingServer, company, git
 
-from celedger import config
 from celedger import suite as suites
+from celedger.base import config
+from celedger.base.errors import CeledgerError
+from celedger.base.model import Commit, Task
 from celedger.diagnose.explain import Desk, Explanation, Side, explain
 from celedger.diagnose.memory_growth import memory
 from celedger.diagnose.preflight import preflight
 from celedger.diagnose.profile import profile
 from celedger.diagnose.watch import WatchReport, watch
-from celedger.errors import CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import Commit, Task
 from celedger.repo import Repository
-from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import EAGER, diagnose
+from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from celedger import config
 from celedger import suite as suites
-from celedger.ledger import Ledger, ulid
-from celedger.model import (
+from celedger.base import config
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     Commit,
@@ -41,10 +40,11 @@ from celedger.model import (
     VerdictKind,
     Why,
 )
+from celedger.ledger import Ledger, ulid
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 from celedger.repo.plumbing import tell
-from celedger.system.permissions import Gate
+from celedger.trial.permissions import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 
 BEGINNING = 1_700_000_000  # seconds since the epoch

@@ -28,16 +28,16 @@ from pathlib import Path
 
 from planted_edits import FAULTS, REFACTORS, Edit
 
-from celedger import config
 from celedger import suite as suites
+from celedger.base import config
+from celedger.base.errors import CannotJudge, CeledgerError
+from celedger.base.model import OutcomeKind
 from celedger.diagnose.explain import Desk, Explanation, Side, explain, rounding_ratio
 from celedger.diagnose.trace import processes, read
-from celedger.errors import CannotJudge, CeledgerError
 from celedger.ledger import Ledger
-from celedger.model import OutcomeKind
 from celedger.repo import Repository
-from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import FAILED, Diagnostic
+from celedger.trial.permissions import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 from celedger.views.explain import explanation_text
 

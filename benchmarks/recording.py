@@ -59,8 +59,8 @@ def recorded(opened, sha: str, recipe: str, run: int) -> str:
     """A trial that has started."""
     from random import Random
 
+    from celedger.base.model import Trial, Why
     from celedger.ledger import ulid
-    from celedger.model import Trial, Why
 
     name = ulid.new(1.7e9 + run, Random(run))
     opened.start_trial(Trial(name, sha, recipe, "e", 0, Why.RUN, 1.7e9 + run, "host"))
@@ -69,7 +69,7 @@ def recorded(opened, sha: str, recipe: str, run: int) -> str:
 
 def plan(opened, commits: int):
     """What the trials of the benchmark refer to."""
-    from celedger.model import Command, Commit, Direction, Environment, Metric, Task
+    from celedger.base.model import Command, Commit, Direction, Environment, Metric, Task
 
     declared = tuple(Metric(name, "", Direction.LOWER) for name in NAMES)
     tasks = [
@@ -175,7 +175,7 @@ def do_fill(store: str, folder: Path, commits: int) -> object:
     tasks = 1 if store == "trackio" else TASKS
     start, cpu = time.perf_counter(), time.process_time()
     if store == "celedger":
-        from celedger.model import EpochReport, Outcome, OutcomeKind
+        from celedger.base.model import EpochReport, Outcome, OutcomeKind
 
         with ledger(folder) as opened:
             shas, recipes = plan(opened, commits)

@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from reuse_worlds import RESERVED, Tree, attributes, base, mutate, training
 
-from celedger.model import Command, Footprint, Task
+from celedger.base.model import Command, Footprint, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
 from celedger.repo.differences import Differences
@@ -200,7 +200,7 @@ def demo(seed: int, *, reuse: bool) -> dict[str, object]:
     """The demo's survey and four bisects: commits and trials that were trained in the bisects."""
     from unittest import mock
 
-    from celedger.demo import play
+    from celedger.cli import demo_play as play
     from celedger.ledger import Ledger
     from celedger.trial import events
 

@@ -24,7 +24,7 @@ from typing import NoReturn
 import torch
 
 from celedger import suite as suites
-from celedger.model import Direction, Kind, Metric, Task
+from celedger.base.model import Direction, Kind, Metric, Task
 from celedger.stats import verdict as rules
 from celedger.trial.protocol import Parser, summarise
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from celedger.drift.reruns import RERUNS
-from celedger.model import VerdictKind
+from celedger.base.model import VerdictKind
+from celedger.judge.drift.reruns import RERUNS
 from celedger.stats.noise import Noise, pool
 from celedger.stats.verdict import VerdictQuestion, judge, judge_many
 

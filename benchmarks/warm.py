@@ -29,14 +29,14 @@ from statistics import median
 from typing import Any
 
 from celedger import suite as suites
-from celedger.config import load
+from celedger.base.config import load
+from celedger.base.model import Task
 from celedger.ledger import Ledger
-from celedger.model import Task
 from celedger.repo import Repository
 from celedger.suite import command_lines
 from celedger.system import process
-from celedger.system.permissions import Gate
 from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 

@@ -4,17 +4,20 @@ This file is imported inside the trainings under test, by whatever interpreter t
 it stays standard library only, and cheap.
 """
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from celedger.api import open as open  # noqa: A004
+    from celedger.base import VERSION as __version__  # noqa: F401, N811
+    from celedger.ledger.api import open as open  # noqa: A004
 
 
 def __getattr__(name: str) -> object:
     """Import what a notebook asks for when it does."""
     if name == "open":
-        from celedger import api
+        from celedger.ledger import api
 
         return api.open
+    if name == "__version__":
+        from celedger.base import VERSION
+
+        return VERSION
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

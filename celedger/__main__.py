@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-INTERRUPTED = 130  # celedger.errors.Status, of which nothing may be imported yet
+INTERRUPTED = 130  # celedger.base.errors.Status, of which nothing may be imported yet
 
 
 def main() -> None:

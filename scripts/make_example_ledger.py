@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from celedger.ledger import Ledger, ulid
-from celedger.model import (
+from celedger.base.model import (
     BisectRecord,
     Command,
     Commit,
@@ -39,6 +38,7 @@ from celedger.model import (
     VerdictKind,
     Why,
 )
+from celedger.ledger import Ledger, ulid
 
 COMMITS, SEEDS, EPOCHS = 40, (0, 1, 2), 6
 WORSE_LOSS, SLOWER, BROKEN, DIVERGES, NEW_ENVIRONMENT = 17, 26, 9, 31, 34  # numbers of commits

@@ -10,8 +10,8 @@ from random import Random
 
 from golden.repositories import HERE, OLD, Writer, _writer
 
+from celedger.base.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
 from celedger.ledger.findings import FindingRecord
-from celedger.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
 from celedger.repo.fast_import import NewCommit
 from celedger.repo.plumbing import tell
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from conftest import SUITE, Done, Project, git, make_project
 
+from celedger.base.model import Commit, Environment, OutcomeKind
 from celedger.cli.app import run as run_program
-from celedger.model import Commit, Environment, OutcomeKind
 from celedger.system import environment, process
 from celedger.system.process_tree import Usage
 from celedger.trial.bench import Workbench

@@ -12,7 +12,7 @@ import pytest
 from scripted import scripted
 
 import celedger
-from celedger.errors import LedgerError
+from celedger.base.errors import LedgerError
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "python.md"
 SUITE = '[suite]\nname = "tiny"\n[metrics.val_loss]\ndirection = "lower"\n'

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from celedger.config import Config, load
-from celedger.errors import ConfigError
+from celedger.base.config import Config, load
+from celedger.base.errors import ConfigError
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from celedger import __version__
+from celedger.base import VERSION
+from celedger.base.errors import CeledgerError, Status
 from celedger.cli import unix
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
-from celedger.errors import CeledgerError, Status
 
 # The verbs in the order of `--help`, and the modules that have them.
 _MODULES = {
@@ -39,7 +39,7 @@ _COMPLETE = "_CELEDGER_COMPLETE"  # set by the completion of a shell
 
 def _version(value: bool) -> None:
     if value:
-        print(f"celedger {__version__}")
+        print(f"celedger {VERSION}")
         raise typer.Exit
 
 
@@ -159,7 +159,7 @@ def _crashed(error: Exception) -> int:
             "w", prefix="celedger-crash-", suffix=".txt", delete=False, errors="backslashreplace"
         ) as file,
     ):  # where there is room for it
-        print(f"celedger {__version__}, Python {sys.version}\n{sys.argv!r}\n", file=file)
+        print(f"celedger {VERSION}, Python {sys.version}\n{sys.argv!r}\n", file=file)
         traceback.print_exception(error, file=file)
         text += f" (details in {file.name})"
     complain(text)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import CeledgerError, Status, UsageError
 from celedger.cli import options
 from celedger.cli.explain import explained, explained_json
 from celedger.cli.session import Options, Session, note, set_bench, writing
-from celedger.errors import CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from celedger.bisection import Answer, Limits, Plan, SearchStep, Symptom
+    from celedger.base.model import Commit, Metric, Task
     from celedger.cli.progress import Progress
-    from celedger.model import Commit, Metric, Task
+    from celedger.judge.bisection import Answer, Limits, Plan, SearchStep, Symptom
     from celedger.repo import History, Repository
     from celedger.trial.runner import Bench
 
@@ -85,8 +85,8 @@ def bisect(
     search that was killed goes on when typed again, and a trial stops once it repeats another
     bit by bit. Exits 0 when it named a commit for every metric asked for, 125 when it could not.
     """
-    from celedger import bisection
-    from celedger.model import Why
+    from celedger.base.model import Why
+    from celedger.judge import bisection
     from celedger.views.bisect import BisectAnswer, BisectPlans, Typed
     from celedger.views.picture import check_suffix
 
@@ -144,8 +144,8 @@ class _Inputs:
 
     def plans(self) -> list[Plan]:
         """Return what a bisect would take, for each metric."""
-        from celedger import bisection
         from celedger.cli.progress import usual_seconds
+        from celedger.judge import bisection
 
         return [
             bisection.plan(
@@ -157,8 +157,8 @@ class _Inputs:
 
     def run(self) -> Answer:
         """Search, and say on stderr how far it is."""
-        from celedger import bisection
         from celedger.cli.progress import Progress, usual_seconds
+        from celedger.judge import bisection
 
         number = len(self.history.commits)
         if self.bench.requirements_differ(self.good.sha, self.history.commits[-1].sha, self.tasks):

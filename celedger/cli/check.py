@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import Status, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import note, reading, set_bench, warn, writing
-from celedger.errors import Status, UsageError, command
 
 if TYPE_CHECKING:
     from celedger.views.verdicts import VerdictList
@@ -62,11 +62,11 @@ def check(
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.
     """
+    from celedger.base.model import Why
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
-    from celedger.drift.recorded_verdicts import status
-    from celedger.drift.reruns import RERUNS, settle
-    from celedger.model import Why
+    from celedger.judge.drift.recorded_verdicts import status
+    from celedger.judge.drift.reruns import RERUNS, settle
     from celedger.service.notify import announce
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import lacking
@@ -145,7 +145,7 @@ def accept(
 
     With --environments, what was measured in one of the environments of REV counts in the others.
     """
-    from celedger.model import ENVIRONMENTS
+    from celedger.base.model import ENVIRONMENTS
 
     if not environments:
         return _declare(context, "accept", revision, why, suite, task, metric)
@@ -177,8 +177,8 @@ def _declare(
     from random import SystemRandom
 
     from celedger import suite as suites
+    from celedger.base.model import ENVIRONMENTS, BaselineAct, BaselineRecord
     from celedger.ledger import ulid
-    from celedger.model import ENVIRONMENTS, BaselineAct, BaselineRecord
     from celedger.trial.workplace import choose_tasks
 
     if not why.strip():

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from celedger.base.errors import Status
 from celedger.cli import options
-from celedger.errors import Status
 
 
 def demo(
@@ -26,11 +26,11 @@ def demo(
     regression and a crash, and compares each answer with the truth. Typed again, it goes on
     where it was.
     """
+    from celedger.base import umask
+    from celedger.cli.demo_play import play, set_stage
     from celedger.cli.progress import Progress
     from celedger.cli.session import Options, keep_out_of_git, note
-    from celedger.demo.play import play, set_stage
     from celedger.ledger import Ledger
-    from celedger.system import umask
     from celedger.views.demo import DemoResult, draw
 
     with umask.users():

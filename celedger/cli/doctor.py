@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import CeledgerError, Status
 from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
-from celedger.errors import CeledgerError, Status
 from celedger.views.format import count, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celedger.config import Config
+    from celedger.base.config import Config
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
     from celedger.service.kept_files import Part
@@ -52,14 +52,14 @@ def doctor(
     import platform
     import time
 
-    from celedger import __version__
-    from celedger.errors import UsageError
+    from celedger.base import VERSION
+    from celedger.base.errors import UsageError
     from celedger.repo import Repository
     from celedger.service import hooks, kept_files
 
     if older_than is not None and not prune:
         raise UsageError("--older-than says what --prune may remove", "add --prune")
-    print(f"celedger {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    print(f"celedger {VERSION}, Python {platform.python_version()}, {platform.platform()}")
     repository = Repository.open(context.obj.repository)
     settings, _ = context.with_resource(settled(repository, context.obj))
     archive = archive_of(repository, settings)
@@ -82,8 +82,8 @@ def doctor(
 
 def _surroundings(repository: Repository, settings: Config) -> Status:
     """Print what celedger would train here, with what and on what."""
-    from celedger import config
     from celedger import suite as suites
+    from celedger.base import config
     from celedger.system import gpu, sandbox
     from celedger.system.instruction_counter import Counter
     from celedger.trial.workplace import interpreters_of
@@ -110,7 +110,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
 
 
 def _restore(path: Path, archive: Archive) -> Status:
-    from celedger.errors import UsageError
+    from celedger.base.errors import UsageError
     from celedger.ledger.archive import restore
 
     if not path.exists() and not archive.size:
@@ -127,7 +127,7 @@ def _restore(path: Path, archive: Archive) -> Status:
 def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
     """Check every row of the ledger. Return the status and the ulids of the trials that run; None
     where the ledger cannot be read."""
-    from celedger.errors import LedgerDamaged, LedgerGone
+    from celedger.base.errors import LedgerDamaged, LedgerGone
     from celedger.ledger.archive import damage_of
 
     try:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from celedger.base.errors import CannotJudge, CeledgerError, Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep, note, warn
-from celedger.errors import CannotJudge, CeledgerError, Status, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from celedger.bisection import Report
+    from celedger.base.model import Task
     from celedger.cli.session import Looking, Session
     from celedger.diagnose.explain import ExplainLimits, Explanation, Side
-    from celedger.model import Task
+    from celedger.judge.bisection import Report
     from celedger.suite import Suite
     from celedger.views.document import Json
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from celedger.base.errors import Status, UsageError, explained
 from celedger.cli.session import Session, reading, replacing
-from celedger.errors import Status, UsageError, explained
 
 
 class Format(StrEnum):
@@ -82,7 +82,7 @@ def export(
 def _lines(
     session: Session, revision: str | None, form: Format, summaries: bool, direction: Better
 ) -> Iterator[str]:
-    from celedger.model import Direction
+    from celedger.base.model import Direction
     from celedger.views import datasette, export
 
     if form is Format.DATASETTE:

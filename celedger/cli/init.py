@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import Status
 from celedger.cli.session import Options, find, keep_out_of_git, note, warn
-from celedger.errors import Status
 
 if TYPE_CHECKING:
     from celedger.repo import Repository
@@ -36,12 +36,12 @@ def init(
     repository (.venv, venv), or else the active one. Says which packages that the suite imports
     are missing there. Overwrites nothing: type it again to check a suite that you edited.
     """
-    from celedger import config
-    from celedger.errors import UsageError
+    from celedger.base import config, umask
+    from celedger.base.errors import UsageError
     from celedger.service import allow
     from celedger.suite import scaffold, suites_in
-    from celedger.system import interpreters, umask
-    from celedger.system.permissions import Gate
+    from celedger.system import interpreters
+    from celedger.trial.permissions import Gate
 
     options: Options = context.obj
     repository, settings = find(options)
@@ -89,7 +89,7 @@ def _check_interpreters(repository: Repository, folder: Path, available: str) ->
     """Say which interpreters train the suite, and what they cannot import. `available` is the one
     that a suite which names none could have."""
     from celedger import suite as suites
-    from celedger.errors import CeledgerError
+    from celedger.base.errors import CeledgerError
     from celedger.system import interpreters
     from celedger.trial.workplace import interpreters_of
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from celedger.base.errors import Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import writing
-from celedger.errors import Status, UsageError
 
 
 def merge(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.reading import measured, true_axis
 from celedger.cli.session import Session, reading
-from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 
 if TYPE_CHECKING:
+    from celedger.base.model import BisectRecord
     from celedger.ledger import Ledger
-    from celedger.model import BisectRecord
     from celedger.repo import Repository
 
 plot = typer.Typer(no_args_is_help=True, help="Draw the ledger to PNG or SVG.")
@@ -111,7 +111,7 @@ def draw_bisect(
 ) -> Path:
     """Draw a stored bisect, by default beside the other pictures. Raises CeledgerError where its
     commits are gone."""
-    from celedger.bisection.bisect_report import restored
+    from celedger.judge.bisection.bisect_report import restored
     from celedger.views import picture, posterior
 
     path = output or ledger.folder / ".celedger" / "plots" / f"bisect-{stored.ulid}.png"

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from celedger.base.errors import Status
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep
-from celedger.errors import Status
 
 
 def preflight(

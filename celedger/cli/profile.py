@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from celedger.base.errors import Status, UsageError
 from celedger.cli import options
 from celedger.cli.session import TYPED, command_line, diagnosing, keep, note
-from celedger.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from celedger.cli.session import Looking
@@ -146,8 +146,8 @@ def _answer(
 
 
 def _save_timeline(folder: Path, at: Path) -> None:
-    from celedger.errors import CannotJudge, explained
-    from celedger.system import umask
+    from celedger.base import umask
+    from celedger.base.errors import CannotJudge, explained
 
     traces = sorted(folder.rglob("trace.json.gz"), key=lambda path: path.stat().st_size)
     if not traces:

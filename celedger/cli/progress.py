@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from celedger.base.model import Task, TrialRecord
 from celedger.cli.session import note
 from celedger.cli.time_left import TimeLeft
-from celedger.model import Task, TrialRecord
 from celedger.trial import events
 from celedger.views.format import count, duration
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 from celedger.cli import options
 from celedger.cli.session import Session, note, reading, warn
-from celedger.errors import CeledgerError, Status, UnknownRevision, UsageError, command
 
 if TYPE_CHECKING:
-    from celedger.model import Commit
+    from celedger.base.model import Commit
 
 
 def log(
@@ -104,7 +104,7 @@ def drift(
     95 %; commits that were not measured count. Where these are several, the command that
     searches them follows. A change of environment starts anew and is never one of code.
     """
-    from celedger.drift.level_changes import courses, segment_cache
+    from celedger.judge.drift.level_changes import courses, segment_cache
     from celedger.views.drift import CourseList
 
     with reading(context.obj) as session:

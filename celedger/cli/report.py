@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import MachineError, Status
 from celedger.cli import options
 from celedger.cli.reading import measured, true_axis
 from celedger.cli.session import Session, note, reading, replacing
-from celedger.errors import MachineError, Status
 
 if TYPE_CHECKING:
-    from celedger.model import Commit
+    from celedger.base.model import Commit
     from celedger.views.report.series import Scope
 
 _POLL = 1.0  # seconds between two looks at the ledger with --watch
@@ -60,7 +60,7 @@ def report(
 
 def write_page(session: Session, revision: str, path: Path) -> Path:
     """Write the page of a history, whole or not at all. Raises CeledgerError."""
-    from celedger.drift.level_changes import segment_cache
+    from celedger.judge.drift.level_changes import segment_cache
     from celedger.views.report.page import build
 
     scope = _scope(session, revision)
@@ -92,7 +92,7 @@ def _scope(session: Session, revision: str) -> Scope:
 
 
 def _replace(path: Path, html: str) -> None:
-    from celedger.system import umask
+    from celedger.base import umask
 
     try:
         with umask.users():

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import Status
 from celedger.cli import options
 from celedger.cli.session import note, set_bench, writing
-from celedger.errors import Status
 
 if TYPE_CHECKING:
-    from celedger.model import Commit, Task
+    from celedger.base.model import Commit, Task
     from celedger.repo import Repository
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
@@ -53,7 +53,7 @@ def run(
     trials disturb each other. Exits 1 when the newest commit is worse
     than its baseline or fails, 125 when it cannot be tested.
     """
-    from celedger.drift.recorded_verdicts import latest, status, unjudged
+    from celedger.judge.drift.recorded_verdicts import latest, status, unjudged
     from celedger.repo import spread
     from celedger.trial.workplace import by_environment, lacking
     from celedger.views.show import CommitRows
@@ -97,7 +97,7 @@ def _train(bench: Bench, needs: Sequence[Need]) -> None:
 def _judge(
     repository: Repository, bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
 ) -> None:
-    from celedger.drift.judge import judge
+    from celedger.judge.drift.judge import judge
 
     for commit in commits:
         judge(repository, bench.ledger, commit, tasks, bench.environments_at(commit.sha, tasks))
@@ -127,8 +127,8 @@ def noise(
     The trials are ordinary ones, taken in turns over the tasks; what the ledger holds is not run
     again. Exits 125 when a trial did not end well.
     """
+    from celedger.base.model import Why
     from celedger.cli.progress import Progress
-    from celedger.model import Why
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from celedger.base.errors import Status
 from celedger.cli import options
 from celedger.cli.session import (
     Options,
@@ -24,12 +25,11 @@ from celedger.cli.session import (
     warn,
     writing,
 )  # fmt: skip
-from celedger.errors import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celedger.config import Config
+    from celedger.base.config import Config
     from celedger.ledger.job_record import Job
     from celedger.repo import Repository
     from celedger.service.hooks import HookStatus
@@ -50,7 +50,7 @@ def install(context: typer.Context) -> int:
     The first time, the suite and settings that are here are allowed by that: see `celedger allow`.
     """
     from celedger.service import allow, hooks
-    from celedger.system.permissions import Gate
+    from celedger.trial.permissions import Gate
 
     options: Options = context.obj
     repository, settings = find(options)
@@ -142,7 +142,7 @@ def allow(
     What you run yourself is allowed by that.
     """
     from celedger.service import allow as service
-    from celedger.system.permissions import Gate
+    from celedger.trial.permissions import Gate
     from celedger.views.allow import changes_text
 
     command: Options = context.obj
@@ -151,7 +151,7 @@ def allow(
     asked = service.asked(repository, settings)
     new = gate.missing([asked.settings, *asked.starts])
     if new:
-        print(changes_text(repository, gate, new, asked.texts))
+        print(changes_text(gate, new, asked.texts))
     elif asked.problem is None:
         warn("nothing is new since it was last allowed")
     if not dry_run:
@@ -176,7 +176,7 @@ def worker(
     waits (see `allow`). One that you type runs every job, and allows it by that, as `run` does.
     """
     from celedger.service.worker import detach
-    from celedger.system.permissions import NotAllowed
+    from celedger.trial.permissions import NotAllowed
 
     if from_hook:
         detach()
@@ -195,10 +195,10 @@ def _write(text: str) -> None:
 
 
 def _drain(command: Options, engine: str | None, *, from_hook: bool) -> None:
+    from celedger.base.errors import MachineError
     from celedger.cli.plot import draw_bisect
     from celedger.cli.progress import Progress
     from celedger.cli.report import write_page
-    from celedger.errors import MachineError
     from celedger.repo import Repository
     from celedger.service.worker import Worker
     from celedger.system.output import Output
@@ -268,9 +268,9 @@ def queue(
 
 def queue_document(repository: Repository, settings: Config, jobs: Sequence[Job]) -> Queue:
     """Return the queue with the merges that are not in it yet."""
-    from celedger.engines import open_orders as remote
     from celedger.service.allow import held_back, queue_folder
     from celedger.service.worker import at_work
+    from celedger.trial.engines import open_orders as remote
     from celedger.views.queue import Queue
 
     notes = len(list(queue_folder(repository).glob("*.moved")))

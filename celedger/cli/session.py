@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     import typer
 
-    from celedger.config import Config
+    from celedger.base.config import Config
+    from celedger.base.model import Commit, Task, Why
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
-    from celedger.model import Commit, Task, Why
     from celedger.repo import Repository
-    from celedger.system.permissions import Gate
+    from celedger.trial.permissions import Gate
     from celedger.trial.runner import Bench
     from celedger.views.document import Json
 
@@ -80,7 +80,7 @@ def note(text: str) -> None:
 def replacing(path: Path) -> Iterator[TextIO]:
     """Write a text file that a person asked for, whole or not at all: who opens it never sees half
     of it. Raises OSError."""
-    from celedger.system import umask
+    from celedger.base import umask
 
     draft = path.with_name(f".{path.name}.new")
     try:
@@ -106,7 +106,7 @@ def find(options: Options) -> tuple[Repository, Config]:
 
 
 def _load(repository: Repository, options: Options, tree: Path, **flags: object) -> Config:
-    from celedger import config
+    from celedger.base import config
 
     root = repository.root
     return config.load(root, os.environ, worktree=tree, ledger=options.ledger, **flags)
@@ -118,7 +118,7 @@ def settled(
 ) -> Iterator[tuple[Config, str]]:
     """Yield the settings in force and, during a `git bisect`, the hash of the commit where it
     started: settings and suites are then those of that commit, whatever is checked out."""
-    from celedger.config import FILES, SUITES
+    from celedger.base.config import FILES, SUITES
     from celedger.repo import bisecting
 
     start = bisecting.start_of(repository)
@@ -153,7 +153,7 @@ def reading(options: Options) -> Iterator[Session]:
     from celedger.ledger import Ledger
     from celedger.repo import Repository
     from celedger.service import allow
-    from celedger.system.permissions import Gate
+    from celedger.trial.permissions import Gate
 
     repository = Repository.open(options.repository)
     with settled(repository, options) as (settings, _):
@@ -180,7 +180,7 @@ def writing(
     from celedger.ledger.opening import writable
     from celedger.repo import Repository
     from celedger.service import allow
-    from celedger.system.permissions import Gate
+    from celedger.trial.permissions import Gate
 
     repository = Repository.open(options.repository)
     gate = Gate.of(repository, attended=attended)
@@ -221,9 +221,9 @@ def set_bench(
     """Yield a bench for the named tasks of the suite, all when none is named, and the tasks. Its
     trials run one by one, or `together` on the workers that the settings ask for."""
     from celedger import suite as suites
-    from celedger.engines import dispatch
-    from celedger.model import Why
+    from celedger.base.model import Why
     from celedger.trial import workplace
+    from celedger.trial.engines import dispatch
 
     settings = session.config
     suite = suites.load(suites.find(None, settings, session.repository.root))
@@ -249,7 +249,7 @@ def diagnosing(
     import shutil
     import tempfile
 
-    from celedger.errors import CannotJudge
+    from celedger.base.errors import CannotJudge
 
     with writing(options, read_only=True, suite=suite, device=device) as session:
         folder = Path(tempfile.mkdtemp(prefix=f"celedger-{verb}-"))
@@ -284,7 +284,7 @@ def keep(
     The verb goes on where the ledger cannot be written to."""
     from random import Random
 
-    from celedger.errors import LedgerError
+    from celedger.base.errors import LedgerError
     from celedger.ledger import ulid
     from celedger.ledger.findings import FindingRecord
     from celedger.views.document import finite
@@ -323,7 +323,7 @@ def command_line(context: typer.Context, **values: str) -> str:
 
 def keep_out_of_git(repository: Repository, ledger: Path) -> None:
     """Name the ledger and its folder in .git/info/exclude, where they lie inside the tree."""
-    from celedger.errors import RepositoryError, explained
+    from celedger.base.errors import RepositoryError, explained
 
     root, path = repository.root.resolve(), ledger.parent.resolve() / ledger.name
     if not path.is_relative_to(root):
@@ -337,7 +337,7 @@ def keep_out_of_git(repository: Repository, ledger: Path) -> None:
 
 def refuse_tracked(repository: Repository, ledger: Path) -> None:
     """What git tracks a merge can replace, and a merge replaces ignored files without a word."""
-    from celedger.errors import RepositoryError
+    from celedger.base.errors import RepositoryError
 
     files = [ledger.with_name(ledger.name + end) for end in ("", "-wal", "-shm", "-journal")]
     tracked = repository.tracked([*files, ledger.parent / ".celedger"])
@@ -351,7 +351,7 @@ def refuse_tracked(repository: Repository, ledger: Path) -> None:
 
 def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> None:
     """A reader too says what became of trials whose runner died, where it may write."""
-    from celedger.errors import CeledgerError
+    from celedger.base.errors import CeledgerError
     from celedger.ledger import Ledger
 
     folders = (archive.journals, path.parent / ".celedger" / "journals")
@@ -372,7 +372,7 @@ def _report_lost_trials(ledger: Ledger, options: Options) -> None:
 
 def _name_orders(repository: Repository) -> None:
     """Say which trials a killed command left on nodes, to one that does not ask them."""
-    from celedger.engines import open_orders
+    from celedger.trial.engines import open_orders
 
     for engine, number in Counter(
         o.engine for o in open_orders.out(repository) if not o.attended
@@ -384,8 +384,8 @@ def _name_orders(repository: Repository) -> None:
 
 
 def _report_leftovers(repository: Repository, ledger: Ledger) -> None:
-    from celedger.engines import open_orders
     from celedger.system.process import sweep
+    from celedger.trial.engines import open_orders
     from celedger.trial.journal import recover
     from celedger.views.format import count
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from celedger.base.errors import Status, command
 from celedger.cli import options
 from celedger.cli.service import queue_document
 from celedger.cli.session import Options, Session, archive_of, reading, settled
-from celedger.errors import Status, command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from celedger.config import Config
-    from celedger.drift.open_regressions import Regression
-    from celedger.model import Commit
+    from celedger.base.config import Config
+    from celedger.base.model import Commit
+    from celedger.judge.drift.open_regressions import Regression
     from celedger.repo import Repository
     from celedger.views.queue import Queue
 
@@ -29,7 +29,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
 
     What got worse since this was last typed is called new. JSON does not count as looking.
     """
-    from celedger.drift import open_regressions
+    from celedger.judge.drift import open_regressions
     from celedger.repo import Repository
     from celedger.service import news
     from celedger.views.status import StatusDocument
@@ -101,8 +101,8 @@ def _next(
 
 
 def _hint(session: Session, regression: Regression, commits: Mapping[str, Commit]) -> str:
-    from celedger.drift.baseline import last_good  # numpy
-    from celedger.model import Kind
+    from celedger.base.model import Kind
+    from celedger.judge.drift.baseline import last_good  # numpy
 
     verdict, first_bad = regression.verdict, regression.first_bad
     suite, task, metric = regression.key

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from celedger.model import Task
+from celedger.base.model import Task
 
 
 @dataclass

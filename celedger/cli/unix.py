@@ -10,8 +10,8 @@ import sys
 import time
 from contextlib import suppress
 
-from celedger.errors import Status
-from celedger.system import umask
+from celedger.base import umask
+from celedger.base.errors import Status
 
 _ECHO = 1.0  # seconds in which a wrapper (make, uv run) passes on the Ctrl-C that we have had
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from celedger.errors import UsageError
+from celedger.base.errors import UsageError
 from celedger.repo.fast_import import NewCommit, create
 
 KINDS = ("quality", "speed", "memory", "crash")

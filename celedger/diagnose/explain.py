@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from celedger.base.errors import CannotJudge, RepositoryError, UsageError
+from celedger.base.model import Commit, Kind, Task
 from celedger.diagnose.blame import Blamed, blame
 from celedger.diagnose.causes import judge
 from celedger.diagnose.code_change import CodeChange
@@ -21,8 +23,6 @@ from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, S
 from celedger.diagnose.inexact import first_operator, first_shift, largest_error, unexplained
 from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.watch import WatchReport, watch
-from celedger.errors import CannotJudge, RepositoryError, UsageError
-from celedger.model import Commit, Kind, Task
 from celedger.repo import Repository
 from celedger.repo.hunks import hunks
 from celedger.system import environment, gpu

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, Task
 from celedger.diagnose.profile import printed_name, roots, run
 from celedger.diagnose.stalls import CodeLine, Document, line_fields
-from celedger.errors import CannotJudge
-from celedger.model import Commit, Task
 from celedger.trial.runner import Bench
 
 # Tensors of one origin that outlive the epoch after their own, in every epoch, pile up. At least

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from celedger.base.model import Commit, Task
 from celedger.diagnose.profile import run
-from celedger.model import Commit, Task
 from celedger.trial.runner import Bench
 
 STATUSES = ("pass", "warn", "fail", "n/a")

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, Task
 from celedger.diagnose import stalls
 from celedger.diagnose.ranks import communication
 from celedger.diagnose.speed_advice import advise
 from celedger.diagnose.stalls import CodeLine, Document, StackSamples, TimedSteps, line_fields
 from celedger.diagnose.trace import EVENTS, processes, records
-from celedger.errors import CannotJudge
-from celedger.model import Commit, Task
 from celedger.trial.diagnostic import EAGER, diagnose
 from celedger.trial.runner import Bench
 

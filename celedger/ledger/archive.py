@@ -20,10 +20,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import LedgerDamaged, LedgerError
+from celedger.base.errors import LedgerDamaged, LedgerError
+from celedger.base.text import plain
 from celedger.ledger import checksums, opening
 from celedger.ledger.checksums import Union
-from celedger.text import plain
 
 _LONGEST = 200  # bytes of a folder's name
 # The last row of the ledger's checksums whose fact is archived.

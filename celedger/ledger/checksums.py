@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
-from celedger.text import plain
 
 # A fact's table, each after those that its rows refer to.
 TABLES = (

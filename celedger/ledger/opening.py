@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from celedger.errors import LedgerDamaged, LedgerError, explained
+from celedger.base.errors import LedgerDamaged, LedgerError, explained
+from celedger.base.text import plain
 from celedger.ledger import checksums, schema
-from celedger.text import plain
 
 BUSY_TIMEOUT = 60.0  # seconds that a writer waits for the others
 CACHE_KIB = 16_384

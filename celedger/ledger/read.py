@@ -11,9 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from celedger.ledger.step_blobs import unpack
-from celedger.ledger.store import Store, decoded, from_null
-from celedger.model import (
+from celedger.base.model import (
     BaselineRecord,
     BisectRecord,
     Commit,
@@ -34,6 +32,8 @@ from celedger.model import (
     VerdictKind,
     usual_unit,
 )
+from celedger.ledger.step_blobs import unpack
+from celedger.ledger.store import Store, decoded, from_null
 
 _TRIALS = """
 FROM trials r

@@ -19,11 +19,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
-from celedger.errors import LedgerError, LedgerGone
+from celedger.base.errors import LedgerError, LedgerGone
+from celedger.base.model import Mark
+from celedger.base.text import escaped, without_sequences
 from celedger.ledger import checksums, opening
 from celedger.ledger.archive import Archive
-from celedger.model import Mark
-from celedger.text import escaped, without_sequences
 
 # Facts that are nothing without another one, and are archived with it.
 _PRELIMINARY = frozenset({"commits", "metrics", "tasks", "definitions", "environments"})

@@ -14,8 +14,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from celedger.base.model import Mark, Metric, OutcomeKind
 from celedger.ledger.store import Store, marks_of
-from celedger.model import Mark, Metric, OutcomeKind
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,10 +12,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from celedger.errors import LedgerError
-from celedger.ledger.step_blobs import pack
-from celedger.ledger.store import Store, columns_of, encoded, number
-from celedger.model import (
+from celedger.base.errors import LedgerError
+from celedger.base.model import (
     BaselineRecord,
     BisectRecord,
     Commit,
@@ -29,6 +27,8 @@ from celedger.model import (
     Trial,
     Verdict,
 )
+from celedger.ledger.step_blobs import pack
+from celedger.ledger.store import Store, columns_of, encoded, number
 
 _LARGEST = 2**63 - 1  # SQLite's integers
 

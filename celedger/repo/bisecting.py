@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
 from celedger.repo.filters import ONE_INDEX
 from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import Repository

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from celedger.errors import RepositoryError, explained
+from celedger.base.errors import RepositoryError, explained
 from celedger.repo import filters
 from celedger.repo.plumbing import GitAnswer, ask, tell
 from celedger.repo.repository import Repository

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from celedger.model import Commit
-from celedger.text import plain
+from celedger.base.model import Commit
+from celedger.base.text import plain
 
 # One record a commit, ended by NUL (`-z`), its fields by newlines: git lets neither a NUL into a
 # commit nor a newline into a name, and %s has none.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
 from celedger.repo.plumbing import tell
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
 
 # A hook inherits GIT_DIR, GIT_INDEX_FILE and more, which outweigh both cwd and `git -C`: any git
 # command of ours, or of the code under test, would then act on the user's repository. What is

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import RepositoryError, UnknownRevision, UsageError
-from celedger.model import Commit
+from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
+from celedger.base.model import Commit
+from celedger.base.text import plain
 from celedger.repo.commits import LOG, History, history, parse
 from celedger.repo.plumbing import ask, tell
-from celedger.text import plain
 
 UNSHALLOW = "git fetch --unshallow"
 # The tree without entries, which git knows without storing it, by the length of its hashes.

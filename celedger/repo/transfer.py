@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
 from celedger.repo.plumbing import ask, tell
 from celedger.repo.repository import UNSHALLOW, Repository
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.config import Config
-from celedger.errors import CeledgerError, explained
+from celedger.base import files
+from celedger.base.config import Config
+from celedger.base.errors import CeledgerError, explained
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
-from celedger.system import files
-from celedger.system.permissions import Gate, NotAllowed, Request, settings_request
+from celedger.trial.permissions import Gate, NotAllowed, Request, settings_request
 
 
 def queue_folder(repository: Repository) -> Path:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import celedger
-from celedger.errors import MachineError, RepositoryError, explained
+from celedger.base import PACKAGE, files
+from celedger.base.errors import MachineError, RepositoryError, explained
 from celedger.repo import Repository
-from celedger.system import files
 
 NAMES = ("post-merge", "post-rewrite")
 _SCRIPT = "post-merge"  # serves both: it looks at the name it runs under
@@ -54,8 +53,7 @@ class Elsewhere:
 
 def script(python: str, state: str = _FROM_GITS) -> bytes:
     """Return a hook as it is installed, for the interpreter that holds celedger."""
-    package = Path(celedger.__file__).parent
-    for home in (package / "_shipped" / "hooks", package.parent / "hooks"):
+    for home in (PACKAGE / "_shipped" / "hooks", PACKAGE.parent / "hooks"):
         if (home / _SCRIPT).is_file():
             text = (home / _SCRIPT).read_text(encoding="utf-8")
             text = text.replace("@STATE@", state).replace("@PYTHON@", shlex.quote(python))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from celedger.model import Bytes, Seconds
+from celedger.base.model import Bytes, Seconds
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkouts
 from celedger.system.cache import Cache, size_of

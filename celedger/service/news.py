@@ -7,10 +7,10 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.drift.open_regressions import Known
+from celedger.base import files
+from celedger.base.text import plain
+from celedger.judge.drift.open_regressions import Known
 from celedger.repo import Repository
-from celedger.system import files
-from celedger.text import plain
 
 
 def read_known(repository: Repository, name: str) -> Known:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.config import Config
-from celedger.drift import open_regressions
-from celedger.drift.open_regressions import News, Regression
-from celedger.errors import CeledgerError
+from celedger.base.config import Config
+from celedger.base.errors import CeledgerError
+from celedger.base.model import BisectRecord, Commit
+from celedger.base.text import plain
+from celedger.judge.drift import open_regressions
+from celedger.judge.drift.open_regressions import News, Regression
 from celedger.ledger import Ledger
-from celedger.model import BisectRecord, Commit
 from celedger.repo import Repository, bisecting
 from celedger.service import news
-from celedger.text import plain
 
 Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
 

@@ -21,17 +21,17 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celedger.config import Config
-from celedger.errors import CeledgerError, LedgerError, LedgerGone
+from celedger.base.config import Config
+from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
+from celedger.base.model import Task, Verdict, VerdictKind, Why
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
-from celedger.model import Task, Verdict, VerdictKind, Why
 from celedger.repo import Repository
 from celedger.service import news
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
-from celedger.system.permissions import Gate, NotAllowed
 from celedger.trial import events
+from celedger.trial.permissions import Gate, NotAllowed
 
 if TYPE_CHECKING:
     from celedger.service.notify import Draw
@@ -207,9 +207,9 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
-        from celedger.drift.reruns import settle
-        from celedger.engines.dispatch import set_bench
+        from celedger.judge.drift.reruns import settle
         from celedger.service.notify import announce
+        from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
 
@@ -244,8 +244,8 @@ class Worker:
 
 def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
     """Search the commit that made this task bad, from the last good one; the answer in a line."""
-    from celedger import bisection
-    from celedger.drift.baseline import last_good
+    from celedger.judge import bisection
+    from celedger.judge.drift.baseline import last_good
 
     good = last_good(repository, bench.ledger, verdict)
     if good is None:

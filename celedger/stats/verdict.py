@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from celedger.model import Floor, VerdictKind
+from celedger.base.model import Floor, VerdictKind
 from celedger.stats import evidence
 from celedger.stats.grouped import Grouped, Layout
 from celedger.stats.noise import Noise, collapse, fine, pool, smallest_change, trials_needed

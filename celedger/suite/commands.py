@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from celedger.config import closest
-from celedger.model import Task
+from celedger.base.config import closest
+from celedger.base.model import Task
 
 PLACEHOLDERS = ("python", "suite", "tree", "seed", "out")  # of a task's commands
 BUILD_PLACEHOLDERS = ("python", "suite", "tree")  # a build serves all tasks and seeds

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.config import leads_out
-from celedger.errors import SuiteError, explained
+from celedger.base.config import leads_out
+from celedger.base.errors import SuiteError, explained
 
 FILE = "suite.toml"
 # Of a suite's folder: the tasks say what matters of the one, the other is for people. No training

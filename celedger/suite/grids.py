@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from celedger.config import closest
+from celedger.base.config import closest
 from celedger.suite import commands
 from celedger.suite.toml_table import Table
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import celedger
-from celedger.config import Config, closest, read_toml
-from celedger.errors import SuiteError
-from celedger.model import Command, Direction, Kind, Metric, Task, usual_unit
+from celedger.base import PACKAGE
+from celedger.base.config import Config, closest, read_toml
+from celedger.base.errors import SuiteError
+from celedger.base.model import Command, Direction, Kind, Metric, Task, usual_unit
 from celedger.suite import commands, grids, toml_table
 from celedger.suite.content import FILE, check_links, digests, hash_of
 from celedger.suite.toml_table import Table
@@ -54,9 +54,8 @@ class Suite:
 def shipped() -> Path:
     """Return the folder of the suites that come with celedger: in a wheel they lie in the package,
     in an editable install beside it."""
-    package = Path(celedger.__file__).parent
-    installed = package / "_shipped" / "suites"
-    return installed if installed.is_dir() else package.parent / "suites"
+    installed = PACKAGE / "_shipped" / "suites"
+    return installed if installed.is_dir() else PACKAGE.parent / "suites"
 
 
 def find(name: str | None, config: Config, repo_root: Path) -> Path:

@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from celedger.errors import explained
+from celedger.base.errors import explained
 
 TEMPLATES = Path(__file__).parent / "templates"
 _PYTHON = '# python = "python"      #'  # in the template

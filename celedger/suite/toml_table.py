@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from celedger.config import closest, parse_size
-from celedger.errors import SuiteError
-from celedger.model import Floor
+from celedger.base.config import closest, parse_size
+from celedger.base.errors import SuiteError
+from celedger.base.model import Floor
 from celedger.suite import commands
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

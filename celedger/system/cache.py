@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import explained
-from celedger.system import files
+from celedger.base import files
+from celedger.base.errors import explained
 from celedger.system.device_lock import Lock
 
 FACTS = "facts.json"  # written last: an entry without it was never finished

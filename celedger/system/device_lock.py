@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from celedger.errors import MachineError, explained
-from celedger.system import umask
+from celedger.base import umask
+from celedger.base.errors import MachineError, explained
 
 _POLL = 0.05  # seconds between two attempts to take a device
 _NAMELESS = 20  # attempts after which a holder without a name is reported: its disk is full

@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from celedger.errors import MachineError
-from celedger.model import Environment
+from celedger.base.errors import MachineError
+from celedger.base.model import Environment
 from celedger.system.gpu import Device
 from celedger.system.process import capture
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.errors import MachineError
+from celedger.base.errors import MachineError
 from celedger.system import nvml
 from celedger.system.nvml import Gpu
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from celedger.errors import explained
+from celedger.base.errors import explained
 
 LIMIT = 64 << 20  # bytes: a log that grew past this is cut …
 HEAD = 1 << 20  # … to its beginning, where a command says what it is about to do,

@@ -19,8 +19,9 @@ from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any, Protocol, Self
 
-from celedger.errors import MachineError
-from celedger.system import process_tree, umask
+from celedger.base import umask
+from celedger.base.errors import MachineError
+from celedger.system import process_tree
 from celedger.system.output import Output
 from celedger.system.process_tree import Usage
 

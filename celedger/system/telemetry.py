@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from celedger.model import Mark
+from celedger.base.model import Mark
 from celedger.system import gpu_neighbours
 from celedger.system.gpu_neighbours import GpuTenants
 from celedger.system.nvml import Gpu, GpuReader, GpuSample

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from celedger.errors import SuiteError
+from celedger.base.errors import SuiteError
 from celedger.system import process, process_tree
 from celedger.system.process import SUPERVISOR, TRIAL_VARIABLE, Fork, Supervisor
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from celedger.errors import LedgerError, MachineError, explained
-from celedger.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
+from celedger.base.errors import LedgerError, MachineError, explained
+from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import device_lock, process
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler

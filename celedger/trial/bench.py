@@ -15,20 +15,20 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Self
 
-from celedger.errors import CannotJudge, MachineError, explained
+from celedger.base.errors import CannotJudge, MachineError, explained
+from celedger.base.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.ledger import Ledger
-from celedger.model import Commit, Environment, OutcomeKind, Task, Why
 from celedger.repo.checkouts import Checkout, Checkouts, delete
 from celedger.suite import Suite, build_lines, command_lines
 from celedger.system import device_lock, process
 from celedger.system.gpu import Device
-from celedger.system.permissions import Gate
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
 from celedger.trial.ending import absent_module, classify, explain, tail
 from celedger.trial.engine import Engine, Signals
 from celedger.trial.permission_requests import of_task
+from celedger.trial.permissions import Gate
 from celedger.trial.reuse import Reuse
 from celedger.trial.surroundings import comparable, fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs

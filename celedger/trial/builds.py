@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.errors import MachineError
-from celedger.model import Bytes, Commit, OutcomeKind, Task
+from celedger.base.errors import MachineError
+from celedger.base.model import Bytes, Commit, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
 from celedger.repo.filters import attributes_above

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celedger.errors import CannotJudge
-from celedger.model import Commit, OutcomeKind, Task
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, OutcomeKind, Task
 from celedger.system import process
 from celedger.system.telemetry import POWER_CAPPED, Sampler
 from celedger.trial.ending import classify, explain

@@ -10,9 +10,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from celedger.model import OutcomeKind, Task, TrialRecord
+from celedger.base.model import OutcomeKind, Task, TrialRecord
+from celedger.base.text import plain
 from celedger.system import process
-from celedger.text import plain
 
 # A disk with less space cannot store another epoch, so failures on it are the machine's.
 DISK_FULL = 64 * 1024  # bytes

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from celedger.model import Commit, Task, TrialRecord
+from celedger.base.model import Commit, Task, TrialRecord
 from celedger.trial import events
 
 

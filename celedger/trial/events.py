@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from celedger.model import Commit, Seconds, Task, TrialRecord
+from celedger.base.model import Commit, Seconds, Task, TrialRecord
 
 
 class Waiting(NamedTuple):

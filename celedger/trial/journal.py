@@ -16,10 +16,10 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.errors import LedgerError, explained
+from celedger.base.errors import LedgerError, explained
+from celedger.base.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.ledger import Ledger
 from celedger.ledger.archive import private_folder
-from celedger.model import EpochReport, Mark, Outcome, OutcomeKind, Trial, TrialRecord
 from celedger.system import device_lock
 from celedger.trial import protocol, report_sources
 

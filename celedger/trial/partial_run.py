@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from celedger.errors import UsageError
+from celedger.base.errors import UsageError
+from celedger.base.model import Direction, Task, Trial
 from celedger.ledger import Ledger
-from celedger.model import Direction, Task, Trial
 from celedger.trial import journal
 
 

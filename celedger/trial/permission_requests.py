@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
-from celedger.errors import CeledgerError
-from celedger.model import Task
+from celedger.base.errors import CeledgerError
+from celedger.base.model import Task
 from celedger.repo import Repository
 from celedger.repo.plumbing import ask
 from celedger.suite import Suite
-from celedger.system.permissions import Request
 from celedger.system.process import find_program
+from celedger.trial.permissions import Request
 from celedger.trial.protocol import TELEMETRY
 from celedger.trial.venvs import Unmade, requirements
 

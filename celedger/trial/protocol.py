@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from celedger.model import Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
+from celedger.base.model import Direction, EpochReport, Floor, Kind, Metric, StepValues, Task
 
 MAX_LINE = 1 << 20  # bytes; a longer line is no report
 MAX_EPOCH = 2**31 - 1

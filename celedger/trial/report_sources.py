@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from celedger.model import EpochReport
+from celedger.base.model import EpochReport
 from celedger.trial.protocol import Epochs
 
 CHUNK = 1 << 18  # bytes read at once

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 
+from celedger.base.model import Commit, ReusableTrial, Task, Trial, TrialRecord
 from celedger.ledger import ulid as ulids
-from celedger.model import Commit, ReusableTrial, Task, Trial, TrialRecord
 from celedger.trial import events
 from celedger.trial.attempt import Attempt
 from celedger.trial.bench import Workbench

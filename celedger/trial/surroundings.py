@@ -13,11 +13,10 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import celedger
-from celedger.errors import explained
-from celedger.model import Task
+from celedger.base import PACKAGE
+from celedger.base.errors import explained
+from celedger.base.model import Task
 
-_PACKAGE = Path(celedger.__file__).parent
 # Of the user's variables a training gets these, and those that its suite names in `pass_env`. The
 # settings are part of its environment, as are those of the suite; …
 SETTINGS = (
@@ -137,9 +136,9 @@ def child_copy(cache: Path) -> Path:
     from py_compile import PycInvalidationMode
 
     content = hashlib.sha256()
-    files = [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "child").rglob("*.py"))]
+    files = [PACKAGE / "__init__.py", *sorted((PACKAGE / "child").rglob("*.py"))]
     for file in files:
-        content.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
+        content.update(str(file.relative_to(PACKAGE)).encode() + b"\0" + file.read_bytes())
     home = cache / content.hexdigest()[:16]
     if home.exists():
         return home
@@ -147,10 +146,10 @@ def child_copy(cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=cache))
         for file in files:
-            target = draft / "celedger" / file.relative_to(_PACKAGE)
+            target = draft / "celedger" / file.relative_to(PACKAGE)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        shutil.copyfile(_PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")
+        shutil.copyfile(PACKAGE / "child" / "import_finder.py", draft / "sitecustomize.py")
         # No trial writes byte-code itself.
         mode = PycInvalidationMode.UNCHECKED_HASH
         compileall.compile_dir(draft, quiet=2, invalidation_mode=mode, stripdir=draft)

@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.errors import MachineError
+from celedger.base.errors import MachineError
+from celedger.base.model import Bytes, Environment, OutcomeKind, Task
 from celedger.ledger import Ledger
-from celedger.model import Bytes, Environment, OutcomeKind, Task
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout
 from celedger.system import process

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
-from celedger.model import Kind, TrialRecord
+from celedger.base.model import Kind, TrialRecord
 from celedger.system import gpu
 from celedger.system.gpu import Device
 from celedger.trial import events

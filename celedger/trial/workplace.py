@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from celedger import suite as suites
-from celedger.config import Config
-from celedger.errors import MachineError, UsageError
+from celedger.base.config import Config
+from celedger.base.errors import MachineError, UsageError
+from celedger.base.model import Commit, Environment, Task, Why
 from celedger.ledger import Ledger
-from celedger.model import Commit, Environment, Task, Why
 from celedger.repo import Repository, scrubbed
 from celedger.repo.checkouts import Checkouts
 from celedger.suite.content import hash_of
 from celedger.system import device_lock, environment, gpu, sandbox
 from celedger.system.cache import Cache
-from celedger.system.permissions import Gate, settings_request
 from celedger.system.warm import Launchers
 from celedger.trial import events, partial_run, permission_requests, protocol
 from celedger.trial.builds import Builds
 from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse.reusable_results import PACKAGE
 from celedger.trial.runner import Bench
 from celedger.trial.surroundings import child_copy, settings

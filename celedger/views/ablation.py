@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from celedger.errors import CeledgerError, UsageError
+from celedger.base.errors import CeledgerError, UsageError
+from celedger.base.model import Commit, Direction, Metric, TrialRecord
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Metric, TrialRecord
 from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import NONE, not_finite, plain, short

@@ -8,20 +8,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from celedger.errors import RepositoryError
-from celedger.repo import Repository
-from celedger.system.permissions import FILES, Gate, Request
-from celedger.text import escaped
+from celedger.base.errors import RepositoryError
+from celedger.base.text import escaped
+from celedger.trial.permissions import FILES, Gate, Request
 
 _CONTEXT = 2  # lines around a change
 
 
-def changes_text(
-    repository: Repository,
-    gate: Gate,
-    new: Sequence[Request],
-    texts: Mapping[str, Path],
-) -> str:
+def changes_text(gate: Gate, new: Sequence[Request], texts: Mapping[str, Path]) -> str:
     """Return the new starts and settings, each difference once, then the files that differ."""
     subjects: dict[tuple[str, ...], list[str]] = {}
     files: dict[str, tuple[str, str]] = {}  # name: digests of what it holds, before and now
@@ -40,7 +34,7 @@ def changes_text(
     if gate.empty and files:
         return "\n\n".join([*parts, _part("files", [f"+{name}" for name in files])])
     for name, digests in files.items():
-        was, is_ = (_content(repository, gate, texts, digest) for digest in digests)
+        was, is_ = (_content(gate, texts, digest) for digest in digests)
         parts.append(_part(name, _difference(was, is_)))
     return "\n\n".join(parts)
 
@@ -80,16 +74,14 @@ def _mapping(request: Request | None, key: str) -> Mapping[str, str]:
     return fact if isinstance(fact, dict) else {}
 
 
-def _content(
-    repository: Repository, gate: Gate, texts: Mapping[str, Path], digest: str
-) -> list[str]:
+def _content(gate: Gate, texts: Mapping[str, Path], digest: str) -> list[str]:
     """Return the lines of a file by its digest: a suite's file as it is or was stored, a
     requirement file from git."""
     mode, blank, blob = digest.partition(" ")
     content: bytes | None = None
     try:
-        if blank:
-            content = repository.object(blob)
+        if blank and gate.repository is not None:
+            content = gate.repository.object(blob)
         elif digest:
             content = texts[mode].read_bytes() if mode in texts else gate.kept(mode)
     except (OSError, RepositoryError):

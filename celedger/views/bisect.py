@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.bisection import Answer, Plan, Report
-from celedger.bisection.bisect_report import record
-from celedger.model import Commit, Metric
+from celedger.base.model import Commit, Metric
+from celedger.judge.bisection import Answer, Plan, Report
+from celedger.judge.bisection.bisect_report import record
 from celedger.views.document import Document
 from celedger.views.format import count, duration, iso_date, measure, percent, plain, short, sure
 from celedger.views.tables import Column, table

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from celedger.errors import CeledgerError
+from celedger.base.errors import CeledgerError
+from celedger.base.model import BisectRecord, Commit
 from celedger.ledger.read import Reader
-from celedger.model import BisectRecord, Commit
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_time, plain, probability, short
 from celedger.views.tables import wrap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celedger.model import VerdictKind
+from celedger.base.model import VerdictKind
 from celedger.views.format import count, plain, short
 from celedger.views.verdicts import Rows, VerdictList
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from celedger.errors import CeledgerError, UsageError
+from celedger.base.errors import CeledgerError, UsageError
+from celedger.base.model import Commit, Metric
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Metric
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, plain, short
 from celedger.views.picture import CYCLE, SHAPES

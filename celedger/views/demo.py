@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from celedger.demo.play import DemoAnswer
+from celedger.base.model import Commit
+from celedger.judge.bisection import Report
 from celedger.ledger.read import Reader
-from celedger.model import Commit
 from celedger.views import drift_picture, picture, posterior
 from celedger.views.document import Document, pick
 from celedger.views.format import percent, plain, short
@@ -18,6 +18,33 @@ _COLUMNS = (
     Column("planted"), Column("seen in"), Column("truth"), Column("found"), Column(),
     Column("sure", right=True), Column("trials", right=True), Column("subject", shrink=True),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DemoAnswer:
+    """A planted regression, its true commit, and what the bisect reported of it."""
+
+    kind: str
+    task: str
+    metric: str  # empty for a crash
+    truth: Commit
+    report: Report | None
+    error: str = ""
+
+    @property
+    def right(self) -> bool:
+        return (
+            self.report is not None
+            and self.report.named
+            and self.report.culprits[0].sha == self.truth.sha
+        )
+
+    @property
+    def honest(self) -> bool:
+        """Return True if it is right, or undecided with the truth still in the credible set."""
+        if self.right or self.report is None:
+            return self.right
+        return not self.report.named and self.truth.sha in {c.sha for c in self.report.culprits}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from celedger.drift.values import PooledNoise
+from celedger.base.model import Commit, Direction, Metric
+from celedger.judge.drift.values import PooledNoise
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Metric
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.document import Document, pick

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from celedger.drift.level_changes import Course, LevelStep
+from celedger.judge.drift.level_changes import Course, LevelStep
 from celedger.views.document import Document, pick
 from celedger.views.format import count, iso_date, measure, percent, plain, probability, short
 from celedger.views.tables import Column, table, wrap

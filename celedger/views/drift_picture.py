@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from celedger.drift.level_changes import Course, courses
-from celedger.drift.values import TaskValues
-from celedger.errors import CeledgerError, command
+from celedger.base.errors import CeledgerError, command
+from celedger.base.model import BaselineAct, Commit, Metric, OutcomeKind, VerdictKind
+from celedger.judge.drift.level_changes import Course, courses
+from celedger.judge.drift.values import TaskValues
 from celedger.ledger.read import Reader
-from celedger.model import BaselineAct, Commit, Metric, OutcomeKind, VerdictKind
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, percent, plain, probability, short
 from celedger.views.picture import GREEN, INK, MUTED, RED, STATES
@@ -73,8 +73,8 @@ def draw(
     """Draw `metric` (default: the task's main one) of `task` (or `suite/task`) over `commits`,
     measured or not, oldest first (default: all that the ledger knows). Only the newest definition
     is drawn: values of different ones are not one history. `lineage` as in
-    `celedger.drift.courses`. Raises UsageError for an unknown task or metric, CeledgerError if
-    there is nothing to draw."""
+    `celedger.judge.drift.courses`. Raises UsageError for an unknown task or metric, CeledgerError
+    if there is nothing to draw."""
     suite, task = samples.find_task(ledger, task, suite)
     axis = samples.history_order(ledger.commits()) if commits is None else commits
     drawn = _read(ledger, (suite, task), metric, axis, lineage)

@@ -9,9 +9,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from celedger.base.model import Commit, Direction, Verdict
 from celedger.ledger.read import Reader
 from celedger.ledger.stream import Value
-from celedger.model import Commit, Direction, Verdict
 from celedger.views import samples
 from celedger.views.format import not_finite
 from celedger.views.samples import Batch, Sample

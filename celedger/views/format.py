@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from celedger.text import plain as plain
-from celedger.text import probability as probability
+from celedger.base.text import plain as plain
+from celedger.base.text import probability as probability
 
 PLUS_MINUS = "±"
 NONE = "–"  # an absent value: never 0, never an empty cell

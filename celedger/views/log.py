@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from celedger.drift.open_regressions import FirstBad, first_bad_commits
+from celedger.base.model import Commit, Verdict, VerdictKind
+from celedger.judge.drift.open_regressions import FirstBad, first_bad_commits
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Verdict, VerdictKind
 from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import clip, count, iso_date, percent, plain, short

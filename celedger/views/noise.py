@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.drift.values import TaskValues
-from celedger.errors import CeledgerError, command
+from celedger.base.errors import CeledgerError, command
+from celedger.base.model import Direction, Environment, Kind, Metric
+from celedger.judge.drift.values import TaskValues
 from celedger.ledger.read import Reader
-from celedger.model import Direction, Environment, Kind, Metric
 from celedger.stats import noise
 from celedger.stats.grouped import Grouped
 from celedger.views import samples

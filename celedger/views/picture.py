@@ -22,9 +22,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from celedger.errors import MachineError, UsageError
-from celedger.model import Commit, Direction, Metric
-from celedger.system import umask
+from celedger.base import umask
+from celedger.base.errors import MachineError, UsageError
+from celedger.base.model import Commit, Direction, Metric
 from celedger.views.format import Scale, clip, iso_date, short
 
 # Okabe & Ito, "Color Universal Design" (2008): told apart by readers of every colour vision.

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from celedger.bisection import Report
-from celedger.errors import CeledgerError
-from celedger.model import Metric
+from celedger.base.errors import CeledgerError
+from celedger.base.model import Metric
+from celedger.judge.bisection import Report
 from celedger.views import picture
 from celedger.views.bisect import effect_text
 from celedger.views.format import count, plain, short, sure

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from celedger.base.model import Commit, Task
 from celedger.diagnose.preflight import STATUSES
-from celedger.model import Commit, Task
 from celedger.views.document import Json, document
 from celedger.views.format import plain, short
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from celedger.base.model import Commit
 from celedger.diagnose.slower import total
 from celedger.diagnose.speed_advice import MEANING, largest_operators, module, waiter
 from celedger.diagnose.stalls import NEIGHBOURS, Document
-from celedger.model import Commit
 from celedger.views.format import PLUS_MINUS, clip, count, duration, measure, percent, plain, short
 from celedger.views.tables import Column, table
 

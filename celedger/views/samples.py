@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from celedger.errors import CeledgerError, UsageError, command
-from celedger.ledger.read import Reader
-from celedger.model import (
+from celedger.base.errors import CeledgerError, UsageError, command
+from celedger.base.model import (
     SPOILT,
     Commit,
     Direction,
@@ -25,6 +24,7 @@ from celedger.model import (
     TrialRecord,
     Verdict,
 )
+from celedger.ledger.read import Reader
 from celedger.views.document import pick
 from celedger.views.format import NONE, change, measure, percent, short
 

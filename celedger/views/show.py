@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.drift.open_regressions import FirstBad, first_bad_commits
-from celedger.drift.values import PooledNoise
+from celedger.base.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
+from celedger.judge.drift.open_regressions import FirstBad, first_bad_commits
+from celedger.judge.drift.values import PooledNoise
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
-from celedger.model import Commit, Direction, Environment, OutcomeKind, TrialRecord, Verdict
 from celedger.stats import noise
 from celedger.views import samples
 from celedger.views.document import Document, pick

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from celedger.drift import open_regressions
-from celedger.drift.open_regressions import News, Regression
+from celedger.base.model import Commit, TrialRecord
+from celedger.judge.drift import open_regressions
+from celedger.judge.drift.open_regressions import News, Regression
 from celedger.ledger.job_record import JobState
-from celedger.model import Commit, TrialRecord
 from celedger.views.document import Document, pick
 from celedger.views.format import count, duration, iso_time, percent, plain, short
 from celedger.views.queue import Queue

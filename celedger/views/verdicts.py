@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from celedger.drift.judge import Judged
-from celedger.drift.recorded_verdicts import counted
+from celedger.base.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
+from celedger.judge.drift.judge import Judged
+from celedger.judge.drift.recorded_verdicts import counted
 from celedger.ledger.read import Reader
-from celedger.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
 from celedger.views.document import Document, pick
 from celedger.views.format import (

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from celedger.base.errors import UsageError
+from celedger.base.model import Direction, Metric
 from celedger.diagnose.watch import JudgedTraining, WatchReport
 from celedger.diagnose.watch_rules import IN_A_ROW
 from celedger.diagnose.watched import Watched, WatchedStep
-from celedger.errors import UsageError
-from celedger.model import Direction, Metric
 from celedger.views.format import clip, number, short
 from celedger.views.picture import (
     BLUE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celedger.bisection.other_steps import Between, worse_between
-from celedger.model import Commit
+from celedger.base.model import Commit
+from celedger.judge.bisection.other_steps import Between, worse_between
 from celedger.repo import History
 from celedger.stats import firstbad
 from celedger.stats.lineage import GOOD, Lineage

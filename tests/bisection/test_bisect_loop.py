@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celedger.bisection.bisect_loop import Aim, Proposal, drive
-from celedger.errors import LedgerError
+from celedger.base.errors import LedgerError
+from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
 from celedger.trial.engine import Need
 
 Ended = Future[Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celedger.bisection.planner import build_seconds
-from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.base.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.judge.bisection.planner import build_seconds
 
 
 def ran(number: int, commit: str, total: float, commands: float) -> TrialRecord:

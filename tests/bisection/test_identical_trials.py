@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celedger.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
-from celedger.bisection.symptom import Symptom
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Direction,
     Kind,
@@ -20,6 +18,8 @@ from celedger.model import (
     TrialRecord,
     Why,
 )
+from celedger.judge.bisection.identical_trials import Epoch, Placed, Trace, Traces, agrees
+from celedger.judge.bisection.symptom import Symptom
 from celedger.stats import draws
 
 LOSS = Metric("loss", direction=Direction.LOWER, kind=Kind.QUALITY)

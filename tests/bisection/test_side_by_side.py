@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conftest import load_script, matrix_after
 
-from celedger.bisection import Answer, Limits, bisect_many
+from celedger.base.model import Why
+from celedger.judge.bisection import Answer, Limits, bisect_many
 from celedger.ledger import Ledger
-from celedger.model import Why
 from celedger.trial.engine import Need
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "hard_worlds.py"

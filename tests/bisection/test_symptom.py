@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celedger.bisection.symptom import at_one_place, signature
-from celedger.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.base.model import Outcome, OutcomeKind, Trial, TrialRecord, Why
+from celedger.judge.bisection.symptom import at_one_place, signature
 
 
 def crash(message: str, kind: OutcomeKind = OutcomeKind.FAILED, code: int = 1) -> TrialRecord:

@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
+from celedger.base.model import Commit, Environment, Task, Trial, Why
 from celedger.ledger import Ledger, ulid
-from celedger.model import Commit, Environment, Task, Trial, Why
 from celedger.trial.journal import Journal
 from celedger.trial.report_sources import EventFiles, Source
 

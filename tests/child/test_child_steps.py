@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celedger.base.model import Commit, Environment, StepValues, Task, Trial, Why
 from celedger.child import MOST_STEPS, log
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.step_blobs import pack, unpack
-from celedger.model import Commit, Environment, StepValues, Task, Trial, Why
 from celedger.trial.journal import Journal
 from celedger.trial.protocol import Parser
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import matrix_after
 
 import celedger
-from celedger.model import Footprint
+from celedger.base.model import Footprint
 from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.system import process

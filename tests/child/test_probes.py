@@ -16,6 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from celedger.base.errors import CannotJudge
+from celedger.base.model import OutcomeKind
 from celedger.child.probes import memory, observe, profile, watch
 from celedger.child.probes.losses import LossCall, leading, loss_call
 from celedger.child.probes.phases import FORWARD, TAIL, PhaseClock
@@ -23,8 +25,6 @@ from celedger.child.probes.resources import DiskUse
 from celedger.child.torch import shuffled
 from celedger.child.torch_steps import StepSeries
 from celedger.diagnose import profile as profiling
-from celedger.errors import CannotJudge
-from celedger.model import OutcomeKind
 from celedger.trial.diagnostic import Diagnostic
 
 Z = torch.linspace(-2, 2, 24).reshape(8, 3)

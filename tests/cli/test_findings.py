@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from scripted import ScriptedProject, scripted
 
+from celedger.base.model import Task
 from celedger.cli.session import Options, keep, writing
 from celedger.ledger import opening
 from celedger.ledger.findings import LARGEST_DOCUMENT, LONGEST_HEADLINE
-from celedger.model import Task
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scripted import scripted
 
-from celedger.bisection.bisect_report import record, restored
+from celedger.judge.bisection.bisect_report import record, restored
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celedger.base.model import Commit, Task
 from celedger.cli.progress import Progress
 from celedger.cli.time_left import TimeLeft
-from celedger.model import Commit, Task
 from celedger.trial import events
 from celedger.trial.engine import Need
 

@@ -48,4 +48,4 @@ def test_the_page_imports_no_search() -> None:
     """SciPy, which only a bisect needs, took a quarter of a page's processor time."""
     code = "import sys, celedger.views.report.page; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {"scipy", "celedger.bisection", "matplotlib"}
+    assert not set(done.stdout.split()) & {"scipy", "celedger.judge.bisection", "matplotlib"}

@@ -12,7 +12,8 @@ from random import Random
 
 import pytest
 
-from celedger.demo import play
+from celedger.base.errors import UsageError
+from celedger.cli import demo_play as play
 from celedger.demo.made_history import (
     KINDS,
     DemoHistory,
@@ -24,7 +25,6 @@ from celedger.demo.made_history import (
     suite,
     words,
 )
-from celedger.errors import UsageError
 from celedger.repo import Repository
 from celedger.suite import command_lines, load
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from readable import assert_readable
 
+from celedger.base.model import Commit
 from celedger.diagnose.causes import judge
 from celedger.diagnose.difference import Front, Growth, TraceComparison, depth
 from celedger.diagnose.distance import distance, same_distribution
 from celedger.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
 from celedger.diagnose.finding import ExplainFinding, FindingPhase
 from celedger.diagnose.trace import Tensor, Trace, read
-from celedger.model import Commit
 from celedger.views.depth import draw
 from celedger.views.explain import explanation_text, explanations_json
 

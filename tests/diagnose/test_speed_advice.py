@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit
 from celedger.diagnose import profile
-from celedger.errors import CannotJudge
-from celedger.model import Commit
 from celedger.views.profile import ProfileTarget, profile_text
 
 MS = 1_000_000  # ns

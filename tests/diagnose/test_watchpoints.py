@@ -15,12 +15,12 @@ import pytest
 from diagnose.record_watched import RECORDED, train
 from readable import assert_readable
 
+from celedger.base.errors import UsageError
+from celedger.base.model import OutcomeKind, Task
 from celedger.child.probes.watch import looks
 from celedger.diagnose import watch as watch_module
 from celedger.diagnose.watch import WatchpointFinding, WatchReport, judge, limits
 from celedger.diagnose.watched import read
-from celedger.errors import UsageError
-from celedger.model import OutcomeKind, Task
 from celedger.trial.diagnostic import Diagnostic
 from celedger.views import watch_figure
 from celedger.views.picture import save

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from celedger.drift import judge as drift
-from celedger.drift import recorded_verdicts
-from celedger.errors import Status
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.errors import Status
+from celedger.base.model import (
     ENVIRONMENTS,
     BaselineAct,
     BaselineRecord,
@@ -32,6 +29,9 @@ from celedger.model import (
     VerdictKind,
     Why,
 )
+from celedger.judge.drift import judge as drift
+from celedger.judge.drift import recorded_verdicts
+from celedger.ledger import Ledger
 
 LOSS = Metric("val_loss", "nats", Direction.LOWER, Kind.QUALITY, Floor(0.01, relative=True))
 TASK = Task("core", "mlp", (Command("train", ("true",)),), metrics=(LOSS,))

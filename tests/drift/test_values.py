@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.drift.level_changes import courses, segment_cache
-from celedger.drift.values import PooledNoise, TaskValues
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Commit,
     Direction,
@@ -28,6 +25,9 @@ from celedger.model import (
     Trial,
     Why,
 )
+from celedger.judge.drift.level_changes import courses, segment_cache
+from celedger.judge.drift.values import PooledNoise, TaskValues
+from celedger.ledger import Ledger
 from celedger.stats.noise import pool
 
 LOSS = Metric("val_loss", "nats", Direction.LOWER, Kind.QUALITY, Floor(0.0))

@@ -15,8 +15,8 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
-from celedger.engines.cluster import LostNode
-from celedger.engines.keeper import Keeper
+from celedger.trial.engines.cluster import LostNode
+from celedger.trial.engines.keeper import Keeper
 
 
 class Remote:
@@ -138,7 +138,7 @@ def serve(ulid: str, place: Path) -> None:
 def program(options: str, words: list[str]) -> None:
     """Run a command line whose engine `ray` is this cluster."""
     from celedger import __main__
-    from celedger.engines import remote
+    from celedger.trial.engines import remote
 
     facts = json.loads(options)
     cluster = Loopback(Path(facts["folder"]), tuple(facts["nodes"]), facts["environment"])

@@ -18,18 +18,18 @@ import pytest
 from conftest import Done, Project, git, make_project
 from engines.loopback import Loopback
 
-from celedger.config import Config
-from celedger.engines import head, open_orders, remote
-from celedger.engines.intake import Intake
-from celedger.engines.keeper import PROGRAM
-from celedger.errors import LedgerError
+from celedger.base.config import Config
+from celedger.base.errors import LedgerError
+from celedger.base.model import TrialRecord
 from celedger.ledger import Ledger
-from celedger.model import TrialRecord
 from celedger.repo import Repository
 from celedger.suite import load
-from celedger.system.permissions import Gate
 from celedger.trial import workplace
 from celedger.trial.engine import Need
+from celedger.trial.engines import head, open_orders, remote
+from celedger.trial.engines.intake import Intake
+from celedger.trial.engines.keeper import PROGRAM
+from celedger.trial.permissions import Gate
 
 SUITE = """\
 [suite]
@@ -378,7 +378,7 @@ def test_a_node_with_another_celedger_is_named(
     project: Project, cluster: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.history([1.0])
-    monkeypatch.setattr(head, "__version__", "9.9")
+    monkeypatch.setattr(head, "VERSION", "9.9")
     with pytest.raises(head.MachineError, match=r"has celedger .* and this is 9\.9") as error:
         bench_on(project, cluster)
     assert "pip install celedger==9.9" in str(error.value)

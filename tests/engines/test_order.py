@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from celedger.engines import order
-from celedger.engines.order import Order
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Commit,
     Direction,
@@ -23,6 +21,8 @@ from celedger.model import (
     Task,
     Why,
 )
+from celedger.trial.engines import order
+from celedger.trial.engines.order import Order
 
 TASK = Task(
     "tiny", "fit", (Command("run", ("{python}", "fit.py")),), {"lr": 0.1, "layers": [1, 2]},

@@ -16,8 +16,8 @@ import pytest
 from conftest import Project, celedger, make_project, matrix_after
 from engines.test_loopback import FIT, SUITE, epochs, notes, series, trials, until
 
-from celedger.engines import slurm_job
 from celedger.ledger import Ledger
+from celedger.trial.engines import slurm_job
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm_here.sh"
 
@@ -194,7 +194,7 @@ def test_what_a_slurm_cluster_lacks_is_one_line(project: Project, cluster: Slurm
     sites = [cluster.folder / node / "site" for node in ("node1", "node2")]
     env = {"PYTHONPATH": str(cluster.folder / "home" / "site")}
     for body, words in {
-        "import celedger\nceledger.__version__ = '0.0'": r"node\d has celedger 0.0 \(schema ",
+        "import celedger.base\nceledger.base.VERSION = '0.0'": r"node\d has celedger 0.0 \(schema ",
         "import sys\nsys.modules['celedger'] = None": "a node cannot run celedger: .*celedger",
     }.items():
         for site in sites:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from celedger import config, suite
-from celedger.ledger import Ledger
-from celedger.ledger.job_record import JobState
-from celedger.model import (
+from celedger import suite
+from celedger.base import config
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     Commit,
@@ -34,6 +33,8 @@ from celedger.model import (
     VerdictKind,
     Why,
 )
+from celedger.ledger import Ledger
+from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 from celedger.trial.workplace import choose_tasks

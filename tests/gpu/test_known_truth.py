@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from gpu.conftest import GpuProcess
 
-from celedger.model import Mark
+from celedger.base.model import Mark
 from celedger.system import gpu_neighbours
 from celedger.system.gpu import Device
 from celedger.system.nvml import GpuReader

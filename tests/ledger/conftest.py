@@ -10,9 +10,7 @@ from random import Random
 
 import pytest
 
-from celedger.ledger import Ledger, ulid
-from celedger.ledger.findings import FindingRecord
-from celedger.model import (
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     BisectRecord,
@@ -34,6 +32,8 @@ from celedger.model import (
     VerdictKind,
     Why,
 )
+from celedger.ledger import Ledger, ulid
+from celedger.ledger.findings import FindingRecord
 
 LOSS = Metric("loss", "", Direction.LOWER, Kind.QUALITY, Floor(0.005, relative=True), "last")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import LedgerError, LedgerGone
+from celedger.base.errors import LedgerError, LedgerGone
+from celedger.base.model import BaselineAct, BaselineRecord
 from celedger.ledger import Ledger, archive, opening
 from celedger.ledger.archive import Archive, restore
 from celedger.ledger.checksums import Union
-from celedger.model import BaselineAct, BaselineRecord
 
 
 @pytest.fixture

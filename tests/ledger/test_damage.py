@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import LedgerDamaged, LedgerError
+from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.ledger import Ledger, opening, schema
 from celedger.ledger import checksums as ledger_facts
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from celedger.base.model import OutcomeKind
 from celedger.ledger import Ledger
-from celedger.model import OutcomeKind
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "ledger.db.example"

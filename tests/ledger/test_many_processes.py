@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import LedgerError
+from celedger.base.errors import LedgerError
 from celedger.ledger import Ledger, opening
 
 FORK = multiprocessing.get_context("fork")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import LedgerDamaged
+from celedger.base.errors import LedgerDamaged
+from celedger.base.model import OutcomeKind, Verdict, VerdictKind
 from celedger.ledger import Ledger
 from celedger.ledger import checksums as rows
 from celedger.ledger.archive import Archive, restore
-from celedger.model import OutcomeKind, Verdict, VerdictKind
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from sqlite_utils import Database, Migrations
 
-from celedger.errors import LedgerError
+from celedger.base.errors import LedgerError
+from celedger.base.model import Footprint
 from celedger.ledger import Ledger, opening, schema
-from celedger.model import Footprint
 
 FORK = multiprocessing.get_context("fork")
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import LedgerError
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.errors import LedgerError
+from celedger.base.model import (
     Direction,
     Kind,
     Mark,
@@ -21,6 +20,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
+from celedger.ledger import Ledger
 
 
 def test_trials_are_found_by_each_of_their_properties(ledger: Ledger, facts: Any) -> None:

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celedger.errors import LedgerError
-from celedger.ledger import Ledger
-from celedger.ledger.findings import FindingRecord
-from celedger.model import (
+from celedger.base.errors import LedgerError
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     BisectRecord,
@@ -32,7 +30,9 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
-from celedger.text import escaped, without_sequences
+from celedger.base.text import escaped, without_sequences
+from celedger.ledger import Ledger
+from celedger.ledger.findings import FindingRecord
 
 Facts = Any  # tests/ledger/conftest.py, which no test can import
 

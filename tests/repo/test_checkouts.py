@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import UnknownRevision
+from celedger.base.errors import UnknownRevision
 from celedger.repo import Repository
 from celedger.repo.checkouts import Checkout, Checkouts
 from celedger.repo.fast_import import Blob, NewCommit, create

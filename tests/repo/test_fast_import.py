@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
 from celedger.repo.fast_import import Blob, NewCommit, create
 
 Git = Callable[..., str]

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celedger.errors import UsageError
+from celedger.base.errors import UsageError
 from celedger.repo import Repository
 from celedger.repo.fast_import import NewCommit, create
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import RepositoryError, UnknownRevision, UsageError
+from celedger.base.errors import RepositoryError, UnknownRevision, UsageError
 from celedger.repo import Repository, scrubbed, spread
 from celedger.repo.fast_import import NewCommit, create
 

@@ -9,7 +9,7 @@ import pytest
 
 HEAVY = {
     "torch", "matplotlib", "numpy", "scipy", "git", "sqlite3", "psutil", "pynvml",
-    "rich", "celedger.model", "celedger.ledger", "celedger.repo", "celedger.stats",
+    "rich", "celedger.base.model", "celedger.ledger", "celedger.repo", "celedger.stats",
 }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import Project, git
 from scripted import scripted
 
-from celedger import config
-from celedger.config import Config
+from celedger.base import config
+from celedger.base.config import Config
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import PEOPLE, Project, celedger, git, make_project
 
-from celedger.errors import MachineError, RepositoryError
+from celedger.base.errors import MachineError, RepositoryError
 from celedger.repo import Repository
 from celedger.service import hooks, news
 from celedger.service.hooks import HookState

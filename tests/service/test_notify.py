@@ -17,8 +17,8 @@ import pytest
 from conftest import git
 from scripted import scripted
 
-from celedger import config
-from celedger.config import Config
+from celedger.base import config
+from celedger.base.config import Config
 from celedger.repo import Repository
 
 from .conftest import Crew

@@ -16,16 +16,16 @@ import pytest
 from conftest import Project, git, make_project
 from scripted import typed
 
-from celedger import config
 from celedger import suite as suites
+from celedger.base import config
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import JobState
 from celedger.repo import Repository
 from celedger.service import hooks
 from celedger.service.worker import Worker
 from celedger.system import process
-from celedger.system.permissions import Gate, NotAllowed
 from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate, NotAllowed
 from celedger.trial.workplace import choose_tasks, set_bench
 
 from .conftest import Bell, Crew, allow, branch_ahead, until

@@ -407,7 +407,7 @@ def test_the_queue_before_the_first_worker_shows_the_note(crew: Crew) -> None:
 
 
 def test_the_surest_metric_of_a_task_leads_its_bisect() -> None:
-    from celedger.model import Verdict, VerdictKind
+    from celedger.base.model import Verdict, VerdictKind
 
     def verdict(task: str, metric: str, p: float) -> Verdict:
         return Verdict("c" * 40, "s", task, metric, VerdictKind.REGRESSED, p_value=p)

@@ -12,8 +12,8 @@ from conftest import matrix_after
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.drift.reruns import RERUNS
-from celedger.model import Floor, VerdictKind
+from celedger.base.model import Floor, VerdictKind
+from celedger.judge.drift.reruns import RERUNS
 from celedger.stats import evidence
 from celedger.stats.noise import Noise, pool
 from celedger.stats.verdict import Judgement, VerdictQuestion, judge, judge_many

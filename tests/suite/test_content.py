@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import SuiteError
-from celedger.model import Command, Task
+from celedger.base.errors import SuiteError
+from celedger.base.model import Command, Task
 from celedger.suite import build_lines, command_lines, load, snapshot
 from celedger.suite.content import content_hash
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celedger.config import Config
-from celedger.errors import MachineError, SuiteError
-from celedger.model import Direction, Kind
+from celedger.base.config import Config
+from celedger.base.errors import MachineError, SuiteError
+from celedger.base.model import Direction, Kind
 from celedger.suite import Suite, find, load, scaffold, shipped
 
 TASK = '[[task]]\nname = "t"\ncommand = "{python} -c pass {seed}"\n'

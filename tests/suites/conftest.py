@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from celedger import suite as suites
-from celedger.model import Task
+from celedger.base.model import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = {name: suites.load(ROOT / "suites" / name) for name in ("core", "wide")}

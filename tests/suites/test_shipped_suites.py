@@ -14,7 +14,7 @@ import pytest
 from conftest import matrix_after
 from suites.conftest import ROOT, SUITES, Trials, task_of
 
-from celedger.model import Direction, Kind
+from celedger.base.model import Direction, Kind
 
 if find_spec("torch") is None or find_spec("sklearn") is None:
     pytest.skip("needs celedger[torch]", allow_module_level=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.errors import MachineError
+from celedger.base.errors import MachineError
 from celedger.system.device_lock import DeviceLock, Holder, default_folder, try_flock
 
 HOLDER = """

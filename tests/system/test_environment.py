@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from celedger.errors import MachineError
-from celedger.model import Environment
+from celedger.base.errors import MachineError
+from celedger.base.model import Environment
 from celedger.system import environment
 from celedger.system.environment import describe, resolve_interpreter
 from celedger.system.gpu import CPU, Device

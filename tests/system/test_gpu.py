@@ -13,8 +13,8 @@ import nvml_double as double
 import pytest
 from nvml_double import GIB, HERE, HOST, LATER, NvmlDouble, NVMLError
 
-from celedger.errors import MachineError
-from celedger.model import Mark
+from celedger.base.errors import MachineError
+from celedger.base.model import Mark
 from celedger.system import gpu, gpu_neighbours, nvml
 from celedger.system.process_tree import Usage
 from celedger.system.telemetry import POWER_CAPPED, Sampler

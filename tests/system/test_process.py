@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from celedger.errors import MachineError
+from celedger.base.errors import MachineError
 from celedger.system import output, process_tree
 from celedger.system.process import End, Exit, Running, capture, run, sweep
 

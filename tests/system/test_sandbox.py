@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from conftest import Project, make_project, matrix_after
 
-from celedger import config
 from celedger import suite as suites
-from celedger.errors import MachineError
+from celedger.base import config
+from celedger.base.errors import MachineError
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.system import process, sandbox
-from celedger.system.permissions import Gate
+from celedger.trial.permissions import Gate
 from celedger.trial.workplace import choose_tasks, set_bench
 
 needs_landlock = pytest.mark.skipif(

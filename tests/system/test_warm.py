@@ -18,7 +18,7 @@ import pytest
 from conftest import matrix_after
 
 import celedger
-from celedger.errors import SuiteError
+from celedger.base.errors import SuiteError
 from celedger.system import process, process_tree
 from celedger.system.process import End, Exit
 from celedger.system.warm import Launchers, startable

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from conftest import make_project
 
-from celedger import config
 from celedger import suite as suites
+from celedger.base import config
+from celedger.base.model import OutcomeKind, TrialRecord
 from celedger.ledger import Ledger
-from celedger.model import OutcomeKind, TrialRecord
 from celedger.repo import Repository
-from celedger.system.permissions import Gate
 from celedger.trial import events, journal
 from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from conftest import SUITE, make_project
 
-from celedger import config
 from celedger import suite as suites
-from celedger.errors import CannotJudge
+from celedger.base import config
+from celedger.base.errors import CannotJudge
+from celedger.base.model import Commit, OutcomeKind
 from celedger.ledger import Ledger
-from celedger.model import Commit, OutcomeKind
 from celedger.repo import Repository
 from celedger.system import process
-from celedger.system.permissions import Gate
 from celedger.trial.diagnostic import diagnose
 from celedger.trial.ending import explain
+from celedger.trial.permissions import Gate
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench
 

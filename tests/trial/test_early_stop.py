@@ -12,14 +12,15 @@ import pytest
 from conftest import Project, make_project
 from scripted import Report, scripted
 
-from celedger import bisection, config
 from celedger import suite as suites
-from celedger.drift.judge import judge
+from celedger.base import config
+from celedger.base.model import Mark, VerdictKind, Why
+from celedger.judge import bisection
+from celedger.judge.drift.judge import judge
 from celedger.ledger import Ledger
-from celedger.model import Mark, VerdictKind, Why
 from celedger.repo import Repository
-from celedger.system import permissions as gate_
 from celedger.trial import events
+from celedger.trial import permissions as gate_
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import choose_tasks, set_bench

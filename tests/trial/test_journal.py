@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.ledger import Ledger
-from celedger.ledger.archive import Archive, restore
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Commit,
     Environment,
@@ -22,6 +20,8 @@ from celedger.model import (
     Trial,
     Why,
 )
+from celedger.ledger import Ledger
+from celedger.ledger.archive import Archive, restore
 from celedger.system import device_lock
 from celedger.trial import journal, protocol
 

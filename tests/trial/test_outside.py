@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import celedger
+from celedger.base.model import Command, Task
 from celedger.ledger import Ledger
-from celedger.model import Command, Task
 from celedger.repo import Repository
 from celedger.system import process
 from celedger.trial.reuse.footprint import TICK, NamedPaths, Outside, judge_outside, outside_folders

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.model import Command, Direction, Kind, Metric, Task
+from celedger.base.model import Command, Direction, Kind, Metric, Task
 from celedger.trial import protocol
 from celedger.trial.protocol import Parser, summaries, summarise
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.model import EpochReport
+from celedger.base.model import EpochReport
 from celedger.trial import report_sources
 from celedger.trial.report_sources import EventFiles, Printed, event
 

@@ -15,18 +15,18 @@ from unittest import mock
 import pytest
 from conftest import load_script
 
-from celedger import config
 from celedger import suite as suites
-from celedger.bisection.equal_commits import UNLIKELY, classify
+from celedger.base import config
+from celedger.base.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
+from celedger.judge.bisection.equal_commits import UNLIKELY, classify
 from celedger.ledger import Ledger
-from celedger.model import Bytes, Command, Commit, Environment, Footprint, ReusableTrial, Task
 from celedger.repo import Repository
 from celedger.repo.differences import Differences
 from celedger.suite import load
 from celedger.system import path_recorder, process
 from celedger.system.cache import Cache
-from celedger.system.permissions import Gate
 from celedger.trial.engine import Need
+from celedger.trial.permissions import Gate
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.runner import Bench

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPT, SUITE, make_project
 
+from celedger.base.model import OutcomeKind, TrialRecord
 from celedger.ledger import Ledger
-from celedger.model import OutcomeKind, TrialRecord
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launchers are Linux's")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import SUITE, Project, make_project
 
-from celedger.model import Kind, TrialRecord
+from celedger.base.model import Kind, TrialRecord
 from celedger.system.device_lock import DeviceLock
 from celedger.system.gpu import CPU
 from celedger.trial.engine import Need

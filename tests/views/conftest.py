@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from celedger.ledger import Ledger
-from celedger.model import (
+from celedger.base.model import (
     Command,
     Commit,
     Direction,
@@ -28,6 +27,7 @@ from celedger.model import (
     Trial,
     Why,
 )  # fmt: skip
+from celedger.ledger import Ledger
 
 START = 1_772_000_000  # 2026-02-25
 

@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from readable import assert_readable
 
-from celedger.bisection import Report
-from celedger.errors import CeledgerError, MachineError, UsageError
-from celedger.model import (
+from celedger.base.errors import CeledgerError, MachineError, UsageError
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     BisectRecord,
@@ -35,6 +34,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )  # fmt: skip
+from celedger.judge.bisection import Report
 from celedger.views import curves, drift_picture, picture, posterior
 
 Commits = Callable[..., list[Commit]]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celedger.model import Direction
-from celedger.text import escaped
+from celedger.base.model import Direction
+from celedger.base.text import escaped
 from celedger.views.document import document, dumps, strict
 from celedger.views.format import (
     Scale,

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from celedger.drift.level_changes import courses
-from celedger.errors import CeledgerError, UsageError
-from celedger.model import (
+from celedger.base.errors import CeledgerError, UsageError
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     Commit,
@@ -23,6 +22,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
+from celedger.judge.drift.level_changes import courses
 from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps

@@ -14,7 +14,7 @@ from golden.repositories import _commits, _writer, broken
 from page_repository import COMMITS, CRASH, WORSE
 from scripted import typed
 
-from celedger.model import OutcomeKind
+from celedger.base.model import OutcomeKind
 
 pytestmark = [
     pytest.mark.skipif(

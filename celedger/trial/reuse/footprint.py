@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from celedger.model import Footprint
+from celedger.base.model import Footprint
 from celedger.repo import Repository
 from celedger.repo.differences import FOLDER, NOTHING, SUBMODULE, Differences, TreeChange, TreeEntry
 from celedger.repo.filters import ATTRIBUTES, attributes_above

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from celedger.errors import RepositoryError
+from celedger.base.errors import RepositoryError
+from celedger.base.model import Commit, Footprint, Kind, ReusableTrial, Task, TrialRecord
 from celedger.ledger import Ledger
-from celedger.model import Commit, Footprint, Kind, ReusableTrial, Task, TrialRecord
 from celedger.repo import Repository, filters
 from celedger.repo.checkouts import Checkout
 from celedger.repo.differences import Differences

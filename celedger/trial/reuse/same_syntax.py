@@ -10,7 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Sequence
 
-from celedger.model import Commit
+from celedger.base.model import Commit
 from celedger.repo.differences import Differences
 from celedger.trial.reuse.footprint import Agreement
 

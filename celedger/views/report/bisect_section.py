@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from celedger.model import BisectRecord, Commit
+from celedger.base.model import BisectRecord, Commit
 from celedger.views.format import count, iso_date, short, sure
 from celedger.views.report.cards import CommitLine
 from celedger.views.report.links import Host

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from celedger.drift.level_changes import LevelStep
-from celedger.model import BisectRecord, Commit, Verdict
+from celedger.base.model import BisectRecord, Commit, Verdict
+from celedger.judge.drift.level_changes import LevelStep
 from celedger.views.drift import bisect_command, range_text
 from celedger.views.format import (
     count,

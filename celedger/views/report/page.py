@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from celedger.base.model import BaselineAct
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
-from celedger.model import BaselineAct
 from celedger.stats.long_history import Settled
 from celedger.views.format import count, iso_date, iso_time, measure, percent, short
 from celedger.views.report import payload, sparkline
@@ -80,7 +80,7 @@ def build(
     cache: MutableMapping[str, Settled] | None = None,
     findings: Sequence[FindingRecord] = (),
 ) -> str:
-    """Return the page as HTML. `cache` as in `celedger.drift.courses`."""
+    """Return the page as HTML. `cache` as in `celedger.judge.drift.courses`."""
     history = read(ledger, scope, cache)
     states = judge(history)
     host = Host.of(scope.remote)

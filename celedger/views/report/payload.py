@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from celedger.drift.level_changes import LevelStep
+from celedger.base.model import TrialRecord, Verdict, VerdictKind
+from celedger.base.text import escaped, without_sequences
+from celedger.judge.drift.level_changes import LevelStep
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
-from celedger.model import TrialRecord, Verdict, VerdictKind
 from celedger.stats.arrays import Floats
-from celedger.text import escaped, without_sequences
 from celedger.views import samples
 from celedger.views.format import Scale, iso_date, measure, percent, plain, probability, short
 from celedger.views.report import states

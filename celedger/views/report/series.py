@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from celedger.drift.level_changes import Course, courses
-from celedger.drift.values import CommitValues, TaskValues
+from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict
+from celedger.judge.drift.level_changes import Course, courses
+from celedger.judge.drift.values import CommitValues, TaskValues
 from celedger.ledger.read import Reader
-from celedger.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.long_history import Settled
 from celedger.trial.protocol import TELEMETRY
@@ -128,7 +128,7 @@ class Measured:
 def read(
     ledger: Reader, scope: Scope, cache: MutableMapping[str, Settled] | None = None
 ) -> Measured:
-    """Read what the ledger holds of the commits in scope. `cache` as in `celedger.drift`."""
+    """Read what the ledger holds of the commits in scope. `cache` as in `celedger.judge.drift`."""
     position = {commit.sha: index for index, commit in enumerate(scope.axis)}
     values: dict[str, TaskValues] = {}
     by_series: dict[tuple[str, str, str], list[Course]] = defaultdict(list)

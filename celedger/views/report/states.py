@@ -12,8 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from celedger.drift.level_changes import Away, Course, LevelStep
-from celedger.model import (
+from celedger.base.model import (
     BaselineAct,
     BaselineRecord,
     OutcomeKind,
@@ -21,6 +20,7 @@ from celedger.model import (
     Verdict,
     VerdictKind,
 )
+from celedger.judge.drift.level_changes import Away, Course, LevelStep
 from celedger.stats.changepoints import CONFIRMED
 from celedger.views.report.series import Measured, Series, Stretch, TaskSeries
 

@@ -1,0 +1,110 @@
+"""Plays the demo: makes the repository, surveys its history, bisects each planted regression and
+compares the answers with the truth. All of it goes through the same rooms as in a user's
+repository; no search knows where its regression is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from celedger import suite as suites
+from celedger.base import config
+from celedger.base.errors import CeledgerError, UsageError
+from celedger.base.model import Commit, Why
+from celedger.demo.made_history import materialise
+from celedger.judge import bisection
+from celedger.judge.drift.judge import judge
+from celedger.ledger import Ledger
+from celedger.repo import Repository, spread
+from celedger.trial import events
+from celedger.trial.permissions import Gate
+from celedger.trial.runner import Bench
+from celedger.trial.workers import run_all
+from celedger.trial.workplace import choose_tasks, lacking, set_bench
+from celedger.views.demo import DemoAnswer
+
+# What each kind of regression is seen in: a task and, unless it crashes, its metric.
+SEEN_IN = {
+    "quality": ("mlp", "val_loss"),
+    "speed": ("mlp", "samples_per_second"),
+    "memory": ("mlp", "peak_rss"),
+    "crash": ("resume", ""),
+}
+SURVEYED = 6  # commits measured before anything is searched, for the picture of the history
+SEEDS = (0, 1)  # of each of them
+_MOST = 0.5  # of a difference: what is left of it is the larger step
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The demo's repository, ready to be played on; `planted` has the true hashes by kind."""
+
+    repository: Repository
+    settings: config.Config
+    planted: dict[str, str]
+
+
+def set_stage(folder: Path, seed: int, device: str | None = None) -> Stage:
+    """Make the demo's repository at `folder`, or find it there again for the same seed. Its trials
+    run on the `device`.
+
+    Raises UsageError where something else is there, or torch is not installed.
+    """
+    if find_spec("torch") is None:
+        raise UsageError("the demo trains with torch", "pip install 'celedger[torch]'")
+    planted = materialise(folder, seed)
+    repository = Repository.open(folder)
+    return Stage(repository, config.load(repository.root, {}, device=device), planted)
+
+
+def play(
+    stage: Stage, ledger: Ledger, listen: events.Listener, say: Callable[[str], None]
+) -> list[DemoAnswer]:
+    """Survey the history, then bisect each planted regression from the first commit to the last. A
+    search that fails is an answer with its error."""
+    repository = stage.repository
+    suite = suites.load(suites.find(None, stage.settings, repository.root))
+    tasks = choose_tasks(suite, ())
+    history = repository.log("HEAD", limit=10_000)[::-1]
+    with set_bench(
+        repository, ledger, stage.settings, suite, tasks,
+        gate=Gate.of(repository, attended=True), why=Why.DEMO, label="celedger demo",
+        listen=listen,
+    ) as bench:  # fmt: skip
+        surveyed = spread(history, SURVEYED)
+        measured = choose_tasks(suite, ["mlp"])
+        needs = lacking(bench, surveyed, measured, seeds=SEEDS)
+        say(f"surveying {len(surveyed)} of {len(history)} commits: {len(needs)} trials")
+        run_all(bench, needs)
+        for commit in surveyed:
+            judge(repository, ledger, commit, measured, bench.environments)
+        return [_search(stage, bench, history, kind, say) for kind in stage.planted]
+
+
+def _search(
+    stage: Stage, bench: Bench, history: Sequence[Commit], kind: str, say: Callable[[str], None]
+) -> DemoAnswer:
+    task, metric = SEEN_IN[kind]
+    first, head = history[0], history[-1]
+    truth = stage.repository.commit(stage.planted[kind])
+    tasks = choose_tasks(bench.suite, [task])
+
+    def search(good: Commit, bad: Commit) -> bisection.Report:
+        history = stage.repository.history(good.sha, bad.sha)
+        report = bisection.bisect(bench, history, good, tasks, metric or None)
+        say(report.sentence())
+        return report
+
+    say(f"bisecting {task} {metric or 'crash'}")
+    try:
+        report = search(first, head)
+        # Of another planted edit a machine may make a step of this metric too, but a smaller one.
+        for other in report.others:
+            if other.share > _MOST:
+                rest = search(other.after, other.by)
+                report = replace(rest, trials=report.trials + rest.trials)
+    except CeledgerError as error:
+        return DemoAnswer(kind, task, metric, truth, None, str(error))
+    return DemoAnswer(kind, task, metric, truth, report)

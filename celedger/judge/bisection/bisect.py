@@ -1,0 +1,270 @@
+"""The whole of a bisect: both ends first, then what is wrong with them, then the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from celedger.base.errors import CannotJudge, command
+from celedger.base.model import Commit, Kind, Metric, Task, TrialRecord
+from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.judge.bisection.bisect_report import Report
+from celedger.judge.bisection.equal_commits import classify
+from celedger.judge.bisection.one_metric import Track
+from celedger.judge.bisection.other_steps import NO_STEP_PRIOR, part, worse_between
+from celedger.judge.bisection.planner import Limits, SearchStep, search
+from celedger.judge.bisection.symptom import (
+    CHOOSING,
+    NotWorse,
+    Symptom,
+    final_trials,
+    find_symptom,
+    must_be_judged,
+)
+from celedger.repo import History
+from celedger.stats.lineage import GOOD
+from celedger.trial.engine import Engine, Need
+from celedger.trial.runner import Bench, InTurn, next_seed
+
+# A named symptom needs only as many trials as the search asks for anyway: two at GOOD and one
+# at BAD.
+_NAMED = (2, 1)
+_CHOOSING = (CHOOSING, CHOOSING)
+_PATIENCE = 3  # trials of the ends killed from outside before it is left at that
+
+
+def lacking_ends(
+    bench: Bench, good: Commit, bad: Commit, tasks: Sequence[Task], metric: str | None
+) -> list[tuple[Commit, Task]]:
+    """Return the commit and task of each trial that the ends still lack, GOOD first."""
+    wanted = _NAMED if metric is not None else _CHOOSING
+    lack = []
+    for task in tasks:
+        for end, number in zip((good, bad), wanted, strict=True):
+            final = final_trials(bench, end, task, bench.environments[task.name].fingerprint)
+            # An end that does not run at all tells so with its first trial.
+            if final and not any(r.ok for r in final):
+                continue
+            lack += [(end, task)] * max(0, number - len(final))
+    return lack
+
+
+def measure_ends(
+    bench: Bench,
+    good: Commit,
+    bad: Commit,
+    tasks: Sequence[Task],
+    metric: str | None,
+    engine: Engine,
+) -> list[TrialRecord]:
+    """Run what the ends lack, asking anew after each trial: a crash makes the rest needless.
+    Return the trials."""
+    ran: list[TrialRecord] = []
+    killed = 0
+
+    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
+        if killed >= _PATIENCE:
+            return None
+        lack = lacking_ends(bench, good, bad, tasks, metric)
+        running = [p.need for p in under_way]
+        for need in running:
+            if (need.commit, need.task) in lack:
+                lack.remove((need.commit, need.task))
+        if not lack:
+            return None
+        seeds = [need.seed for need in running if (need.commit, need.task) == lack[0]]
+        seed = next_seed(bench, *lack[0], under_way=seeds)
+        # What could be re-used would be in the ledger already.
+        return Proposal(Need(*lack[0], seed, reuse=False), Aim.CONFIRM)
+
+    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+        nonlocal killed
+        record = future.result()
+        ran.append(record)
+        killed += record.outcome is not None and not record.outcome.kind.final
+
+    def spare(under_way: Sequence[Proposal]) -> list[Proposal]:
+        lack = lacking_ends(bench, good, bad, tasks, metric) if under_way else []
+        return [p for p in under_way if (p.need.commit, p.need.task) not in lack]
+
+    drive(engine, propose, hear, spare)
+    return ran
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a bisect: a report for every metric that is worse at BAD, why the others that
+    were asked for have none, and the searches of what the reports left unexplained."""
+
+    reports: tuple[Report, ...]
+    refused: tuple[tuple[str, CannotJudge], ...] = ()
+    further: tuple[Report, ...] = ()
+
+    @property
+    def named(self) -> bool:
+        """Return True if every metric that was asked for has its commit."""
+        return not self.refused and all(report.named for report in self.reports)
+
+
+def bisect(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    tasks: Sequence[Task],
+    metric: str | None,
+    limits: Limits = Limits(),  # noqa: B008  frozen
+) -> Report:
+    """Return the first bad commit in one metric, or in whatever got worst with None. Raises as
+    `bisect_many`."""
+    asked = () if metric is None else (metric,)
+    return bisect_many(bench, history, good, tasks, asked, limits).reports[0]
+
+
+def bisect_many(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    tasks: Sequence[Task],
+    metrics: Sequence[str] = (),
+    limits: Limits = Limits(),  # noqa: B008  frozen
+    *,
+    improved: bool = False,
+    seconds: Callable[[Task], float | None] = lambda _: None,
+    chosen: Callable[[Sequence[Symptom]], None] = lambda _: None,
+    expected: Callable[[float], None] = lambda _: None,
+    on_step: Callable[[SearchStep], None] = lambda _: None,
+) -> Answer:
+    """Measure both ends, find the symptoms, search the first bad commit of each with the same
+    trials; the first better one where what `improved` is searched. Without `metrics` what got
+    worst is searched; several must be metrics of one task.
+
+    Trials run on the engine of the bench, or one by one where speed is searched, which trials at
+    once would disturb. `seconds` is what a task's trial usually takes. Raises CannotJudge where an
+    end is not what it is said to be in any of the metrics, UsageError for an unknown metric.
+    """
+    bad = history.commits[-1]
+    names: list[str | None] = list(dict.fromkeys(metrics)) or [None]
+    for name in names:
+        must_be_judged(tasks, name)
+    # One environment for all commits, or what changed in it would be taken for the code's doing.
+    bench.hold_environment(bad.sha, tasks)
+    asked = [metric for task in tasks for name in names if (metric := task.metric(name or ""))]
+    ran = measure_ends(bench, good, bad, tasks, names[0], _engine(bench, asked))
+    symptoms, refused = _symptoms(
+        bench, history, good, tasks, names, limits.confidence, improved=improved
+    )
+    if not symptoms:
+        raise refused[0][1]
+    chosen(symptoms)
+    usual = seconds(symptoms[0].task) or 1.0
+    engine = _engine(bench, [symptom.metric for symptom in symptoms])
+    reports = search(
+        bench, history, good, symptoms, limits,
+        ran=ran, seconds=usual, engine=engine, expected=expected, on_step=on_step,
+    )  # fmt: skip
+    if not limits.every_cause:
+        return Answer(reports, tuple(refused))
+    left = replace(limits, budget=limits.budget - reports[0].trials + len(ran))
+    further = _further(bench, history, symptoms, reports, left, engine, on_step)
+    return Answer(reports, tuple(refused), tuple(further))
+
+
+def _engine(bench: Bench, metrics: Sequence[Metric | None]) -> Engine:
+    """Return what runs the trials of a search of these metrics."""
+    if any(metric is not None and metric.kind is Kind.SPEED for metric in metrics):
+        return InTurn(bench)
+    return bench.engine
+
+
+def _further(
+    bench: Bench,
+    history: History,
+    symptoms: Sequence[Symptom],
+    reports: Sequence[Report],
+    limits: Limits,
+    engine: Engine,
+    on_step: Callable[[SearchStep], None],
+) -> list[Report]:
+    """Search what the reports leave unexplained, and what those searches leave, within one
+    budget."""
+    position = {commit.sha: i for i, commit in enumerate(history.commits)}
+    answers: list[Report] = []
+    left = [
+        (s, other) for s, report in zip(symptoms, reports, strict=True) for other in report.others
+    ]
+    while left and limits.budget > 0:
+        symptom, other = left.pop(0)
+        inside = part(history, position.get(other.after.sha, GOOD), position[other.by.sha])
+        (answer,) = search(
+            bench, inside, other.after, [symptom], limits,
+            none_prior=NO_STEP_PRIOR, engine=engine, on_step=on_step,
+        )  # fmt: skip
+        limits = replace(limits, budget=limits.budget - answer.trials)
+        answers.append(answer)
+        left += [(symptom, each) for each in answer.others]
+    return answers
+
+
+def _symptoms(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    tasks: Sequence[Task],
+    names: Sequence[str | None],
+    confidence: float,
+    *,
+    improved: bool,
+) -> tuple[list[Symptom], list[tuple[str, CannotJudge]]]:
+    """Return what is searched, and what is not because it did not get worse."""
+    bad = history.commits[-1]
+    symptoms: list[Symptom] = []
+    refused: list[tuple[str, CannotJudge]] = []
+    for name in names:
+        try:
+            symptom = find_symptom(bench, tasks, good, bad, name, improved=improved)
+        except CannotJudge as error:
+            between = None
+            if isinstance(error, NotWorse):
+                # A metric that nobody named is not accused by a clock that may have drifted.
+                same = [s for s in error.symptoms if name is not None or s.bits_decide]
+                between = _between(bench, history, good, same, confidence)
+            refused.append((name or "", between or error))
+            continue
+        if symptom.metric is None:  # who crashes measures nothing
+            return [symptom], []
+        symptoms.append(symptom)
+        tasks = [symptom.task]  # one training measures them all
+    return symptoms, refused
+
+
+def _between(
+    bench: Bench, history: History, good: Commit, symptoms: Sequence[Symptom], confidence: float
+) -> CannotJudge | None:
+    """Say that a commit between the ends is worse than both, where stored trials show one."""
+    for symptom in symptoms:
+        task, metric = symptom.task, symptom.metric
+        assert metric is not None
+        try:
+            classes = classify(bench, history, good, task)
+        except CannotJudge:
+            continue  # nothing that the task reads differs
+        # One budget over all metrics.
+        track = Track(bench, history, good, symptom, 1 - (1 - confidence) / len(symptoms))
+        track.hear(classes.stored(bench, task), classes)
+        sign = metric.direction.sign
+        between = worse_between(history, good, track.question, track.evidence, sign)
+        if between is not None:
+            sha, than = between.commit.sha, "better" if symptom.improved else "worse"
+            values = (between.value, between.good, between.bad)
+            value, good_value, bad_value = (f"{v:.4g} {metric.unit}".strip() for v in values)
+            line = command(
+                "bisect", f"{good.sha[:12]}..{sha[:12]}", suite=task.suite, task=task.name,
+                metric=metric.name, find="improved" if symptom.improved else None,
+            )  # fmt: skip
+            return CannotJudge(
+                f"a commit between is {than} than both ends in {task.name} {metric.name}: {sha}, "
+                f"{value}; at the ends {good_value} and {bad_value}",
+                f"search up to it with {line}",
+            )
+    return None

@@ -1,0 +1,277 @@
+"""What a bisect concluded, as one value that can be stored, printed and drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from celedger.base.model import BisectRecord, Commit, TrialRecord
+from celedger.judge.bisection.one_metric import Sparse, Track
+from celedger.judge.bisection.other_steps import Between, rests, worse_between
+from celedger.ledger import Ledger
+from celedger.repo import History
+from celedger.stats import firstbad
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A further step after `after` and not later than `by`. `effect`, `low` and `high` are in the
+    metric's own unit and direction; `share` is its part of the difference between the ends."""
+
+    after: Commit
+    by: Commit
+    effect: float
+    probability: float
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`status` is `found`, `set` (only untestable commits separate its members),
+    `nothing-changed` or `undecided` (the budget ended first; `still` trials more are expected).
+
+    `culprits` is the credible set, the leader first. Levels and effect are in the metric's own
+    unit and direction; for a crash they are shares of crashing trials.
+    """
+
+    id: str
+    ended: float
+    suite: str
+    task: str
+    metric: str  # "" for a crash
+    crash: str
+    improved: bool
+    good: Commit
+    bad: Commit
+    commits: tuple[Commit, ...]
+    status: str
+    culprits: tuple[Commit, ...]
+    probability: float  # of the leader; of "nothing changed" where that is the answer
+    no_change: float  # probability that nothing changed at all; the others are given that it did
+    confidence: float
+    level: float
+    effect: float
+    low: float
+    high: float
+    trials: int  # run by this command
+    stopped: int  # of them, as soon as their epochs had told enough
+    stored: int  # that the ledger held before
+    epochs: int
+    tried: int  # different commits with a trial
+    seconds: float
+    still: float
+    posterior: tuple[float, ...]
+    # (position of the commit that ran, value): GOOD at -1, in the metric's own direction.
+    readings: tuple[tuple[int, float], ...]
+    untestable: tuple[int, ...]
+    steps: tuple[int, ...]  # positions of its trials, in order
+    narrowing: tuple[Sparse, ...]  # the likely candidates before them, and after each
+    others: tuple[Other, ...]  # further steps beside the named commit's
+    compared: tuple[str, ...]  # commits whose trials tell of the named one's parent and of it
+    between: Between | None  # a commit that is worse than both ends, where none is named
+    ran: str  # the commit that ran for the named one
+
+    @property
+    def named(self) -> bool:
+        return self.status == "found"
+
+    @property
+    def kind(self) -> str:
+        """Return what the named commit is called."""
+        return "better" if self.improved else "bad"
+
+    def sentence(self) -> str:
+        """One line for logs and queues."""
+        what = f"{self.task} {self.metric or 'crash'}"
+        if self.status == "found":
+            culprit = self.culprits[0]
+            return f"{what}: first {self.kind} commit {culprit.sha[:10]} {culprit.subject}"
+        if self.status == "set":
+            return f"{what}: one of {len(self.culprits)} commits that cannot be told apart"
+        if self.between is not None:
+            return f"{what}: {self.between.commit.sha[:10]}, between the ends, is worse than both"
+        if self.status == "nothing-changed":
+            return f"{what}: nothing changed in the range"
+        return f"{what}: undecided among {len(self.culprits)} commits"
+
+
+_STATUS = {
+    firstbad.State.FOUND: "found",
+    firstbad.State.SET: "set",
+    firstbad.State.NOTHING_CHANGED: "nothing-changed",
+    firstbad.State.SEARCHING: "undecided",
+}
+
+
+# Probability that nothing changed from which a commit that is worse than both ends is the answer.
+_ALIKE = 0.5
+
+
+def conclude(
+    ledger: Ledger,
+    history: History,
+    good: Commit,
+    track: Track,
+    spent: Sequence[TrialRecord],
+    *,
+    stored: int,
+    ulid: str,
+    now: float,
+) -> Report:
+    """Make the report of one metric and write it to the ledger. `spent` are the trials that this
+    command ran; `stored` how many told something before."""
+    report = replace(_report(history, good, track, spent), id=ulid, ended=now, stored=stored)
+    fresh = record(report)
+    asked = ("suite", "task", "metric", "good", "bad", "status", "culprits")
+    answer = [getattr(fresh, name) for name in asked]
+    same = [b for b in ledger.bisects() if [getattr(b, name) for name in asked] == answer]
+    if same and not spent:
+        return replace(report, id=same[-1].ulid, ended=same[-1].ended)  # nothing new to record
+    ledger.record_bisect(fresh)
+    return report
+
+
+def _report(history: History, good: Commit, track: Track, spent: Sequence[TrialRecord]) -> Report:
+    symptom, evidence, posterior = track.symptom, track.evidence, track.posterior
+    metric, commits = symptom.metric, history.commits
+    sign = metric.direction.sign if metric is not None else 1
+    status = _STATUS[posterior.state]
+    nothing = status == "nothing-changed"
+    order = sorted(posterior.candidates, key=lambda i: -posterior.probability[i])
+    level, effect, low, high = _effect(track, sign)
+    between = None
+    if status in ("nothing-changed", "undecided") and posterior.no_change >= _ALIKE:
+        between = worse_between(history, good, track.question, evidence, sign)
+    speakers = track.speakers()
+    stopped = [trial for trial in spent if trial.early_stopped]
+    measured = {track.commit(position).sha for position in track.sites}
+    return Report(
+        id="",
+        ended=0.0,
+        suite=symptom.task.suite,
+        task=symptom.task.name,
+        metric=metric.name if metric is not None else "",
+        crash=symptom.crash,
+        improved=symptom.improved,
+        good=good,
+        bad=commits[-1],
+        commits=commits,
+        status=status,
+        culprits=() if nothing else tuple(commits[i] for i in order),
+        probability=float(
+            posterior.no_change if nothing else posterior.probability[posterior.leader]
+        ),
+        no_change=posterior.no_change,
+        confidence=track.question.confidence,
+        level=level,
+        effect=effect,
+        low=low,
+        high=high,
+        trials=sum(not record.derived for record in spent),
+        stopped=len(stopped),
+        stored=0,
+        epochs=sum(record.epochs for record in spent),
+        tried=len(measured | {trial.trial.commit for trial in stopped}),
+        seconds=sum(r.outcome.ended - r.trial.started for r in spent if r.outcome is not None),
+        still=track.expected_trials() if status == "undecided" else 0.0,
+        posterior=tuple(np.asarray(posterior.probability).tolist()),
+        readings=tuple(
+            (position, sign * reading.value)
+            for position, reading in zip(track.sites, evidence.readings, strict=True)
+        ),
+        untestable=tuple(sorted(evidence.untestable)),
+        steps=tuple(track.steps),
+        narrowing=tuple(track.narrowing),
+        others=_others(track, sign) if status == "found" else (),
+        compared=tuple(commit for commit, _ in speakers),
+        between=between,
+        ran=speakers[-1][1] if speakers else "",
+    )
+
+
+def _effect(track: Track, sign: int) -> tuple[float, float, float, float]:
+    """Return the mean of what is good, the effect and its interval, in the metric's direction."""
+    posterior, question = track.posterior, track.question
+    good = [
+        reading.value
+        for reading in track.evidence.readings
+        if math.isfinite(reading.value)
+        and not question.lineage.ancestors(reading.position)[posterior.leader]
+    ]
+    level = sign * float(np.mean(good)) if good else math.nan
+    at_bad = [r.value for r in track.evidence.readings if r.position == question.lineage.bad]
+    if track.symptom.metric is not None and 2 * sum(map(math.isfinite, at_bad)) < len(at_bad):
+        # The statistics then ask whether a commit is finite, and answer in rates.
+        return level, math.nan, math.nan, math.nan
+    low, high = sorted((sign * posterior.effect_low, sign * posterior.effect_high))
+    return level, sign * posterior.effect, low, high
+
+
+def _others(track: Track, sign: int) -> tuple[Other, ...]:
+    """Return the further steps beside the leader's, in the metric's own direction."""
+    return tuple(
+        Other(
+            track.commit(rest.after), track.commit(rest.by), sign * rest.effect, rest.probability,
+            rest.share, *sorted((sign * rest.low, sign * rest.high)),
+        )
+        for rest in rests(track.question, track.evidence, track.posterior)
+    )  # fmt: skip
+
+
+def restored(stored: BisectRecord, commits: Mapping[str, Commit]) -> Report:
+    """Return the report of which `record` was made. Raises KeyError for a commit that is not among
+    these."""
+    fields = dict(stored.report)
+    other = [
+        {**o, "after": commits[o["after"]], "by": commits[o["by"]]} for o in _rows(fields, "others")
+    ]
+    between: Any = fields.get("between")
+    fields |= {
+        "good": commits[stored.good],
+        "bad": commits[stored.bad],
+        "commits": tuple(commits[sha] for sha in _rows(fields, "commits")),
+        "culprits": tuple(commits[sha] for sha in stored.culprits),
+        "others": tuple(Other(**o) for o in other),
+        "between": between and Between(**{**between, "commit": commits[between["commit"]]}),
+        "readings": tuple((int(at), float(value)) for at, value in _rows(fields, "readings")),
+    }
+    for name in ("posterior", "untestable", "steps", "compared"):
+        fields[name] = tuple(_rows(fields, name))
+    return Report(**{"stopped": 0, "ran": "", **fields})  # type: ignore[arg-type]
+
+
+def _rows(fields: Mapping[str, Any], name: str) -> list[Any]:
+    return list(fields.get(name) or ())
+
+
+def record(report: Report) -> BisectRecord:
+    """Return the report as the ledger keeps it; commits by their hashes."""
+    document = asdict(replace(report, posterior=()))
+    document["posterior"] = [round(p, 6) for p in report.posterior]
+    for other in document["others"]:
+        other["after"], other["by"] = other["after"]["sha"], other["by"]["sha"]
+    if report.between is not None:
+        document["between"]["commit"] = report.between.commit.sha
+    for name in ("good", "bad"):
+        document[name] = document[name]["sha"]
+    for name in ("commits", "culprits"):
+        document[name] = [commit["sha"] for commit in document[name]]
+    return BisectRecord(
+        ulid=report.id,
+        suite=report.suite,
+        task=report.task,
+        metric=report.metric,
+        good=report.good.sha,
+        bad=report.bad.sha,
+        culprits=tuple(c.sha for c in report.culprits),
+        probability=report.probability,
+        status=report.status,
+        ended=report.ended,
+        report=document,
+    )

@@ -1,0 +1,249 @@
+"""One metric of a bisect: all trials of the range read as evidence, what the statistics make of
+them, and the trial that it would run next. Several tracks share the trials of one search; none
+knows of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from math import isfinite
+
+import numpy as np
+
+from celedger.base.model import SPOILT, Commit, OutcomeKind, TrialRecord
+from celedger.judge.bisection.equal_commits import Classes
+from celedger.judge.bisection.identical_trials import Traces
+from celedger.judge.bisection.symptom import Symptom, at_one_place
+from celedger.judge.drift import baseline
+from celedger.repo import History
+from celedger.stats import choice, draws, equal_bits, firstbad, shifts
+from celedger.stats.lineage import GOOD, Lineage
+from celedger.stats.parallel import UnderWay
+from celedger.trial import events
+from celedger.trial.runner import Bench
+
+Sparse = tuple[tuple[int, float], ...]
+"""(position, probability) of the candidates that are not unlikely."""
+LIKELY = 0.005
+MAX_KILLED = 2  # a commit whose trial is killed from outside this often is stepped around
+
+
+class Track:
+    """The search for the first commit bad in one metric.
+
+    What it derives is derived anew from all trials after each: what a trial of an end says of the
+    others does not depend on which came first, and a second search sees what the first one saw.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptom: Symptom,
+        confidence: float,
+        none_prior: float = firstbad.NONE_PRIOR,
+    ) -> None:
+        self.symptom = symptom
+        self.steps: list[int] = []  # positions, in the order of their trials
+        self.narrowing: list[Sparse] = []  # what was likely at first, and after each trial
+        self.sites: list[int] = []  # of each reading, the position of the commit that ran
+        self.question: firstbad.Question
+        self.evidence: firstbad.Evidence
+        self.view: equal_bits.View
+        self.records: Sequence[TrialRecord]
+        self.classes: Classes
+        self._ledger, self._history, self._good = bench.ledger, history, good
+        self._environment = bench.environments[symptom.task.name].fingerprint
+        self._confidence, self._none_prior = confidence, none_prior
+        self._lineage = Lineage(history.parents)
+        self._traces = Traces(bench.ledger, symptom, self._lineage.bad)
+        self._alike: tuple[frozenset[int], ...] = ()
+
+    @property
+    def posterior(self) -> firstbad.Posterior:
+        return self.view.posterior
+
+    def commit(self, position: int) -> Commit:
+        return self._good if position == GOOD else self._history.commits[position]
+
+    def hear(
+        self,
+        records: Sequence[TrialRecord],
+        classes: Classes,
+        unreachable: Collection[int] = frozenset(),
+    ) -> None:
+        """Take in all trials known so far, the classes of the range that they prove, and the
+        positions that git cannot check out."""
+        self.records, self.classes = records, classes
+        placed = [(classes.position(record), record) for record in records]
+        self.evidence = evidence = self._evidence(placed, unreachable)
+        metric = self.symptom.metric
+        at_good = [r.value for r in evidence.readings if r.position == GOOD and isfinite(r.value)]
+        self.question = firstbad.Question(
+            lineage=self._lineage,
+            confidence=self._confidence,
+            noise=self._noise(),
+            binary=metric is None,
+            asked=self.symptom.asked,
+            selected=self._selected(placed),
+            repeats=metric is None
+            and at_one_place([r for _, r in placed if self.symptom.reads(r) == 1.0]),
+            none_prior=self._none_prior,
+            floor=metric.floor.at(float(np.median(at_good))) if metric and at_good else 0.0,
+            prior=classes.weights,
+            place=classes.place,
+        )
+        self._alike = self._traces.alike(placed) if self.symptom.bits_decide else ()
+        self.view = equal_bits.view(self.question, evidence, self._alike)
+        self.narrowing.append(_likely(self.posterior))
+
+    def told_by(self, records: Sequence[TrialRecord]) -> int:
+        """Return how many of these trials tell something."""
+        return sum(self.symptom.reads(record) is not None for record in records)
+
+    def expected_trials(self) -> float:
+        """Return how many trials the search will still take."""
+        return choice.expected_trials(self.question, self.evidence, self.posterior)
+
+    def pick(self, cost: choice.Cost, beside: UnderWay) -> choice.Choice | None:
+        """Return the next trial for this metric beside those under way; None when it is answered,
+        or no trial would tell."""
+        return equal_bits.pick(self.question, self.evidence, self.view, cost, beside)
+
+    def useless(self, cost: choice.Cost, beside: UnderWay) -> list[int]:
+        """Return which trials under way tell this metric too little by now; all when it is
+        answered."""
+        if self.posterior.state is not firstbad.State.SEARCHING:
+            return list(range(len(beside.positions)))
+        view = self.view
+        return choice.useless(view.question, self.evidence, view.trusting, cost, beside)
+
+    def fellows(self, position: int) -> frozenset[int]:
+        """Return the positions known to compute the same as this one."""
+        return draws.alike(self.evidence.readings, position, self._alike)
+
+    def enough(self, seed: int) -> events.Until:
+        """Return a test of a running trial of this seed: why it has told enough, or ""."""
+        placed = [(self.classes.position(record), record) for record in self.records]
+        enough = self._traces.enough(placed, seed)
+
+        def until(ulid: str) -> str:
+            part = self._traces.read(ulid)
+            if not enough(part):
+                return ""
+            return f"computed the same as another trial up to epoch {part[-1].number}"
+
+        return until
+
+    def named(self) -> tuple[int, ...]:
+        """Return the commit that is named and, before it, its nearest ancestor for which a trial
+        speaks."""
+        if self.posterior.state is not firstbad.State.FOUND:
+            return ()
+        tested = {reading.position for reading in self.evidence.readings}
+        leader = self.posterior.leader
+        ahead = list(self._history.parents[leader]) or [GOOD]
+        for at in ahead:  # grows: the nearest first
+            if at == GOOD or self.classes.at(at) in tested:
+                return at, leader
+            ahead += [p for p in self._history.parents[at] or (GOOD,) if p not in ahead]
+        return GOOD, leader
+
+    def unrun(self, unreachable: Collection[int]) -> tuple[int, int] | None:
+        """Return which of these two has no trial of its own, and the seed of one that spoke for
+        it; None where both have."""
+        for position in self.named():
+            if position not in unreachable and not self._own_trials(position):
+                return position, self._spoke(position)[0].trial.seed
+        return None
+
+    def speakers(self) -> list[tuple[str, str]]:
+        """Return for each of these two the commits (hashes) whose trials tell of it, and that ran
+        for it: itself, unless all that it has is derived, or only others of its class have any."""
+        speakers = []
+        for position in self.named():
+            own = ran = self.commit(position).sha
+            trials = self._own_trials(position)
+            if all(trial.derived for trial in trials):
+                measured = (r for r in self._spoke(position) if not r.derived)
+                ran = next((r.trial.commit for r in measured), own)
+            speakers.append((own if trials else ran, ran))
+        return speakers
+
+    def _own_trials(self, position: int) -> list[TrialRecord]:
+        """Return the whole trials of that very commit, those derived from others too."""
+        trials = self._ledger.trials(
+            commit=self.commit(position).sha, recipe=self.symptom.task.recipe,
+            environment=self._environment,
+        )  # fmt: skip
+        return [trial for trial in trials if not trial.early_stopped]
+
+    def _spoke(self, position: int) -> list[TrialRecord]:
+        """Return the trials of the commit's class that tell something."""
+        at = self.classes.at(position)
+        return [
+            record
+            for record in self.records
+            if self.classes.position(record) == at and self.symptom.reads(record) is not None
+        ]
+
+    def _evidence(
+        self, placed: Sequence[tuple[int, TrialRecord]], unreachable: Collection[int]
+    ) -> firstbad.Evidence:
+        readings: list[firstbad.Reading] = []
+        self.sites = []
+        failed: Counter[int] = Counter()
+        for position, record in placed:
+            outcome = record.outcome
+            if outcome is None or outcome.kind is OutcomeKind.INTERRUPTED or record.early_stopped:
+                continue
+            value = self.symptom.reads(record)
+            if value is not None:
+                draw = self._traces.draw(record) if self.symptom.bits_decide else None
+                readings.append(firstbad.Reading(position, value, record.trial.seed, draw))
+                self.sites.append(self.classes.positions.get(record.trial.commit, position))
+            elif not record.derived:  # it says nothing of a clock, and one that runs here may
+                # A trial that was killed, or whose speed was disturbed, may be tried again; one
+                # that ended without a value will not give one the next time either.
+                again = outcome.kind is OutcomeKind.KILLED or SPOILT.intersection(outcome.marks)
+                failed[position] += 1 if again else MAX_KILLED
+        tested = {reading.position for reading in readings}
+        silent = {position for position, n in failed.items() if n >= MAX_KILLED}
+        untestable = frozenset((silent | set(unreachable)) - tested)
+        sides = draws.sides(readings, self._lineage.bad)
+        return firstbad.Evidence(tuple(readings), untestable, sides)
+
+    def _selected(self, placed: Sequence[tuple[int, TrialRecord]]) -> tuple[int, int]:
+        """Return how many readings of GOOD and BAD made somebody ask, as the question wants it."""
+        if self.symptom.metric is None:
+            return 0, 0
+        ends: dict[int, list[float]] = {GOOD: [], self._lineage.bad: []}
+        for position, record in placed:
+            value = self.symptom.reads(record) if position in ends else None
+            if value is not None and isfinite(value) and record.trial.ulid in self.symptom.seen:
+                ends[position].append(value)
+        return shifts.selected(np.array(ends[GOOD]), np.array(ends[self._lineage.bad]))
+
+    def _noise(self) -> firstbad.NoisePrior | None:
+        """Return what the ledger knows of this metric's noise. The trials of this range are
+        evidence already and count only where they show that the metric repeats exactly."""
+        metric, task = self.symptom.metric, self.symptom.task
+        if metric is None:
+            return None
+        rows = self._ledger.summaries(task.name, metric.name, recipe=task.recipe)
+        rows = [r for r in rows if r.environment == self._environment]
+        rows = baseline.usable_rows(rows, metric)
+        noise = baseline.noise(rows, self.classes.positions)
+        # Not `between`: by how much commits of the ledger differ, those of this range among them,
+        # is what is searched. Taken for jitter, no change would ever be beyond it.
+        if not noise.exact:
+            beside = [row for row in rows if row.commit not in self.classes.positions]
+            noise = baseline.noise(beside, {})
+        return firstbad.NoisePrior(noise.sd, noise.dof) if noise.known else None
+
+
+def _likely(posterior: firstbad.Posterior) -> Sparse:
+    probability = np.asarray(posterior.probability)
+    chosen = np.flatnonzero(probability >= LIKELY).tolist()
+    return tuple((i, round(float(probability[i]), 3)) for i in chosen)

@@ -1,0 +1,169 @@
+"""Steps beside the named one: a further step before it or after it, and a commit between the ends
+that is worse than both, which a search from end to end cannot find.
+
+Each side is a range of its own, with its own trials, and is asked the same question as the whole
+was (../shared/research/hard-worlds.md, section 3). Runs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from celedger.base.model import Commit
+from celedger.repo import History
+from celedger.stats import firstbad
+from celedger.stats.lineage import GOOD, Lineage
+
+NO_STEP_PRIOR = 0.8
+"""Prior probability that a side of the named commit holds no further step: most regressions are
+one commit's."""
+OPEN = 0.15
+"""Probability of a further step from which it is mentioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A further step, at a commit that is not an ancestor of position `after` and is one of `by`,
+    or `by` itself. `effect` is its size in the readings' unit, `low` and `high` bound it with the
+    asked confidence; `share` is its part of the whole difference between the ends."""
+
+    after: int
+    by: int
+    probability: float
+    effect: float
+    low: float
+    high: float
+    share: float
+
+
+def part(history: History, after: int, by: int) -> History:
+    """Return the candidates that came after one position, and not after another."""
+    lineage = Lineage(history.parents)
+    inside = np.flatnonzero(lineage.ancestors(by) & ~lineage.ancestors(after)).tolist()
+    parents, _ = _renumbered(lineage, inside)
+    return History(tuple(history.commits[i] for i in inside), parents)
+
+
+def rests(
+    question: firstbad.Question, evidence: firstbad.Evidence, answer: firstbad.Posterior
+) -> tuple[Rest, ...]:
+    """Return the further steps that the sides of the leader may hold, oldest first. None for a
+    crash, and where readings of an end are not finite."""
+    lineage, leader = question.lineage, answer.leader
+    if answer.belief is None or answer.belief.fit.rates:
+        return ()
+    good, bad = (
+        np.mean([r.value for r in evidence.readings if r.position == p])
+        for p in (GOOD, lineage.bad)
+    )
+    whole = float(bad - good)
+    if not (np.isfinite(whole) and whole > 0):
+        return ()
+    before = np.flatnonzero(lineage.ancestors(leader)).tolist()[:-1]
+    after = [p for p, reached in enumerate(lineage.reach([leader])) if reached and p != leader]
+    sides = [(GOOD, before), (leader, after)]
+    steps = [_step(question, evidence, start, inside) for start, inside in sides if len(inside)]
+    return tuple(replace(step, share=step.effect / whole) for step in steps if step is not None)
+
+
+def _renumbered(
+    lineage: Lineage, inside: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
+    """Return the parents of the positions `inside` among themselves, and their new numbers."""
+    number = {p: i for i, p in enumerate(inside)}
+    parents = (tuple(number[q] for q in lineage.parents[p] if q in number) for p in number)
+    return tuple(parents), number
+
+
+def _among(
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    inside: Sequence[int],
+    good: Sequence[int],
+    none_prior: float,
+) -> firstbad.Posterior:
+    """Return the answer to the question among the positions `inside`; readings of the positions
+    `good` are of its good end."""
+    parents, number = _renumbered(question.lineage, inside)
+    number |= dict.fromkeys(good, GOOD)
+    part = firstbad.Question(
+        Lineage(parents), question.confidence, question.noise,
+        floor=question.floor, none_prior=none_prior,
+    )  # fmt: skip
+    readings = tuple(
+        replace(reading, position=number[reading.position])
+        for reading in evidence.readings
+        if reading.position in number
+    )
+    return firstbad.posterior(part, firstbad.Evidence(readings))
+
+
+def _step(
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    start: int,
+    inside: Sequence[int],
+) -> Rest | None:
+    """Return the step among the positions `inside`, of which `start` is the good end; its share
+    left open."""
+    answer = _among(question, evidence, inside, [start], NO_STEP_PRIOR)
+    probability = 1 - answer.no_change
+    if answer.belief is None or probability < OPEN or not answer.effect > 0:
+        return None
+    before = question.lineage.parents[inside[min(answer.candidates)]]
+    after = max((p for p in before if p in inside), default=start)
+    by = inside[max(answer.candidates)]
+    return Rest(after, by, probability, answer.effect, answer.effect_low, answer.effect_high, 0.0)
+
+
+_TRIED = 3  # commits, the worst first
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A commit that is worse than both ends, and the mean values there, in the metric's unit."""
+
+    commit: Commit
+    value: float
+    good: float
+    bad: float
+
+
+def worse_between(
+    history: History,
+    good: Commit,
+    question: firstbad.Question,
+    evidence: firstbad.Evidence,
+    sign: int,
+) -> Between | None:
+    """Return a commit after GOOD that is surely worse than both ends, where these are alike.
+    `sign` turns a reading, of which larger is worse, into the metric's value.
+
+    Surely: as a bisect from GOOD to it would start from these trials. The ends' are taken
+    together, and the chance of an error is shared by all commits that could have been chosen.
+    """
+    bad = question.lineage.bad
+    values: dict[int, list[float]] = {}
+    for reading in evidence.readings:
+        values.setdefault(reading.position, []).append(reading.value)
+    if question.binary or not {GOOD, bad} <= values.keys():
+        return None
+    means = {position: math.fsum(these) / len(these) for position, these in values.items()}
+    after: set[int] = set()
+    for position, commit in enumerate(history.commits):
+        if good.sha in commit.parents or not after.isdisjoint(history.parents[position]):
+            after.add(position)
+    inside = sorted(means.keys() & after - {bad}, key=lambda p: (-means[p], p))
+    for position in inside[:_TRIED]:
+        if means[position] <= max(means[GOOD], means[bad]) + question.floor:
+            break
+        up_to = np.flatnonzero(question.lineage.ancestors(position)).tolist()
+        ends = [GOOD, bad]
+        none = _among(question, evidence, up_to, ends, firstbad.NONE_PRIOR).no_change
+        if none <= (1 - question.confidence) / len(inside):
+            at = [sign * means[p] for p in (position, GOOD, bad)]
+            return Between(history.commits[position], *at)
+    return None

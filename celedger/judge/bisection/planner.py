@@ -1,0 +1,279 @@
+"""The planner of a bisect: the next trial, given the trials that ended and those under way. Several
+metrics of one task are searched at once: every trial tells something of each.
+
+Its whole state is the ledger: every question it asks first counts the trials that are stored,
+so a killed search goes on where it was when the same command is typed again.
+
+Each metric keeps a posterior of its own. Metrics of one training are correlated, so their
+evidence is never multiplied; only what they are expected to learn is added, to choose the commit
+whose trial serves those that are not answered yet best.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from celedger.base.errors import RepositoryError
+from celedger.base.model import Commit, TrialRecord
+from celedger.judge.bisection.bisect_loop import Aim, Proposal, drive
+from celedger.judge.bisection.bisect_report import Report, conclude
+from celedger.judge.bisection.equal_commits import classify
+from celedger.judge.bisection.one_metric import Track
+from celedger.judge.bisection.symptom import Symptom
+from celedger.ledger import ulid as ulids
+from celedger.repo import History
+from celedger.stats import choice, firstbad
+from celedger.stats.lineage import GOOD
+from celedger.stats.parallel import UnderWay
+from celedger.trial import events
+from celedger.trial.engine import Engine, Need
+from celedger.trial.runner import Bench, next_seed
+
+# A shift of one sd in 4,096 commits takes about 130 trials (docs/statistics.md); beyond this many
+# the shift is far below the noise, or is not there, and a person should decide to go on.
+BUDGET = 200
+# Commits that git cannot check out and that a search steps around: of more it is the clone that is
+# broken, or without a network.
+UNREACHABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`budget` bounds the trials that are run; stored ones are free. With `every_cause` what an
+    answer leaves unexplained is searched as well."""
+
+    confidence: float = 0.95
+    budget: int = BUDGET
+    every_cause: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """One trial of the search as it looked just after it."""
+
+    position: int
+    commit: Commit
+    record: TrialRecord
+    posterior: firstbad.Posterior
+    number: int
+    metric: str = ""  # whose posterior it is, where several are searched at once
+
+
+def search(
+    bench: Bench,
+    history: History,
+    good: Commit,
+    symptoms: Sequence[Symptom],
+    limits: Limits,
+    *,
+    ran: Sequence[TrialRecord] = (),
+    seconds: float = 1.0,
+    none_prior: float = firstbad.NONE_PRIOR,
+    engine: Engine | None = None,
+    expected: Callable[[float], None] = lambda _: None,
+    on_step: Callable[[SearchStep], None] = lambda _: None,
+) -> tuple[Report, ...]:
+    """Search the first bad commit of `history.commits` (good..bad, oldest first) for every one of
+    the `symptoms`, which are of one task. One report each, in their order.
+
+    `ran` are the trials that were just run to measure the ends: they are part of what this search
+    took, and not of its budget. `seconds` is the usual time of a trial; `expected` is told how
+    many trials it will take, before the first one is spent; `none_prior` is how likely it is that
+    nothing changed, before any trial is read. Trials run on the `engine`, else on that of
+    the bench. Raises CannotJudge, LedgerError or MachineError from the trials; a
+    KeyboardInterrupt passes through, and nothing is lost.
+    """
+    engine = engine or bench.engine
+    seeking = _Search(
+        bench, history, good, symptoms, limits, ran, none_prior, seconds, engine.workers
+    )  # fmt: skip
+    stored = [t.told_by(seeking.records) - t.told_by(seeking.spent) for t in seeking.tracks]
+    budget = limits.budget + len(seeking.spent)
+    searching = [t for t in seeking.tracks if t.posterior.state is firstbad.State.SEARCHING]
+    if searching:
+        expected(max(track.expected_trials() for track in searching))
+
+    def propose(under_way: Sequence[Proposal]) -> Proposal | None:
+        if len(seeking.spent) + len(under_way) >= budget:
+            return None
+        return seeking.next(under_way)
+
+    def hear(proposal: Proposal, future: Future[TrialRecord]) -> None:
+        step = seeking.hear(proposal, future)
+        if step is not None:
+            on_step(step)
+
+    drive(engine, propose, hear, seeking.spare)
+    return tuple(
+        conclude(
+            bench.ledger, history, good, track, seeking.spent, stored=number,
+            ulid=ulids.new(bench.now(), bench.random), now=bench.now(),
+        )
+        for track, number in zip(seeking.tracks, stored, strict=True)
+    )  # fmt: skip
+
+
+class _Search:
+    """All trials known so far, and one track for each metric that hears them."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        history: History,
+        good: Commit,
+        symptoms: Sequence[Symptom],
+        limits: Limits,
+        ran: Sequence[TrialRecord],
+        none_prior: float,
+        seconds: float,
+        workers: int,
+    ) -> None:
+        self._seconds, self._workers = seconds, workers
+        self._bench, self._history, self._good = bench, history, good
+        self._task = symptoms[0].task
+        self._unreachable: set[int] = set()  # forgotten with this command
+        self.tracks = [
+            Track(bench, history, good, s, limits.confidence, none_prior) for s in symptoms
+        ]
+        self.spent = [r for r in ran if r.trial.recipe == self._task.recipe]
+        self._classes = classify(bench, history, good, self._task)
+        self.records = self._classes.stored(bench, self._task)
+        self._update()
+
+    def next(self, under_way: Sequence[Proposal] = ()) -> Proposal | None:
+        """Return the trial to run next, beside those under way; None when all metrics are answered,
+        or no trial would tell them more."""
+        cost, beside = self._cost(), self._beside(under_way)
+        picks = [
+            (pick, track) for track in self.tracks if (pick := track.pick(cost, beside)) is not None
+        ]
+        wanting = [track for _, track in picks]
+        for pick, _ in picks:
+            if pick.whole:  # some metric cannot do without it
+                return self._proposal(pick.position, Aim.CONFIRM, wanting, under_way)
+        if picks:
+            positions = sorted({pick.position for pick, _ in picks})
+            best = 0
+            if len(positions) > 1:
+                bits = sum(
+                    choice.gains(t.view.question, t.evidence, t.view.trusting, positions, beside)
+                    for t in wanting
+                )
+                best = int(np.argmax(bits / np.array([cost.at(p) for p in positions])))
+            return self._proposal(positions[best], Aim.NARROW, wanting, under_way)
+        # A commit that is named, or its parent, of which only their classes had a trial: the
+        # report is about them, and what it prints reads their trials.
+        running = set(map(self._position, under_way))
+        for track in self.tracks:
+            if (unrun := track.unrun(self._unreachable | running)) is not None:
+                at, seed = unrun
+                need = Need(track.commit(at), self._task, seed, reuse=self._reuse([track]))
+                return Proposal(need, Aim.NAMED, [track])
+        return None
+
+    def spare(self, under_way: Sequence[Proposal]) -> list[Proposal]:
+        """Return which trials under way are no longer worth their end to any metric."""
+        if not under_way:
+            return []
+        cost, beside = self._cost(), self._beside(under_way)
+        useless = set.intersection(*(set(t.useless(cost, beside)) for t in self.tracks))
+        answered = all(t.posterior.state is not firstbad.State.SEARCHING for t in self.tracks)
+        needed = (Aim.NAMED,) if answered else (Aim.NAMED, Aim.CONFIRM)
+        return [p for i, p in enumerate(under_way) if i in useless and p.aim not in needed]
+
+    def _cost(self) -> choice.Cost:
+        tried = frozenset(map(self._classes.position, self.records))
+        return choice.Cost(self._seconds, build_seconds(self.records), tried)
+
+    def _beside(self, under_way: Sequence[Proposal]) -> UnderWay:
+        positions = (self._classes.at(self._position(each)) for each in under_way)
+        return UnderWay(tuple(positions), self._workers)
+
+    def _proposal(
+        self, position: int, aim: Aim, wanting: Sequence[Track], under_way: Sequence[Proposal]
+    ) -> Proposal:
+        """Return a trial at a position, or at the commit that stands for it."""
+        at, whole = self._classes.at(position), aim is Aim.CONFIRM
+        commit = wanting[0].commit(at)
+        same = set[int]() if whole else set.union(*(set(t.fellows(at)) for t in wanting))
+        seed = next_seed(
+            self._bench, commit, self._task, [wanting[0].commit(p).sha for p in same], whole=whole,
+            under_way={
+                each.need.seed
+                for each in under_way
+                if self._classes.at(self._position(each)) in same | {at}
+            },
+        )  # fmt: skip
+        until = None if whole else self._until(wanting, seed)
+        need = Need(commit, self._task, seed, reuse=self._reuse(wanting), until=until)
+        return Proposal(need, aim, wanting)
+
+    def _position(self, proposal: Proposal) -> int:
+        return self._classes.positions[proposal.need.commit.sha]
+
+    def hear(self, proposal: Proposal, future: Future[TrialRecord]) -> SearchStep | None:
+        """Take in a trial that ended; return None where it told nothing new.
+
+        Raises RepositoryError where git can check out neither an end nor too many others.
+        """
+        at, commit, first = self._position(proposal), proposal.need.commit, proposal.wanting[0]
+        try:
+            record = future.result()
+        except RepositoryError as error:
+            # This clone cannot check it out. That is not kept: asked again, it is tried again.
+            self._unreachable.add(at)
+            if at in (GOOD, len(self._history.commits) - 1) or len(self._unreachable) > UNREACHABLE:
+                raise
+            self._bench.listen(events.Unreachable(commit, str(error)))
+            self._update()
+            return None
+        if proposal.aim is Aim.NAMED and record.derived:
+            return None  # it is the trial that spoke for the commit, by another name
+        self.spent.append(record)
+        self.records.append(record)
+        self._classes = classify(self._bench, self._history, self._good, self._task)
+        self._update()
+        for track in self.tracks:
+            track.steps.append(at)
+        name = first.symptom.name if len(self.tracks) > 1 else ""
+        return SearchStep(at, commit, record, first.posterior, len(self.spent), name)
+
+    def _update(self) -> None:
+        for track in self.tracks:
+            track.hear(self.records, self._classes, self._unreachable)
+
+    def _reuse(self, wanting: Sequence[Track]) -> bool:
+        """Return True if the result of another trial serves: speed and memory are measured anew."""
+        return all(t.symptom.metric is None or t.symptom.bits_decide for t in wanting)
+
+    def _until(self, wanting: Sequence[Track], seed: int) -> events.Until | None:
+        """Return when the trial may stop; None where its end is wanted: speed, memory and crashes
+        are not told by epochs."""
+        if not all(track.symptom.bits_decide for track in wanting):
+            return None
+        tests = [track.enough(seed) for track in wanting]
+
+        def until(ulid: str) -> str:
+            reasons = [test(ulid) for test in tests]
+            return reasons[0] if all(reasons) else ""
+
+        return until
+
+
+def build_seconds(records: Sequence[TrialRecord]) -> float:
+    """Return the usual time that a commit's first trial takes beyond its commands: checkout and
+    build, which are kept for the later ones. Of trials that ended well; 0 where there is none."""
+    first: dict[str, TrialRecord] = {}
+    for record in sorted(records, key=lambda r: r.trial.started):
+        first.setdefault(record.trial.commit, record)
+    beyond = [
+        record.outcome.ended - record.trial.started - record.summaries["duration"]
+        for record in first.values()
+        if record.ok and record.outcome is not None and "duration" in record.summaries
+    ]
+    return max(statistics.median(beyond), 0.0) if beyond else 0.0

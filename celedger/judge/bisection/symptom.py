@@ -1,0 +1,312 @@
+"""What is bisected: a metric that got worse between the two ends, or a crash that one of them
+has. Reads trials into numbers for the statistics, larger being worse; runs nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from celedger.base.errors import CannotJudge, UsageError, command
+from celedger.base.model import (
+    Commit,
+    Direction,
+    Kind,
+    Metric,
+    OutcomeKind,
+    Task,
+    TrialRecord,
+    VerdictKind,
+    Why,
+)
+from celedger.judge.drift import baseline
+from celedger.judge.drift.baseline import usable
+from celedger.ledger import Ledger
+from celedger.stats import verdict as rules
+from celedger.trial.runner import Bench, trials_of
+
+# Trials of each end from which a symptom is chosen: what a t-test can begin to work with.
+CHOOSING = 3
+_ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
+
+_PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)$")  # of `trial.ending.explain`
+# Crashes that must have come at one place, so that it is evidence that they come always.
+_REPEATS = 3
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """The task, and the metric; None where it is the crash that is searched. `crash` is how a
+    trial fails at BAD: only a trial that fails alike counts as bad, and `asked` of them had to
+    for it to be searched. Where an improvement is searched, `metric` has its direction turned
+    round: all that follows takes better for worse. `seen` are the trials (ULIDs) of the ends that
+    made somebody ask; they are no fresh evidence that the ends differ.
+    """
+
+    task: Task
+    metric: Metric | None
+    crash: str = ""
+    improved: bool = False
+    asked: int = 1
+    seen: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return self.metric.name if self.metric is not None else "crash"
+
+    def reads(self, record: TrialRecord) -> float | None:
+        """Return the trial as a number, larger being worse: 1 and 0 for a crash and none; infinity
+        for a value that is not finite; None where the trial says nothing (its build failed, it
+        crashed in another way, its speed was disturbed)."""
+        outcome = record.outcome
+        if outcome is None or record.early_stopped:
+            return None
+        if self.metric is None:
+            if outcome.kind is OutcomeKind.OK:
+                return 0.0
+            return 1.0 if signature(record) == self.crash else None
+        name = self.metric.name
+        if name not in record.summaries:
+            return None
+        if not usable(outcome.kind, outcome.marks, record.rules.get(name, "last"), self.metric):
+            return None
+        value = record.summaries[name]
+        if not math.isfinite(value):
+            return None if self.improved else math.inf
+        return self.metric.direction.sign * value
+
+    @property
+    def bits_decide(self) -> bool:
+        """Return True if equal bits prove an equal value: for what is computed, not for what is
+        measured by clock or memory."""
+        return self.metric is not None and self.metric.kind in (Kind.QUALITY, Kind.COUNT)
+
+
+def at_one_place(crashes: Sequence[TrialRecord]) -> bool:
+    """Return True if several trials crashed at the same step in the same frame, and none at
+    another."""
+    places = [_PLACE.search(record.outcome.message if record.outcome else "") for record in crashes]
+    return (
+        len(places) >= _REPEATS and len({p and p[0] for p in places}) == 1 and places[0] is not None
+    )
+
+
+class NotWorse(CannotJudge):
+    """The ends ran, and BAD is worse in none of what was asked (`symptoms`)."""
+
+    def __init__(
+        self, good: Commit, bad: Commit, symptoms: Sequence[Symptom], *, improved: bool
+    ) -> None:
+        changed = "better" if improved else "worse"
+        same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
+        super().__init__(
+            f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
+            "name the metric with --metric, or other ends",
+        )
+        self.symptoms = tuple(symptoms)
+
+
+def signature(record: TrialRecord) -> str:
+    """Return how a trial crashed, coarse enough to survive a moved line: the outcome and the name
+    of the exception, or the exit status where there is none. "" for one that did not crash."""
+    outcome = record.outcome
+    if outcome is None or not outcome.kind.crashed:
+        return ""
+    names = _ERROR.findall(outcome.message)
+    if outcome.kind is not OutcomeKind.FAILED:
+        return outcome.kind.value
+    return f"failed {names[0] if names else outcome.returncode}"
+
+
+def must_be_judged(tasks: Sequence[Task], metric: str | None) -> None:
+    """Raise UsageError unless a task can be worse in this metric (None: in any)."""
+    if metric is None:
+        return
+    named = [each for task in tasks if (each := task.metric(metric)) is not None]
+    if not named:
+        have = ", ".join(m.name for m in tasks[0].metrics if m.direction is not Direction.INFO)
+        raise UsageError(f"no task has a judged metric {metric!r}", f"there are {have}")
+    if all(each.direction is Direction.INFO for each in named):
+        raise UsageError(
+            f"{metric!r} has no direction, so nothing is worse",
+            f'give it one in suite.toml: [metrics.{metric}] direction = "lower"',
+        )
+
+
+def find_symptom(
+    bench: Bench,
+    tasks: Sequence[Task],
+    good: Commit,
+    bad: Commit,
+    metric: str | None,
+    *,
+    improved: bool = False,
+) -> Symptom:
+    """Return what is worst at BAD against GOOD, among the given tasks and (if named) the one
+    metric.
+
+    Raises CannotJudge where an end is not what it is said to be, with the sentence that says so;
+    UsageError for an unknown metric.
+    """
+    must_be_judged(tasks, metric)
+    symptoms: list[Symptom] = []
+    questions: list[rules.VerdictQuestion] = []
+    refused: CannotJudge | None = None
+    silent = True
+    for task in [t for t in tasks if metric is None or t.metric(metric) is not None]:
+        here = bench.environments[task.name].fingerprint
+        whole = [final_trials(bench, end, task, here) for end in (good, bad)]
+        # The first trials: the same ones however many the search itself has added since.
+        ends = [trials[:CHOOSING] for trials in whole]
+        seen = _seen(task, [*ends[0], *ends[1]] if metric is None else [], [*whole[0], *whole[1]])
+        silent = silent and not all(ends)
+        try:
+            crash = _crash(task, good, bad, *ends)
+        except CannotJudge as error:
+            refused = refused or error  # another task may still tell
+            continue
+        if crash is not None and not improved:
+            return replace(crash, asked=CHOOSING if metric is None else 1)
+        for each in task.metrics:
+            if each.direction is Direction.INFO or metric not in (None, each.name):
+                continue
+            if improved:
+                each = replace(each, direction=each.direction.opposite)
+            question = _question(bench.ledger, task, each, *ends)
+            if question is not None:
+                symptoms.append(Symptom(task, each, improved=improved, seen=seen))
+                questions.append(question)
+    # One budget over all that is compared: of a dozen metrics one always looks worse.
+    answers = rules.judge_many(questions)
+    weights = [
+        _weight(question, answer, named=metric is not None)
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+    if questions and min(weights) < math.inf:
+        return symptoms[weights.index(min(weights))]
+    if refused is not None:
+        raise refused
+    if silent:
+        raise CannotJudge(
+            f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
+            f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
+        )
+    raise NotWorse(good, bad, symptoms, improved=improved)
+
+
+def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
+    """Return the whole trials that tell of an end and need no repetition, oldest first."""
+    return [
+        record
+        for record in trials_of(bench, end, task, environment)
+        if record.outcome is not None and record.outcome.kind.final and not record.early_stopped
+    ]
+
+
+def _seen(
+    task: Task, chosen: Sequence[TrialRecord], stored: Sequence[TrialRecord]
+) -> frozenset[str]:
+    """Return the trials that made somebody ask: those that chose the metric, and those that were
+    there before. Re-runs with fresh seeds confirmed what the first ones had shown, and a bisect
+    that goes on counts its own trials as evidence."""
+    before = [
+        record
+        for record in stored
+        if record.trial.why is Why.RUN
+        or (record.trial.why is not Why.BISECT and record.trial.seed in task.seeds)
+    ]
+    return frozenset(record.trial.ulid for record in (*chosen, *before))
+
+
+def _crash(
+    task: Task, good: Commit, bad: Commit, at_good: list[TrialRecord], at_bad: list[TrialRecord]
+) -> Symptom | None:
+    """Return the symptom where every trial of BAD crashes and GOOD's do not."""
+    broken_good, broken_bad = _broken(at_good), _broken(at_bad)
+    if broken_good and broken_bad and _alike(broken_good, broken_bad):
+        raise CannotJudge(
+            f"{task.name} fails in the same way at both ends: {_why(broken_bad)}",
+            "no commit between them can be the cause: see "
+            f"{command('show', broken_good.trial.commit[:12])}",
+        )
+    for end, broken in ((good, broken_good), (bad, broken_bad)):
+        if broken and not signature(broken):
+            raise CannotJudge(
+                f"{task.name} cannot be tested at {end.sha[:10]}: {_why(broken)}",
+                "or choose another end",
+            )
+    if broken_good:
+        raise CannotJudge(
+            f"{task.name} does not run at the good end {good.sha[:10]}: {_why(broken_good)}",
+            "choose an older good end",
+        )
+    return Symptom(task, None, signature(broken_bad)) if broken_bad else None
+
+
+def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the last trial of an end that fails, None for one of which a trial ran well."""
+    return records[-1] if records and not any(r.ok for r in records) else None
+
+
+def _alike(one: TrialRecord, other: TrialRecord) -> bool:
+    """Return True if two trials failed for the same reason; addresses and other numbers do not
+    count."""
+    first, second = (_NUMBER.sub("", _why(record)) for record in (one, other))
+    return signature(one) == signature(other) and first == second
+
+
+def _why(record: TrialRecord) -> str:
+    return record.outcome.message if record.outcome else ""
+
+
+def _question(
+    ledger: Ledger,
+    task: Task,
+    metric: Metric,
+    at_good: list[TrialRecord],
+    at_bad: list[TrialRecord],
+) -> rules.VerdictQuestion | None:
+    """Return BAD against GOOD in one metric; None where an end has no value of it. The noise is
+    what was known of it when the ends had been measured, BAD's own step left out."""
+    rows = ledger.summaries(task.name, metric.name, recipe=task.recipe)
+    rows = baseline.usable_rows(rows, metric)
+    ends = [{r.trial.ulid for r in records} for records in (at_good, at_bad)]
+    good, bad = ([row for row in rows if row.ulid in ulids] for ulids in ends)
+    if not good or not bad:
+        return None
+    environment = at_good[0].trial.environment
+    then = max(r.trial.started for r in (*at_good, *at_bad))
+    before = [r for r in rows if r.environment == environment and r.started <= then]
+    noise = baseline.noise_beside(before, at_bad[0].trial.commit, {}, len(bad))
+    return rules.VerdictQuestion(
+        [row.value for row in bad], [[row.value for row in good]],
+        sign=metric.direction.sign, floor=metric.floor, noise=noise if noise.known else None,
+        seeds=[row.seed for row in bad], baseline_seeds=[[row.seed for row in good]],
+    )  # fmt: skip
+
+
+def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: bool) -> float:
+    """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
+
+    A metric that the person named is believed to be worse unless the ends prove that it is
+    not: the search itself measures them more, and ends with "nothing changed" if that is so.
+    """
+    p_value = answer.p_value if math.isfinite(answer.p_value) else 0.0
+    if answer.kind in (VerdictKind.REGRESSED, VerdictKind.NOT_FINITE):
+        return p_value
+    exact = question.noise is not None and question.noise.exact
+    if answer.kind is VerdictKind.IMPROVED or exact:
+        return math.inf
+    seems_worse = answer.effect * question.sign > 0
+    if named or (answer.kind is VerdictKind.UNDECIDED and seems_worse):
+        return 1.0 + p_value
+    return math.inf
+
+
+def _list(names: Sequence[str]) -> str:
+    if not names:
+        return "anything that both ends reported"
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
