@@ -113,6 +113,7 @@ class Checkout:
             # Attributes decide how unchanged files are written too, and a checkout writes the
             # changed ones only.
             self._empty()
+        self._delete_special()
         checkout = ("checkout", "--detach", "--force", "--quiet", sha)
         for last in (False, True):
             # Cleaned before, since git heeds a .gitattributes that a trial left; and after, for
@@ -189,6 +190,17 @@ class Checkout:
         for entry in self.path.iterdir():
             if entry != self._git_dir:
                 delete(entry)
+
+    def _delete_special(self) -> None:
+        """Delete sockets, pipes and devices: `git clean` passes them over."""
+        folders = [str(self.path)]
+        while folders:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders += [entry.path] * (entry.path != str(self._git_dir))
+                    elif not (entry.is_symlink() or entry.is_file()):
+                        delete(Path(entry.path))
 
     def _attributes_differ(self, before: str, after: str) -> bool:
         if not before:

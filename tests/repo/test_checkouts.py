@@ -6,11 +6,13 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -192,7 +194,11 @@ def test_nothing_of_a_trial_or_build_survives_a_move(tmp_path: Path, ids: dict[s
         (root / "shut").mkdir()
         (root / "shut" / "f").write_text("1")
         (root / "shut").chmod(0o500)
+        os.mkfifo(root / "pipe")
+        with socket.socket(socket.AF_UNIX) as server, chdir(root):
+            server.bind("socket")  # whole, the path is too long
         checkout.move_to(ids["a"])
+        assert not {"pipe", "socket"} & {path.name for path in root.iterdir()}
         assert tree(checkout.path) == clean
     assert (outside / "precious").read_text() == "1"
     assert sorted(p.name for p in outside.iterdir()) == ["precious"]
