@@ -23,7 +23,7 @@ from celedger.repo import Repository
 from celedger.trial import workplace
 from celedger.trial.engine import Need
 from celedger.trial.engines import order as orders
-from celedger.trial.engines.keeper import Greeting
+from celedger.trial.engines.node_keeper import Greeting
 from celedger.trial.engines.order import Order
 from celedger.trial.engines.remote import send_out
 from celedger.trial.permissions import Gate

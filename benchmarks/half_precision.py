@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from celedger.diagnose.watch import judge
-from celedger.diagnose.watched import read
+from celedger.diagnose.watch_records import read
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "tests" / "cli" / "half.py"

@@ -28,7 +28,7 @@ from pathlib import Path
 from celedger.diagnose import memory_growth, profile, slower
 from celedger.diagnose.stalls import Document
 from celedger.diagnose.trace import records
-from celedger.trial.surroundings import child_copy
+from celedger.trial.training_variables import child_copy
 
 ROOT = Path(__file__).resolve().parent.parent
 # Task, and epochs: three reports at least, some 150 steps; quick ones, because there are many.

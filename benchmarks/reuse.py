@@ -39,7 +39,7 @@ from celedger.repo.differences import Differences
 from celedger.system import process
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.footprint import Agreement
-from celedger.trial.surroundings import child_copy, variables
+from celedger.trial.training_variables import child_copy, variables
 
 
 @dataclass

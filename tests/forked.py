@@ -34,7 +34,7 @@ sys.path.insert(0, sys.argv[1])  # of the tests
 from compiled import compile_once
 sys.path.pop(0)
 compile_once()
-from celedger.trial.surroundings import child_copy
+from celedger.trial.training_variables import child_copy
 with tempfile.TemporaryDirectory() as folder:
     child_copy(pathlib.Path(folder))
 gc.collect()

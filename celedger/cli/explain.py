@@ -109,13 +109,13 @@ def _status(answers: Sequence[Explanation], refused: int) -> int:
 
 
 def _draw(answers: Sequence[Explanation], output: Path) -> None:
-    from celedger.views import depth, picture
+    from celedger.views import error_by_depth, picture
 
     layered = next((one for one in answers if one.layers), None)
     if layered is None:
         note("celedger: no plot: no module's output differs")
     else:
-        note(f"plot: {picture.save(depth.draw(layered), output)}")
+        note(f"plot: {picture.save(error_by_depth.draw(layered), output)}")
 
 
 def _explain_all(

@@ -31,7 +31,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
     """
     from celedger.judge.drift import open_regressions
     from celedger.repo import Repository
-    from celedger.service import news
+    from celedger.service import reported_regressions
     from celedger.views.status import StatusDocument
 
     typed: Options = context.obj
@@ -50,7 +50,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
         history = open_regressions.positions(log)
         regressions = open_regressions.open_regressions(ledger, history)
         changes = open_regressions.changes(
-            news.read_known(repository, _SHOWN), regressions, history
+            reported_regressions.read_known(repository, _SHOWN), regressions, history
         )
         commits = {commit.sha: commit for commit in log}
         hint = _queue_hint(queue) or _next(session, regressions, commits)
@@ -59,7 +59,7 @@ def status(context: typer.Context, json: options.Json = False) -> int:
         )
         options.answer(document, json, typed.retyped)
     if not json:
-        news.write_known(repository, _SHOWN, changes.known)
+        reported_regressions.write_known(repository, _SHOWN, changes.known)
     return Status.GOOD
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from celedger.diagnose.distance import EPSILON, relative_error
+from celedger.diagnose.tensor_distance import EPSILON, relative_error
 from celedger.diagnose.trace import Event, Module, Pulse, Trace, number
 
 _FORWARD = ("enter", "leave")

@@ -10,7 +10,6 @@ from typing import Any
 
 from celedger.diagnose.dataflow import Origin, origin, parting
 from celedger.diagnose.difference import Front, TraceComparison, changed
-from celedger.diagnose.distance import first_distance
 from celedger.diagnose.finding import (
     CodePlace,
     code_of,
@@ -19,6 +18,7 @@ from celedger.diagnose.finding import (
     places_of,
     share,
 )
+from celedger.diagnose.tensor_distance import first_distance
 from celedger.diagnose.trace import Event, Module, Tensor, Trace
 
 # Calls that seldom are the cause if other calls are new, too.

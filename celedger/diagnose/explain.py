@@ -20,7 +20,12 @@ from celedger.diagnose.causes import judge
 from celedger.diagnose.code_change import CodeChange
 from celedger.diagnose.difference import Front, Growth, Layer, TraceComparison, depth
 from celedger.diagnose.finding import CodePlace, ExplainFinding, FindingPhase, Sureness, named
-from celedger.diagnose.inexact import first_operator, first_shift, largest_error, unexplained
+from celedger.diagnose.inexact_trainings import (
+    first_operator,
+    first_shift,
+    largest_error,
+    unexplained,
+)
 from celedger.diagnose.trace import Trace, processes, read
 from celedger.diagnose.watch import WatchReport, watch
 from celedger.repo import Repository

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from celedger.diagnose.distance import Distance
+from celedger.diagnose.tensor_distance import Distance
 from celedger.diagnose.trace import Event, Frame, Module, Trace
 
 

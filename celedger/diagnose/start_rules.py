@@ -10,8 +10,8 @@ import numpy as np
 
 from celedger.diagnose.difference import Pair
 from celedger.diagnose.difference_context import Scene
-from celedger.diagnose.distance import distance, same_distribution, spread
 from celedger.diagnose.finding import code_of, figure, named, share, some
+from celedger.diagnose.tensor_distance import distance, same_distribution, spread
 from celedger.diagnose.trace import Tensor
 
 _FEW = 2  # elements: too few to compare distributions

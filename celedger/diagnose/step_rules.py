@@ -13,7 +13,6 @@ import numpy as np
 
 from celedger.diagnose.difference import changed
 from celedger.diagnose.difference_context import Scene, new_or_gone
-from celedger.diagnose.distance import distance
 from celedger.diagnose.finding import (
     FindingPhase,
     became,
@@ -23,6 +22,7 @@ from celedger.diagnose.finding import (
     places_of,
     some,
 )
+from celedger.diagnose.tensor_distance import distance
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 _LONG = 120  # characters of two calls that are shown whole

@@ -19,8 +19,8 @@ from pathlib import Path
 from celedger.base.errors import CannotJudge, UsageError
 from celedger.base.model import Commit, Task
 from celedger.diagnose import watch_rules
+from celedger.diagnose.watch_records import LossScale, Watched, loss_scale, read
 from celedger.diagnose.watch_rules import Beyond, TensorPlace, overflow_step
-from celedger.diagnose.watched import LossScale, Watched, loss_scale, read
 from celedger.trial.diagnostic import EAGER, Diagnostic, diagnose
 from celedger.trial.runner import Bench
 

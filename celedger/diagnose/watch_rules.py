@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
-from celedger.diagnose.watched import (
+from celedger.diagnose.watch_records import (
     FUNCTION,
     TensorFigures,
     Watched,

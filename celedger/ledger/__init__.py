@@ -5,11 +5,11 @@ Lives here: the one class that other rooms hold. They must not know that it is S
 
 from __future__ import annotations
 
+from celedger.ledger.all_values import Stream
 from celedger.ledger.findings import Findings
 from celedger.ledger.jobs import Jobs
 from celedger.ledger.merge import Merger
 from celedger.ledger.read import Reader
-from celedger.ledger.stream import Stream
 
 __all__ = ["Ledger"]
 

@@ -21,7 +21,7 @@ from celedger.judge.drift import open_regressions
 from celedger.judge.drift.open_regressions import News, Regression
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
-from celedger.service import news
+from celedger.service import reported_regressions
 
 Draw = Callable[[Repository, Ledger, BisectRecord], Path]  # a bisect; may raise CeledgerError
 
@@ -44,7 +44,9 @@ def announce(
     commits = {commit.sha: commit for commit in log}
     for address in settings.notify:
         name = f"alerts-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
-        changes = open_regressions.changes(news.read_known(repository, name), regressions, history)
+        changes = open_regressions.changes(
+            reported_regressions.read_known(repository, name), regressions, history
+        )
         title, body = message(changes, commits)
         problem = ""
         if title:
@@ -53,7 +55,7 @@ def announce(
         if problem:
             say(f"an alert to {address.partition(':')[0]}:// was not sent: {problem}")
         else:
-            news.write_known(repository, name, changes.known)
+            reported_regressions.write_known(repository, name, changes.known)
 
 
 def message(changes: News, commits: Mapping[str, Commit]) -> tuple[str, str]:

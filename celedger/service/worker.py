@@ -27,7 +27,7 @@ from celedger.base.model import Task, Verdict, VerdictKind, Why
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
-from celedger.service import news
+from celedger.service import reported_regressions
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
 from celedger.trial import events
@@ -177,7 +177,9 @@ class Worker:
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
-            news.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
+            reported_regressions.leave_line(
+                self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})"
+            )
         self._publish(job)
 
     def _publish(self, job: Job) -> None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.grouped import Grouped
+from celedger.stats.grouped_values import Grouped
 from celedger.stats.long_history import (
     ChangePoint,
     LongHistory,

@@ -14,7 +14,7 @@ import numpy as np
 
 from celedger.stats import draws
 from celedger.stats.arrays import Bools, Floats
-from celedger.stats.divisions import cells, quantiles, shares, worth_comparing
+from celedger.stats.candidate_divisions import cells, quantiles, shares, worth_comparing
 from celedger.stats.firstbad import (
     FEWEST_BAD,
     FEWEST_GOOD,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.grouped import Grouped
+from celedger.stats.grouped_values import Grouped
 from celedger.stats.tails import chi_square_quantile, f_tail, t_quantile
 
 Groups = Sequence[Sequence[float]] | Sequence[NDArray[np.float64]]

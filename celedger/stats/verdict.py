@@ -32,7 +32,7 @@ import numpy as np
 
 from celedger.base.model import Floor, VerdictKind
 from celedger.stats import evidence
-from celedger.stats.grouped import Grouped, Layout
+from celedger.stats.grouped_values import Grouped, Layout
 from celedger.stats.noise import Noise, collapse, fine, pool, smallest_change, trials_needed
 from celedger.stats.tails import t_quantile
 

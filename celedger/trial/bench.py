@@ -30,7 +30,7 @@ from celedger.trial.engine import Engine, Signals
 from celedger.trial.permission_requests import of_task
 from celedger.trial.permissions import Gate
 from celedger.trial.reuse import Reuse
-from celedger.trial.surroundings import comparable, fingerprint, variables
+from celedger.trial.training_variables import comparable, fingerprint, variables
 from celedger.trial.venvs import NO_ROOM, Installation, Venvs
 
 

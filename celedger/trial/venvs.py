@@ -28,7 +28,7 @@ from celedger.repo.checkouts import Checkout
 from celedger.system import process
 from celedger.system.cache import FACTS, Cache, Held, shrink
 from celedger.trial.ending import classify, explain, tail
-from celedger.trial.surroundings import PLACES, SETTINGS, passed
+from celedger.trial.training_variables import PLACES, SETTINGS, passed
 
 TIMEOUT = 1800.0  # seconds for one step: torch is 3 GB and may come over a slow line
 NO_ROOM = "No space left on device"

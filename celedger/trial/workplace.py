@@ -27,7 +27,7 @@ from celedger.trial.engine import Need
 from celedger.trial.permissions import Gate, settings_request
 from celedger.trial.reuse.reusable_results import PACKAGE
 from celedger.trial.runner import Bench
-from celedger.trial.surroundings import child_copy, settings
+from celedger.trial.training_variables import child_copy, settings
 from celedger.trial.venvs import Requirements, Venvs
 from celedger.trial.workers import employ, share_out
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from celedger.base.model import Commit, Direction, Verdict
+from celedger.ledger.all_values import Value
 from celedger.ledger.read import Reader
-from celedger.ledger.stream import Value
 from celedger.views import samples
 from celedger.views.format import not_finite
 from celedger.views.samples import Batch, Sample

@@ -15,7 +15,7 @@ from celedger.base.model import Direction, Environment, Kind, Metric
 from celedger.judge.drift.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats import noise
-from celedger.stats.grouped import Grouped
+from celedger.stats.grouped_values import Grouped
 from celedger.views import samples
 from celedger.views.document import Document, pick
 from celedger.views.format import NONE, count, measure, percent, short

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from textwrap import wrap
 
 from celedger.diagnose.watch import JudgedTraining, WatchpointFinding, WatchReport
+from celedger.diagnose.watch_records import FUNCTION, LossScale
 from celedger.diagnose.watch_rules import TensorPlace
-from celedger.diagnose.watched import FUNCTION, LossScale
 from celedger.views.document import Json, document
 from celedger.views.format import count, number, percent, plain, short
 

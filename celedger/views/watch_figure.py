@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from celedger.base.errors import UsageError
 from celedger.base.model import Direction, Metric
 from celedger.diagnose.watch import JudgedTraining, WatchReport
+from celedger.diagnose.watch_records import Watched, WatchedStep
 from celedger.diagnose.watch_rules import IN_A_ROW
-from celedger.diagnose.watched import Watched, WatchedStep
 from celedger.views.format import clip, number, short
 from celedger.views.picture import (
     BLUE,

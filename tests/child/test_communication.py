@@ -15,7 +15,7 @@ import pytest
 
 from celedger.child.probes.communication import Communication, length
 from celedger.diagnose.trace import rank_of, records
-from celedger.trial.surroundings import child_copy
+from celedger.trial.training_variables import child_copy
 
 # On the stream 20 of NCCL: 100 µs beside a gemm, then 60 µs alone, then 40 µs beside a memset.
 # "nccl:all_reduce" and "step" are the GPU's copies of ranges that the CPU has, too.

@@ -13,7 +13,7 @@ from conftest import UNCOMPILED
 
 from celedger.child.probes import attach, observe
 from celedger.diagnose.trace import rank_of
-from celedger.trial.surroundings import child_copy
+from celedger.trial.training_variables import child_copy
 
 RECORDER = """\
 import json

@@ -12,8 +12,8 @@ import pytest
 from conftest import UNCOMPILED, matrix_after
 
 from celedger.diagnose.trace import records
-from celedger.diagnose.watched import read as read_watched
-from celedger.trial.surroundings import child_copy
+from celedger.diagnose.watch_records import read as read_watched
+from celedger.trial.training_variables import child_copy
 
 START = """\
 import warnings

@@ -13,7 +13,7 @@ import pytest
 from conftest import UNCOMPILED
 
 from celedger.diagnose.trace import Trace, read
-from celedger.trial.surroundings import child_copy
+from celedger.trial.training_variables import child_copy
 
 pytestmark = pytest.mark.xdist_group("trace")  # what they share is trained once
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from celedger.child.probes.attach import FAILED
 from celedger.diagnose.trace import read
-from celedger.diagnose.watched import read as read_watched
+from celedger.diagnose.watch_records import read as read_watched
 from celedger.trial import diagnostic
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from celedger.diagnose.finding import (
     FindingPhase,
     Sureness,
 )
-from celedger.diagnose.inexact import first_shift
+from celedger.diagnose.inexact_trainings import first_shift
 from celedger.diagnose.trace import Frame, Trace
 from celedger.repo import Repository
 

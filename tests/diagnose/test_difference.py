@@ -19,11 +19,11 @@ from readable import assert_readable
 from celedger.base.model import Commit
 from celedger.diagnose.causes import judge
 from celedger.diagnose.difference import Front, Growth, TraceComparison, depth
-from celedger.diagnose.distance import distance, same_distribution
 from celedger.diagnose.explain import Explanation, Side, _first_process, rounding_ratio
 from celedger.diagnose.finding import ExplainFinding, FindingPhase
+from celedger.diagnose.tensor_distance import distance, same_distribution
 from celedger.diagnose.trace import Tensor, Trace, read
-from celedger.views.depth import draw
+from celedger.views.error_by_depth import draw
 from celedger.views.explain import explanation_text, explanations_json
 
 X = np.arange(6.0)

@@ -20,7 +20,7 @@ from celedger.base.model import OutcomeKind, Task
 from celedger.child.probes.watch import looks
 from celedger.diagnose import watch as watch_module
 from celedger.diagnose.watch import WatchpointFinding, WatchReport, judge, limits
-from celedger.diagnose.watched import read
+from celedger.diagnose.watch_records import read
 from celedger.trial.diagnostic import Diagnostic
 from celedger.views import watch_figure
 from celedger.views.picture import save

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celedger.trial.engines.cluster import LostNode
-from celedger.trial.engines.keeper import Keeper
+from celedger.trial.engines.node_keeper import Keeper
 
 
 class Remote:

@@ -27,8 +27,8 @@ from celedger.suite import load
 from celedger.trial import workplace
 from celedger.trial.engine import Need
 from celedger.trial.engines import head, open_orders, remote
-from celedger.trial.engines.intake import Intake
-from celedger.trial.engines.keeper import PROGRAM
+from celedger.trial.engines.node_keeper import PROGRAM
+from celedger.trial.engines.order_lines import Intake
 from celedger.trial.permissions import Gate
 
 SUITE = """\

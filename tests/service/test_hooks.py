@@ -17,7 +17,7 @@ from conftest import PEOPLE, Project, celedger, git, make_project
 
 from celedger.base.errors import MachineError, RepositoryError
 from celedger.repo import Repository
-from celedger.service import hooks, news
+from celedger.service import hooks, reported_regressions
 from celedger.service.hooks import HookState
 
 from .conftest import Bell, branch_ahead
@@ -399,7 +399,7 @@ def test_a_merge_prints_what_the_last_job_left_once(project: Project, python: st
     project.commit("first")
     repository = Repository.open(project.root)
     hooks.install(repository, python)
-    news.leave_line(repository, "1a2b3c: fit val_loss regressed\n\x1b[31m`x`")
+    reported_regressions.leave_line(repository, "1a2b3c: fit val_loss regressed\n\x1b[31m`x`")
     printed = []
     for name in ("one", "two"):
         branch_ahead(project, name=name)

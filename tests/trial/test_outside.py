@@ -18,7 +18,7 @@ from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.system import process
 from celedger.trial.reuse.footprint import TICK, NamedPaths, Outside, judge_outside, outside_folders
-from celedger.trial.surroundings import variables
+from celedger.trial.training_variables import variables
 from tests.conftest import SUITE, Project, git, make_project
 from tests.trial.test_reuse import trained
 

@@ -30,7 +30,7 @@ from celedger.trial.permissions import Gate
 from celedger.trial.reuse import NamedPaths, Reuse
 from celedger.trial.reuse.footprint import Agreement
 from celedger.trial.runner import Bench
-from celedger.trial.surroundings import fingerprint
+from celedger.trial.training_variables import fingerprint
 from celedger.trial.venvs import Installation, Venvs
 from celedger.trial.workplace import choose_tasks, set_bench
 from tests.conftest import SUITE, Project, git, make_project

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from celedger.child.probes import observe
-from celedger.child.probes.figures import (
+from celedger.child.probes.observe import Args, Kwargs
+from celedger.child.probes.precision import OperatorPrecision
+from celedger.child.probes.tensor_statistics import (
     COUNTED,
     HIGHEST,
     LOWEST,
@@ -29,8 +31,6 @@ from celedger.child.probes.figures import (
     quantiles,
     readable,
 )
-from celedger.child.probes.observe import Args, Kwargs
-from celedger.child.probes.precision import OperatorPrecision
 from celedger.child.probes.tensors import graph_node, sample, tensors, version
 from celedger.child.probes.weights import WatchedWeights
 from celedger.child.torch_steps import dense

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from celedger.child.probes.figures import readable
 from celedger.child.probes.names import ModuleNames
+from celedger.child.probes.tensor_statistics import readable
 
 # Modules whose weights multiply: only these have a fan-in.
 MATRICES = ("Linear", "Conv", "Bilinear", "RNN", "LSTM", "GRU", "MultiheadAttention")
@@ -19,7 +19,9 @@ MATRICES = ("Linear", "Conv", "Bilinear", "RNN", "LSTM", "GRU", "MultiheadAttent
 
 class WatchedWeights:
     def __init__(self, names: ModuleNames) -> None:
-        self.about: dict[str, dict[str, Any]] = {}  # by name, as celedger.diagnose.watched reads it
+        self.about: dict[
+            str, dict[str, Any]
+        ] = {}  # by name, as celedger.diagnose.watch_records reads it
         self.kinds: dict[str, str] = {}  # the class of a parameter's module
         self.optimisers = 0
         self.met: weakref.WeakSet[Optimizer] = weakref.WeakSet()

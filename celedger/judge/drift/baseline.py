@@ -30,7 +30,7 @@ from celedger.base.model import (
 from celedger.ledger import Ledger
 from celedger.repo import Repository
 from celedger.stats import noise as noises
-from celedger.stats.grouped import Grouped
+from celedger.stats.grouped_values import Grouped
 
 Rows = Sequence[SummaryRow]
 WINDOW = 30  # commits of a rolling baseline: older start points carry no evidence (drift.md 5)

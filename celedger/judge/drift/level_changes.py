@@ -34,7 +34,7 @@ from celedger.judge.drift.values import Coverage, TaskValues
 from celedger.ledger.read import Reader
 from celedger.repo.commits import Ancestry
 from celedger.stats import changepoints
-from celedger.stats.grouped import Grouped
+from celedger.stats.grouped_values import Grouped
 from celedger.stats.long_history import ChangePoint, Settled
 from celedger.stats.noise import deterministic, pool
 from celedger.stats.segments import Loss

@@ -17,7 +17,7 @@ from celedger.ledger.read import Reader
 from celedger.ledger.trial_arrays import TaskColumns, first_trial
 from celedger.stats import noise
 from celedger.stats.arrays import Bools, Floats, Ints
-from celedger.stats.grouped import Grouped, Layout
+from celedger.stats.grouped_values import Grouped, Layout
 from celedger.stats.noise import Noise
 
 MARGIN = 1.1

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from celedger.base.errors import MachineError
-from celedger.trial.engines.keeper import Greeting
+from celedger.trial.engines.node_keeper import Greeting
 
 
 class LostNode(MachineError):

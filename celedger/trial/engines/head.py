@@ -26,9 +26,9 @@ from celedger.trial import events
 from celedger.trial.engine import Need, Ordered
 from celedger.trial.engines import order as orders
 from celedger.trial.engines.cluster import Cluster, KeeperOf, LostNode, OtherEnvironment
-from celedger.trial.engines.intake import Intake
 from celedger.trial.engines.open_orders import Note, Notes
 from celedger.trial.engines.order import Order
+from celedger.trial.engines.order_lines import Intake
 from celedger.trial.runner import Bench
 from celedger.trial.workplace import imported
 

@@ -23,7 +23,7 @@ from celedger.suite.content import digests
 from celedger.trial import events, journal
 from celedger.trial.ending import tail
 from celedger.trial.engine import Need, Signals
-from celedger.trial.engines import keeper, order
+from celedger.trial.engines import node_keeper, order
 from celedger.trial.engines.cluster import OtherEnvironment
 from celedger.trial.engines.order import Order
 from celedger.trial.permissions import Gate
@@ -93,12 +93,12 @@ def execute(folder: Path, lines: LineFile) -> None:
     """Run the order in a folder. Raises CeledgerError."""
     given: Order = order.read(Order, (folder / "order.json").read_bytes())
     pack = folder / "pack"
-    repository = unpack(keeper.clone(given.repository), given.tip, pack.read_bytes())
+    repository = unpack(node_keeper.clone(given.repository), given.tip, pack.read_bytes())
     pack.unlink()
     suite_folder = folder / "suites" / given.tasks[0].suite
     order.unpacked((folder / "suite.tar").read_bytes(), suite_folder)
     suite = Suite(given.tasks[0].suite, suite_folder, given.tasks, files=digests(suite_folder))
-    path = folder / keeper.LEDGER
+    path = folder / node_keeper.LEDGER
     config = Config(path, folder / "suites", device=given.device, sandbox=given.sandbox)
 
     def listen(event: events.Event) -> None:
@@ -119,7 +119,7 @@ def execute(folder: Path, lines: LineFile) -> None:
             (task,) = given.tasks
             bench.environments = {task.name: _agreed(given, task, environments[task.name])}
             bench.ulid = given.ulid
-            bench.signals = HeadSignals(folder / keeper.STOP)
+            bench.signals = HeadSignals(folder / node_keeper.STOP)
             bench.run(Need(repository.commit(given.commit.sha), task, given.seed, None))
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     folder = Path(sys.argv[1])
-    lines = LineFile(folder / keeper.LINES)
+    lines = LineFile(folder / node_keeper.LINES)
     try:
         execute(folder, lines)
     except CeledgerError as error:

@@ -15,7 +15,7 @@ from typing import Any
 from celedger.base import VERSION
 from celedger.base.errors import MachineError
 from celedger.trial.engines.cluster import KeeperOf, LostNode
-from celedger.trial.engines.keeper import Keeper
+from celedger.trial.engines.node_keeper import Keeper
 
 _NAMESPACE = "celedger"
 _EXTRA = "pip install 'celedger[ray]'"

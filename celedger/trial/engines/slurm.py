@@ -23,7 +23,7 @@ from celedger.system import process
 from celedger.trial.ending import last_line, tail
 from celedger.trial.engines import slurm_job as job
 from celedger.trial.engines.cluster import KeeperOf, LostNode
-from celedger.trial.engines.keeper import CHUNK, Greeting
+from celedger.trial.engines.node_keeper import CHUNK, Greeting
 
 LOG = "job.log"  # what the job's program and Slurm write besides
 _PATIENCE = 60.0  # seconds in which Slurm's programs answer

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from celedger.repo.transfer import commits_in
-from celedger.trial.engines.keeper import Keeper, clone
+from celedger.trial.engines.node_keeper import Keeper, clone
 
 LINES, ASKS = "lines.jsonl", "asks.jsonl"  # written by the job, and by the head
 PARTS = ("order.json", "suite.tar", "pack")

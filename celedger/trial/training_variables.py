@@ -1,5 +1,5 @@
-"""Compose the surroundings of a trial's process: its environment variables, and the copy of the
-child side that any interpreter can import. Nothing of the user's working tree may enter here."""
+"""Compose the environment variables of a trial's process, and the copy of the child side that any
+interpreter can import. Nothing of the user's working tree may enter here."""
 
 from __future__ import annotations
 

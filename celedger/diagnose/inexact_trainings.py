@@ -18,7 +18,6 @@ from scipy import stats
 from celedger.diagnose.causes import judge
 from celedger.diagnose.difference import Front, TraceComparison, changed, keyed
 from celedger.diagnose.difference_context import novel
-from celedger.diagnose.distance import EPSILON, first_distance, relative_error
 from celedger.diagnose.finding import (
     ExplainFinding,
     FindingPhase,
@@ -29,6 +28,7 @@ from celedger.diagnose.finding import (
     named,
     places_of,
 )
+from celedger.diagnose.tensor_distance import EPSILON, first_distance, relative_error
 from celedger.diagnose.trace import Event, Trace, owner_of
 
 LEVEL = 0.01  # probability of naming a place although nothing changed, over all places together
