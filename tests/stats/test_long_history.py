@@ -44,3 +44,14 @@ def test_another_value_or_another_method_is_derived_anew(monkeypatch: object) ->
     finally:
         long_history._method = method
     assert len(cache) == 3
+
+
+def test_a_commit_with_more_trials_has_less_noise() -> None:
+    random = np.random.default_rng(5)
+    counts = np.tile([1, 8], 60)
+    x = random.normal(0, np.sqrt(0.1 + 1 / counts))
+    _, uneven, _ = long_history._scales(x, counts, 1.0)
+    assert np.all(uneven[counts == 8] < 0.7 * uneven[counts == 1])
+    _, even, _ = long_history._scales(x, np.full(120, 2), 1.0)
+    _, without, _ = long_history._scales(x, counts, 0.0)
+    assert np.array_equal(even, without)

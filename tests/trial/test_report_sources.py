@@ -141,7 +141,7 @@ def test_event_files_that_lay_there_before_are_not_the_trainings(tmp_path: Path)
     for file in (old, grown):
         file.write_bytes(record(scalar(0, "loss", 9.0)))
     (source,) = report_sources.of(
-        {"tensorboard": "{tree}/runs"}, log=tmp_path / "log", out=tmp_path, tree=tmp_path
+        {"tensorboard": "{tree}/runs"}, log=tmp_path / "log", out=tmp_path / "o", tree=tmp_path
     )
     with grown.open("ab") as stream:
         stream.write(record(scalar(1, "loss", 1.0)))
