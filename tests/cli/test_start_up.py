@@ -49,3 +49,18 @@ def test_the_page_imports_no_search() -> None:
     code = "import sys, celedger.views.report.page; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"scipy", "celedger.judge.bisection", "matplotlib"}
+
+
+def test_numpy_gets_one_thread_and_trials_what_the_user_set() -> None:
+    program = (
+        "import os, subprocess\nfrom celedger.cli import unix\nunix.prepare()\n"
+        "print(os.environ.get('OPENBLAS_NUM_THREADS'), flush=True)\n"
+        "subprocess.run(['printenv', 'OPENBLAS_NUM_THREADS'])"
+    )
+    base = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    for own, seen in (({}, ["None", "1"]), ({"OPENBLAS_NUM_THREADS": "3"}, ["3", "3"])):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True, text=True, check=True, env={**base, **own},
+        )  # fmt: skip
+        assert done.stdout.split() == seen
