@@ -15,8 +15,12 @@ from pathlib import Path
 import pytest
 from conftest import Project, git, make_project, matrix_after
 
+from celedger.base.model import Command, OutcomeKind, Task
 from celedger.ledger import Ledger
 from celedger.repo import Repository
+from celedger.repo.checkouts import Checkouts
+from celedger.system.cache import Cache
+from celedger.trial.builds import Builds
 from celedger.trial.venvs import Unmade, install_lines, install_variables, python_of, requirements
 
 SUITE = """\
@@ -42,6 +46,11 @@ BUILD = """\
 echo built >>{count}
 mkdir -p lib/empty && cp native/level lib/level && ln -s level lib/link
 """
+
+TASK = Task(
+    "tiny", "fit", (Command("train", ("true",)),),
+    build=(("sh", "build.sh"),), inputs=("native/**", "build.sh"),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -71,6 +80,57 @@ def losses(project: Project) -> dict[str, list[float]]:
             if record.ok:
                 found.setdefault(record.trial.commit, []).append(record.summaries["val_loss"])
     return found
+
+
+def test_a_build_serves_commits_with_equal_inputs(native: Project, tmp_path: Path) -> None:
+    """Without processes: `build` writes what a build would."""
+    shas = {"first": git(native.root, "rev-parse", "HEAD")}
+    for name, files in {
+        "code": {"model.py": "EXTRA = 10\n"},
+        "native": {"native/level": "2.0\n"},
+        "in the way": {"lib/built": "3.0\n"},
+        "attributes": {"native/.gitattributes": "level text eol=crlf\n"},
+        "broken": {"native/level": "broken\n"},
+        "broken code": {"model.py": "EXTRA = 11\n"},
+    }.items():
+        shas[name] = native.commit(name, files)
+    repository, suite = Repository.open(native.root), tmp_path / "suite"
+    suite.mkdir()
+    cache = Cache(tmp_path / "cache")
+    builds, task = Builds(repository, cache, (cache,), 10**6), TASK
+    made: list[str] = []
+    outcomes = {}
+    with Checkouts(repository).take() as checkout:
+        for name, sha in shas.items():
+            checkout.move_to(sha)
+
+            def build(name: str = name) -> tuple[OutcomeKind, str]:
+                made.append(name)
+                level = (checkout.path / "native" / "level").read_text()
+                if level == "broken\n":
+                    return OutcomeKind.FAILED, "no level"
+                (checkout.path / "lib" / "empty").mkdir(parents=True)
+                (checkout.path / "lib" / "built").write_text(level)
+                (suite / "tool").write_text(level)
+                return OutcomeKind.OK, ""
+
+            outcomes[name] = builds.provide(
+                repository.commit(sha), task, checkout, suite, {}, build
+            )
+            if "broken" not in name:
+                level = (checkout.path / "native" / "level").read_text()
+                assert (checkout.path / "lib" / "built").read_text() == level
+                assert (checkout.path / "lib" / "empty").is_dir()
+                assert (suite / "tool").read_text() == level
+            (suite / "tool").unlink(missing_ok=True)
+    assert made == ["first", "native", "in the way", "attributes", "broken"]
+    assert outcomes["broken"] == (OutcomeKind.UNTESTABLE, "no level")
+    kind, reason = outcomes["broken code"]
+    assert kind is OutcomeKind.UNTESTABLE
+    assert reason == f"no level (so at {shas['broken'][:10]}, whose inputs are the same)"
+    assert {name for name, outcome in outcomes.items() if outcome != (OutcomeKind.OK, "")} == {
+        "broken", "broken code",
+    }  # fmt: skip
 
 
 @pytest.mark.matrix
