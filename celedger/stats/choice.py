@@ -114,8 +114,7 @@ def _alone(
     lineage, belief = question.lineage, posterior.belief
     assert belief is not None
     bad, doubted = lineage.bad, posterior.no_change > DOUBTED
-    tested = question.tested(evidence)
-    hidden = evidence.untestable - tested
+    tested, hidden = question.tested(evidence), question.hidden(evidence)
     useful = tested - draws.spare(evidence.readings, bad)
     positions = worth_comparing(lineage, posterior, useful, frozenset(tested | hidden), cost.built)
     if workers > 1:
@@ -161,8 +160,7 @@ def _needed(
     if posterior.belief is None:  # every reading is the same so far
         ends = [*places, *running]
         return Choice(GOOD if ends.count(GOOD) <= ends.count(bad) else bad)
-    tested = question.tested(evidence)
-    hidden = evidence.untestable - tested
+    tested, hidden = question.tested(evidence), question.hidden(evidence)
     classes = inseparable(lineage, hidden)
     mass = np.bincount(classes, weights=posterior.probability)
     if mass.max() * (1 - posterior.no_change) >= question.confidence:
@@ -238,7 +236,7 @@ def expected_trials(question: Question, evidence: Evidence, posterior: Posterior
     places = [reading.position for reading in evidence.readings]
     ends = max(FEWEST_GOOD - places.count(GOOD), 0)
     ends += max(FEWEST_BAD - places.count(question.lineage.bad), 0)
-    hidden = evidence.untestable - set(places)
+    hidden = question.hidden(evidence)
     mass = np.bincount(inseparable(question.lineage, hidden), weights=posterior.probability)
     bits = float(_entropy(np.asarray(mass, dtype=np.float64))) / np.log(2)
     odds = np.log(question.confidence / (1 - question.confidence))

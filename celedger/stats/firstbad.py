@@ -78,6 +78,13 @@ class Question:
         places = {reading.position for reading in evidence.readings}
         return places | {p for p, at in enumerate(self.place or ()) if at in places}
 
+    def hidden(self, evidence: Evidence) -> frozenset[int]:
+        """Return the positions that no trial can read: untestable ones, and all that share a place
+        with one."""
+        closed = evidence.untestable
+        alike = {p for p, at in enumerate(self.place or ()) if at in closed}
+        return (closed | alike) - self.tested(evidence)
+
     def at(self, position: int) -> int:
         """Return where the readings of a position are put."""
         return position if position == GOOD or self.place is None else self.place[position]
@@ -317,8 +324,7 @@ def _answer(
     belief: Belief | None,
 ) -> Posterior:
     """Name the leader, the credible set and the state."""
-    tested = question.tested(evidence)
-    hidden = evidence.untestable - tested
+    tested, hidden = question.tested(evidence), question.hidden(evidence)
     classes = inseparable(question.lineage, hidden)
     mass = np.bincount(classes, weights=probability)
     order = np.argsort(-mass, kind="stable")

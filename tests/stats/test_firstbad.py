@@ -44,10 +44,11 @@ def bisect(
         if choice is None or len(path) >= most:
             return answer, path
         path.append(choice.position)
-        if choice.position in broken:
-            untestable.add(choice.position)
+        at = question.at(choice.position)
+        if at in broken:
+            untestable.add(at)
         else:
-            known.append(Reading(choice.position, read(choice.position)))
+            known.append(Reading(at, read(at)))
 
 
 def noisy(first_bad: int, shift: float, seed: int) -> Callable[[int], float]:
@@ -181,6 +182,18 @@ def test_untestable_commits_elsewhere_do_no_harm() -> None:
     broken = frozenset(range(5, 60, 7))
     answer, path = bisect(Question(Lineage.line(64)), noisy(30, 8, 1), broken=broken)
     assert answer.state is State.FOUND and answer.candidates == (30,)
+    assert len(path) < 20
+
+
+def test_commits_equal_to_an_untestable_one_are_untestable_too() -> None:
+    place = [25 if 25 <= p < 40 else p for p in range(64)]  # of each only one trial is run
+    prior = [float(at == p) for p, at in enumerate(place)]
+    question = Question(Lineage.line(64), place=place, prior=prior)
+    assert question.hidden(Evidence(untestable=frozenset({25, 50}))) == {*range(25, 40), 50}
+    assert not question.hidden(Evidence((Reading(25, 1.0),), frozenset({25})))
+    answer, path = bisect(question, noisy(45, 8, 1), broken=frozenset({25}))
+    assert (answer.state, answer.candidates) == (State.FOUND, (45,))
+    assert sum(25 <= p < 40 for p in path) <= 1
     assert len(path) < 20
 
 
