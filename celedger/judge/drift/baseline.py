@@ -157,7 +157,9 @@ class Baselines:
 
 def last_good(repository: Repository, ledger: Ledger, verdict: Verdict) -> Commit | None:
     """Return the newest ancestor on the first-parent line, measured in the same environment, whose
-    verdict on the same metric (for a failed task: on all of them) was not bad."""
+    verdict on the same metric (for a failed task: on all of them) tells that it is not worse; else
+    the oldest one that was not said to be worse: a verdict that is not clear may be of a commit
+    that is bad already."""
     kinds = ledger.verdict_kinds(
         suite=verdict.suite,
         task=verdict.task,
@@ -165,17 +167,18 @@ def last_good(repository: Repository, ledger: Ledger, verdict: Verdict) -> Commi
         environment=verdict.environment,
     )
     ancestors = {c.sha: c for c in repository.log(verdict.commit, limit=HISTORY)}
-    commit = ancestors[verdict.commit]
+    commit, unclear = ancestors[verdict.commit], None
     while commit.parents and commit.parents[0] in ancestors:
         commit = ancestors[commit.parents[0]]
         of_commit = {metric: kind for (sha, metric), kind in kinds.items() if sha == commit.sha}
-        if not any(verdict.metric in ("", metric) for metric in of_commit):
-            continue
-        if any(k.bad for m, k in of_commit.items() if m in ("", verdict.metric)):
+        judged = [kind for m, kind in of_commit.items() if verdict.metric in ("", m)]
+        if not judged or any(k.bad for m, k in of_commit.items() if m in ("", verdict.metric)):
             continue
         trials = ledger.trials(
             commit=commit.sha, recipe=verdict.recipe, environment=verdict.environment
         )
         if any(r.ok and not r.early_stopped for r in trials):
-            return commit
-    return None
+            if not verdict.metric or all(kind.good for kind in judged):
+                return commit
+            unclear = commit
+    return unclear

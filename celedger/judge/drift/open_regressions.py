@@ -16,6 +16,7 @@ Key = tuple[str, str, str]  # suite, task, metric ("": the task as a whole, a cr
 Known = Mapping[Key, tuple[str, str]]  # the commit with the bad verdict, the first bad one or ""
 History = Mapping[str, int]  # the position of each commit: ancestors come first
 HISTORY = 2000  # commits of a history whose verdicts count
+REACH = 100  # judged commits that are asked for a verdict that settles a metric
 
 
 def title(key: Key) -> str:
@@ -63,7 +64,8 @@ class FirstBad:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A task's newest verdict on a metric, which is bad, and the commit that caused it, if any."""
+    """A task's newest clear verdict on a metric, which is bad, and the commit that caused it, if
+    any."""
 
     verdict: Verdict
     first_bad: FirstBad | None
@@ -87,30 +89,55 @@ def first_bad_commits(ledger: Reader) -> list[FirstBad]:
 
 
 def open_regressions(ledger: Reader, history: History) -> list[Regression]:
-    """Return the bad verdicts on each task's newest judged commit of a history, where nobody
-    accepted them since."""
-    judged = [row for row in ledger.judged() if row[2] in history]
-    newest = {
-        (suite, task): (sha, at)
-        for suite, task, sha, at in sorted(judged, key=lambda row: history[row[2]])
-    }
+    """Return the bad verdicts of a history that nobody accepted since, and that no newer commit
+    settles: one that is too noisy to tell, or not decided, settles nothing."""
+    judged: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    rows = (row for row in ledger.judged() if row[2] in history)
+    for suite, task, sha, at in sorted(rows, key=lambda row: -history[row[2]]):
+        judged.setdefault((suite, task), []).append((sha, at))
     accepted = [act for act in ledger.baselines() if act.act is BaselineAct.ACCEPT]
     named = first_bad_commits(ledger)
     regressions = []
-    for (suite, task), (sha, at) in sorted(newest.items()):
-        for verdict in ledger.verdicts(commit=sha, suite=suite, task=task):
+    for (suite, task), commits in sorted(judged.items()):
+        for verdict, at in _unsettled(ledger, suite, task, commits[:REACH]):
             closed = any(
                 act.suite == suite and act.covers(task, verdict.metric) and act.at > at
                 for act in accepted
             )
-            if verdict.kind.bad and not closed:
+            if not closed:
                 key, since = (suite, task, verdict.metric), _last_good(ledger, verdict, history)
                 own = [
                     n for n in named if n.key == key and not n.improved
-                    and since < history.get(n.commit, -1) <= history[sha]
+                    and since < history.get(n.commit, -1) <= history[verdict.commit]
                 ]  # fmt: skip
                 regressions.append(Regression(verdict, own[-1] if own else None))
     return regressions
+
+
+def _unsettled(
+    ledger: Reader, suite: str, task: str, commits: Iterable[tuple[str, float]]
+) -> list[tuple[Verdict, float]]:
+    """Return the newest clear verdict on each metric of a task, where it is bad, and when its
+    commit was judged. `commits` are the judged ones, newest first. Only metrics that the newest
+    commit whose trial ran has verdicts on count: others are judged no more."""
+    bad: list[tuple[Verdict, float]] = []
+    settled, judged = set[str](), set[str]()
+    for sha, at in commits:
+        verdicts = ledger.verdicts(commit=sha, suite=suite, task=task)
+        # A failure under an earlier definition of the task is not one of the present.
+        verdicts = [v for v in verdicts if v.recipe == verdicts[-1].recipe]
+        names = {v.metric for v in verdicts} - {""}
+        for verdict in verdicts:
+            if verdict.metric in settled or (judged and verdict.metric not in judged):
+                continue
+            if verdict.kind.bad:
+                bad.append((verdict, at))
+            if verdict.kind.bad or verdict.kind.good:
+                settled.add(verdict.metric)
+        judged = judged or names
+        if judged and judged <= settled:
+            break
+    return bad
 
 
 def _last_good(ledger: Reader, verdict: Verdict, history: History) -> int:
@@ -120,9 +147,8 @@ def _last_good(ledger: Reader, verdict: Verdict, history: History) -> int:
         suite=verdict.suite, task=verdict.task, recipe=verdict.recipe,
         environment=verdict.environment,
     )  # fmt: skip
-    good = (VerdictKind.SAME, VerdictKind.IMPROVED)
     commits = [sha for (sha, metric), kind in kinds.items()
-               if metric == verdict.metric and kind in good]  # fmt: skip
+               if metric == verdict.metric and kind.good]  # fmt: skip
     before = [history[sha] for sha in commits if sha in history]
     return max((at for at in before if at < history[verdict.commit]), default=-1)
 
