@@ -36,7 +36,7 @@ class CourseList(Document):
         commits = count(len(frozenset().union(*(c.valued for c in courses))), "commit")
         trials = count(len(frozenset().union(*(c.trials for c in courses))), "trial")
         metrics = count(len({(c.suite, c.task, c.metric.name) for c in courses}), "metric")
-        verb = f"{len(rows)} changed" if rows else "nothing changed"
+        verb = f"{len(rows)} changed" if rows else "no change seen"
         lines.append(f"{verb} over {commits}, {trials}, {metrics}")
         for away in filter(None, map(_away_line, courses)):
             lines += wrap(away, width, 4)
