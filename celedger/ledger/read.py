@@ -203,15 +203,14 @@ class Reader(Store):
         )
         return [sha for (sha,) in rows]
 
-    def newest_measured(self) -> dict[tuple[str, str], str]:
-        """Return the newest commit (its hash) with a trial that ran well, by (suite, task)."""
+    def measured_tasks(self) -> list[tuple[str, str, str]]:
+        """Return each (suite, task, commit's hash) with a trial that ran well."""
         rows = self._rows(
-            # Of commits of one second the one that was measured last.
-            "SELECT t.suite, t.name, c.sha, max(c.commit_time * 4294967296 + r.id) FROM trials r "
+            "SELECT DISTINCT t.suite, t.name, c.sha FROM trials r "
             "JOIN outcomes o ON o.trial = r.id AND o.kind = 'ok' JOIN tasks t ON t.id = r.task "
-            "JOIN commits c ON c.id = r.revision GROUP BY t.suite, t.name"
+            "JOIN commits c ON c.id = r.revision"
         )
-        return {(suite, task): sha for suite, task, sha, _ in rows}
+        return [(suite, task, sha) for suite, task, sha in rows]
 
     def tasks(self) -> list[TaskRecord]:
         """Return every recipe ever recorded, the oldest first."""

@@ -52,7 +52,7 @@ Row = tuple[Commit, Batch, Sample, Verdict | None]
 def current(ledger: Reader, sha: str | None = None) -> Iterator[Row]:
     """Yield each metric of a commit, by its full hash; without one, of each task's newest measured
     commit."""
-    newest = ledger.newest_measured()
+    newest = samples.newest_measured(ledger)
     for commit in [sha] if sha else sorted(set(newest.values())):
         known, batches = samples.measured(ledger, commit)
         verdicts = {(v.suite, v.task, v.metric): v for v in ledger.verdicts(commit=commit)}

@@ -210,6 +210,14 @@ def positions(ledger: Reader) -> dict[str, int]:
     return {c.sha: i for i, c in enumerate(history_order(ledger.commits()))}
 
 
+def newest_measured(ledger: Reader) -> dict[tuple[str, str], str]:
+    """Return the newest commit in history (its hash) with a trial that ran well, by (suite,
+    task)."""
+    order = positions(ledger)
+    by_age = sorted(ledger.measured_tasks(), key=lambda row: order[row[2]])
+    return {(suite, task): sha for suite, task, sha in by_age}
+
+
 def measured_commits(ledger: Reader) -> list[Commit]:
     """Return the commits that have trials, in history order. Raises CeledgerError without any."""
     tried = set(ledger.commits_with_trials())

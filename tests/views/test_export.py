@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from conftest import git
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from scripted import ScriptedProject, scripted
 
@@ -46,6 +47,20 @@ def test_prometheus_reads_openmetrics(project: ScriptedProject) -> None:
     odd = f"# TYPE x gauge\nx{export._labels(name=ODD)} 1\n# EOF\n"
     (family,) = text_string_to_metric_families(odd)
     assert family.samples[0].labels == {"name": ODD}
+
+
+def test_the_newest_of_commits_of_one_second_is_the_last_in_history(tmp_path: Path) -> None:
+    project = scripted(tmp_path / "project", training=losing)
+    project.history([1.0, 1.5, 2.0])
+    now = {"GIT_COMMITTER_DATE": "@1700000000 +0000"}
+    git(project.root, "rebase", "--quiet", "--root", "--force-rebase", env=now)
+    assert len(set(git(project.root, "log", "-3", "--format=%ct").split())) == 1
+    for revision in ("HEAD", "HEAD~2", "HEAD~1"):
+        project.run("run", revision)
+    for form in ("openmetrics", "benchmark-action"):
+        newest = project.run("export", "--format", form).out
+        assert newest == project.run("export", "HEAD", "--format", form).out
+        assert newest != project.run("export", "HEAD~1", "--format", form).out
 
 
 def test_csv_and_json_lines_hold_every_value(project: ScriptedProject) -> None:
