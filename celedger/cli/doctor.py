@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celedger.base.errors import CeledgerError, Status
+from celedger.base.errors import CeledgerError, Status, explained
 from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
 from celedger.views.format import count, measure
 
@@ -73,9 +73,11 @@ def doctor(
         print(f"hook        {hook.name}: {hook.state}")
     # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
-    parts = kept_files.survey(
-        repository, settings.ledger.parent, now=time.time(), running=running or [], older_than=age
-    )
+    home, folder = settings.ledger.parent, repository.state_dir
+    with explained(f"cannot list what celedger keeps in {folder} and {home / '.celedger'}"):
+        parts = kept_files.survey(
+            repository, home, now=time.time(), running=running or [], older_than=age
+        )
     print(context.obj.retyped(_kept(parts, prune)))
     return worst
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from conftest import SUITE, Project
+from scripted import scripted
+
+from celedger.repo.checkouts import Checkouts
 
 
 @pytest.mark.matrix
@@ -38,3 +44,21 @@ def test_doctor_runs_nothing_of_the_repository(project: Project) -> None:
         done = project.run("doctor")
         assert f"python      {evil}\n" in done.out
         assert not (project.root / "pwned").exists()
+
+
+def test_doctor_says_in_one_line_which_folders_it_cannot_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = scripted(tmp_path / "project")
+    project.history([1.0])
+    project.run("run", "HEAD")
+
+    def refuse(_: object) -> None:
+        raise PermissionError(13, os.strerror(13), "checkouts")
+
+    monkeypatch.setattr(Checkouts, "slots", refuse)  # root may list every folder
+    done = project.run("doctor")
+    assert done.status == 128
+    state, own = project.root / ".git" / "celedger", project.root / ".celedger"
+    what = f"cannot list what celedger keeps in {state} and {own}"
+    assert done.err.splitlines()[-1] == f"celedger: {what}: Permission denied"
