@@ -182,7 +182,8 @@ def split_t(sums: Floats, squares: Floats | float, counts: Ints) -> tuple[Floats
     left, every = cumulated[..., :-1], cumulated[..., -1:]
     gain = left**2 / left_n + (every - left) ** 2 / (n - left_n) - every**2 / n
     within = np.asarray(squares)[..., None] - every**2 / n - gain
-    t = np.sqrt(np.maximum(gain, 0) * (n - 2) / np.maximum(within, 1e-300))
+    with np.errstate(over="ignore"):  # t is infinite where a split leaves nothing
+        t = np.sqrt(np.maximum(gain, 0) * (n - 2) / np.maximum(within, 1e-300))
     return np.where((left_n >= 2) & (n - left_n >= 2), t, 0.0), within
 
 

@@ -4,6 +4,7 @@ how sure they are."""
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -84,6 +85,12 @@ def test_few_exact_values_are_facts_and_many_are_noise() -> None:
     runs = random.integers(3, 9, 60)
     shifted = np.repeat(random.normal(size=60) + np.where(np.arange(60) < 30, 0, 8), runs)
     assert indices(shifted) == [int(runs[:30].sum())]
+
+
+def test_a_change_of_exact_values_warns_of_no_overflow() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        detect([[1e7], [1e7], [1.2e7]])
 
 
 def test_commits_without_a_finite_value_are_failed_and_not_in_the_way() -> None:
