@@ -84,8 +84,8 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not _SUMMARY.match(self.summary):
-            rules = "last, best, max, mean-of-last-K, median-after-K"
-            raise ValueError(f"summary is {rules}; not {self.summary!r}")
+            rules = "last, best, max, mean-of-last-K or median-after-K"
+            raise ValueError(f"summary {self.summary!r}, which is not {rules}")
 
 
 @dataclass(frozen=True)

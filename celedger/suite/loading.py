@@ -247,7 +247,7 @@ def _metrics(body: Table, shared: MetricTables) -> tuple[Metric, ...]:
             usual = {"kind": Kind.QUALITY, "unit": usual_unit(name)}
             declared.append(Metric(name, **{**usual, **table.read(_OF_METRIC)}))
         except ValueError as error:
-            table.fail(f"has no good {error}")
+            table.fail(f"has the {error}")
     return tuple(declared)
 
 

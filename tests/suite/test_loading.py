@@ -232,7 +232,10 @@ WRONG = [
     (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = 'x'\n", "floor is 'x'"),
     (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = -1\n", "floor is -1"),
     (TASK + "[task.metrics.m]\ndirection = 'lower'\nfloor = true\n", "floor is True"),
-    (TASK + "[task.metrics.m]\ndirection = 'lower'\nsummary = 'mean'\n", "summary is last"),
+    (
+        TASK + "[task.metrics.m]\ndirection = 'lower'\nsummary = 'mean'\n",
+        "has the summary 'mean', which is not last, best, max, ",
+    ),
     (TASK + "[task.metrics.'a b']\ndirection = 'lower'\n", "good name"),
     (TASK + "[task.metrics]\nm = 3\n", "not a table"),
     ("[metrics.m]\nkind = 'sped'\ndirection = 'lower'\n" + TASK, "did you mean 'speed'"),
