@@ -119,6 +119,8 @@ class Attempt:
             kind, reason = OutcomeKind.UNTESTABLE, lack
         if (bench.tree / ".gitmodules").exists() and not task.build:
             reason += "; submodules are empty in a trial's checkout: fill them by a `build`"
+        if bench.is_untracked(reason):
+            reason += "; a trial sees only files that git tracks (docs/how-to.md, Set it up)"
         if name:
             late = end.end is process.End.TIMEOUT
             limit = f"the commands together ran longer than {task.timeout:g} s"

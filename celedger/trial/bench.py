@@ -5,6 +5,7 @@ and recorded.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from celedger.system.gpu import Device
 from celedger.system.warm import Launchers
 from celedger.trial import events
 from celedger.trial.builds import Builds
-from celedger.trial.ending import absent_module, classify, explain, tail
+from celedger.trial.ending import absent_file, absent_module, classify, explain, tail
 from celedger.trial.engine import Engine, Signals
 from celedger.trial.permission_requests import of_task
 from celedger.trial.permissions import Gate
@@ -266,6 +267,14 @@ class Workbench:
             return f"the requirements of {sha}, with which all run, bring no {name}"
         python = self.interpreters[task.name]
         return f"this interpreter has no {name}: set `python =` in suite.toml (now {python})"
+
+    def is_untracked(self, reason: str) -> bool:
+        """Return True if a command ended for the lack of a file that lies in the user's work tree
+        and that git does not track."""
+        name, repository = absent_file(reason), self.checkouts.repository
+        path = repository.root / name
+        # Unlike `path.exists`, False for a folder that may not be searched.
+        return bool(name) and os.access(path, os.F_OK) and not repository.tracked([path])
 
     def writable(self, task: Task, *others: Path) -> tuple[Path, ...]:
         """Return where a task in the sandbox may write besides its checkout; () without a

@@ -19,6 +19,7 @@ DISK_FULL = 64 * 1024  # bytes
 _OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "CUDA out of memory", "std::bad_alloc")
 # Matches a whole name: one with a dot is missing in an existing package.
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
+_NO_FILE = re.compile(r"FileNotFoundError: \[Errno 2\] .+: '([^']+)'")
 _REFUSAL = re.compile("celedger's journal did not take this report: (.+)")  # of `child.log`
 _FRAME = re.compile(r'^  File "(.+)", line \d+, in (.+)$', re.MULTILINE)
 _STEP = re.compile(r"^in (step \d+ of epoch \d+)$", re.MULTILINE)  # a note of `child.torch`
@@ -87,6 +88,11 @@ def last_line(text: str) -> str:
 def absent_module(reason: str) -> str:
     """Return the top-level module whose absence ended a command (`explain`), "" for none."""
     return "".join(_NO_MODULE.findall(reason)[:1])
+
+
+def absent_file(reason: str) -> str:
+    """Return the file whose absence ended a command (`explain`), "" for none."""
+    return "".join(_NO_FILE.findall(reason)[:1])
 
 
 def tail(log: Path) -> str:

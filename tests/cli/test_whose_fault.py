@@ -4,6 +4,7 @@ held against a commit."""
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,26 @@ def test_a_module_that_the_interpreter_lacks_is_no_commits_fault(tmp_path: Path)
     assert searched.status == 125
     assert said in searched.err
     assert "crash" not in searched.out
+
+
+@pytest.mark.parametrize(
+    ("name", "hinted"),
+    [("data/train.csv", True), ("model.py", False), ("absent.csv", False)],
+)
+def test_a_file_that_git_does_not_track_is_explained(
+    tmp_path: Path, name: str, hinted: bool
+) -> None:
+    def reading(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
+        yield {"epoch": 0, "val_loss": 1.0}
+        raise FileNotFoundError(2, os.strerror(2), name)
+
+    project = scripted(tmp_path / "project", training=reading)
+    (sha,) = project.history([1.0])
+    (project.root / "data").mkdir()
+    (project.root / "data" / "train.csv").touch()
+    ran = project.run("run", sha)
+    assert f"No such file or directory: '{name}'" in ran.err
+    assert ("a trial sees only files that git tracks (docs/how-to.md" in ran.err) == hinted
 
 
 def test_a_commit_that_needs_such_a_module_is_stepped_around(tmp_path: Path) -> None:
