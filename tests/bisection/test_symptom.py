@@ -55,6 +55,8 @@ def test_crashes_at_one_step_in_one_frame_are_at_one_place() -> None:
     later = crash("exit status 1: ValueError: x (in forward of model.py, step 9 of epoch 0)")
     unknown = crash("exit status 1: ValueError: x")
     assert at_one_place([always] * 3)
+    hinted = crash("exit status 1: x (in fit of a.py, step 7 of epoch 0); submodules are empty")
+    assert at_one_place([hinted] * 3)
     assert not at_one_place([always] * 2)
     assert not at_one_place([always, always, later])
     assert not at_one_place([unknown] * 3)

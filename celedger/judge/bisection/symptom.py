@@ -30,7 +30,7 @@ from celedger.trial.runner import Bench, trials_of
 CHOOSING = 3
 _ERROR = re.compile(r"\b([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault))\b")
 
-_PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)$")  # of `trial.ending.explain`
+_PLACE = re.compile(r"\(in .+, step \d+ of epoch \d+\)(?=;|$)")  # of `trial.ending.explain`
 # Crashes that must have come at one place, so that it is evidence that they come always.
 _REPEATS = 3
 
