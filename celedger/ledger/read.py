@@ -251,10 +251,10 @@ class Reader(Store):
         self, *, commit: str | None = None, suite: str | None = None, task: str | None = None
     ) -> list[Verdict]:
         """Return the latest of each commit, task and metric, in the order in which they were
-        judged."""
+        judged. Only verdicts on the definition of the task that was judged last count."""
         where, values = _where({"c.sha = ?": commit, "v.suite = ?": suite, "v.task = ?": task})
         latest = f"SELECT max(v.id) {_VERDICTS} {where} GROUP BY v.revision, suite, task, metric"
-        return self._nouns(
+        verdicts = self._nouns(
             Verdict,
             "SELECT c.sha, suite, task, metric, kind, level, value, effect, low, high, p_value, "
             "own.ulids, base.ulids, rule, note, recipe, environment "
@@ -262,6 +262,8 @@ class Reader(Store):
             f"JOIN trial_sets base ON base.id = v.baseline WHERE v.id IN ({latest}) ORDER BY v.id",
             values,
         )
+        last = {(v.commit, v.suite, v.task): v.recipe for v in verdicts}  # the latest overwrites
+        return [v for v in verdicts if last[v.commit, v.suite, v.task] == v.recipe]
 
     def judged(self) -> list[tuple[str, str, str, float]]:
         """Return each (suite, task, commit) that was judged, and when: seconds since the epoch."""

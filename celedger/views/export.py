@@ -55,12 +55,13 @@ def current(ledger: Reader, sha: str | None = None) -> Iterator[Row]:
     newest = samples.newest_measured(ledger)
     for commit in [sha] if sha else sorted(set(newest.values())):
         known, batches = samples.measured(ledger, commit)
-        verdicts = {(v.suite, v.task, v.metric): v for v in ledger.verdicts(commit=commit)}
+        judged = ledger.verdicts(commit=commit)
+        verdicts = {(v.suite, v.task, v.recipe, v.metric): v for v in judged}
         for key, batch in sorted(samples.latest(batches).items()):
             for metric in batch.metrics(ledger) if sha or newest.get(key) == commit else ():
                 sample = batch.sample(metric)
                 if sample.n:
-                    yield known, batch, sample, verdicts.get((*key, metric.name))
+                    yield known, batch, sample, verdicts.get((*key, batch.recipe, metric.name))
 
 
 def openmetrics_lines(rows: Iterable[Row]) -> Iterator[str]:

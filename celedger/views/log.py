@@ -72,7 +72,7 @@ class Log(Document):
             lines = []
             batches = samples.batches(ledger.trials(commit=commit.sha))
             for key, batch in sorted(samples.latest(batches).items()):
-                own = [v for v in verdicts if (v.suite, v.task) == key]
+                own = [v for v in verdicts if (v.suite, v.task, v.recipe) == (*key, batch.recipe)]
                 metrics = batch.metrics(ledger)
                 main = batch.sample(metrics[0]) if metrics else None
                 since = _changes(older.get(key, batch), batch)

@@ -119,12 +119,12 @@ class CommitRows(Document):
             return cls(known, (), (), tuple(findings))
         commit, batches = samples.measured(ledger, sha)
         verdicts = ledger.verdicts(commit=sha)
-        latest = samples.latest(batches)
+        latest = {(b.suite, b.task, b.recipe): b for b in reversed(batches)}
         noises = PooledNoise(ledger, samples.positions(ledger))
         rows = []
         for batch in batches:
-            # Verdicts are shown once, with the newest trials.
-            own = [v for v in verdicts if latest.get((v.suite, v.task)) is batch]
+            # Verdicts are shown once, with the newest trials of the definition they judge.
+            own = [v for v in verdicts if latest.get((v.suite, v.task, v.recipe)) is batch]
             by_metric = {v.metric: v for v in own}
             metrics = tuple(
                 MetricRow(

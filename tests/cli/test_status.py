@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from conftest import git
@@ -66,6 +67,33 @@ def test_a_commit_of_an_earlier_regression_is_not_blamed_for_a_later_one(
     project.run("check", shas[5])
     (regression,) = json.loads(project.run("status", "--json").out)["regressions"]
     assert (regression["commit"], regression["first_bad"]) == (shas[5], None)
+
+
+def test_a_failure_of_an_earlier_definition_does_not_judge_the_present_one(
+    project: ScriptedProject,
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise FileNotFoundError("missing.csv")
+
+    (sha,) = project.history([1.0])
+    works, project.executor.training = project.executor.training, fail
+    assert project.run("run", "HEAD").status == 1
+    assert re.search(r"^worse +new: fit failed at", project.run("status").out, re.M)
+
+    project.executor.training = works
+    suite = next(project.root.glob("suites/*/suite.toml"))
+    suite.write_text(suite.read_text().replace("--seed", "--data here.csv --seed"))
+    project.run("noise", "--seeds", "1", "--repeats", "1")  # trains, and judges nothing
+    assert "failed" not in project.run("log").out
+    new, old = json.loads(project.run("show", sha, "--json").out)["tasks"]
+    assert (new["verdict"], old["verdict"]["kind"]) == (None, "failed")
+
+    done = project.run("run", "HEAD")
+    assert (done.status, "verdict: failed" in done.out) == (0, False)
+    assert "failed" not in project.run("log").out
+    shown = project.run("status")
+    assert re.search(r"^worse +nothing$", shown.out, re.M)
+    assert re.search(r"^recovered +fit$", shown.out, re.M)
 
 
 def test_what_waits_comes_first(project: ScriptedProject) -> None:

@@ -364,16 +364,20 @@ def _every_verdict(writer: Writer) -> list[Verdict]:
         -0.125, -0.13, -0.12, 0.003, judged[:1], against[:1], "exact-1", "bits differ",
         writer.tasks["count"].recipe, HERE.fingerprint,
     )  # fmt: skip
+    # In another environment, so that it decides no other answer.
+    walk = replace(
+        base, task="walk", recipe=writer.tasks["walk"].recipe, environment=ELSEWHERE.fingerprint
+    )
     return [
         base,
         replace(base, metric="duration", kind=VerdictKind.UNDECIDED, note="too few trials"),
         replace(base, metric="peak_rss", kind=VerdictKind.SAME, effect=0.0, low=-1.0, high=1.0),
-        replace(base, task="walk", metric="", kind=VerdictKind.FAILED, note="exit status 1"),
-        replace(base, task="walk", kind=VerdictKind.NOT_FINITE, value=math.nan, note="1 of 2"),
-        replace(base, task="walk", metric="duration", kind=VerdictKind.ENVIRONMENT_CHANGED,
+        replace(walk, metric="", kind=VerdictKind.FAILED, note="exit status 1"),
+        replace(walk, kind=VerdictKind.NOT_FINITE, value=math.nan, note="1 of 2"),
+        replace(walk, metric="duration", kind=VerdictKind.ENVIRONMENT_CHANGED,
                 level=math.nan, effect=math.nan, note="torch 2.12.0 -> 2.13.0"),
-        replace(base, task="walk", metric="peak_rss", kind=VerdictKind.REGRESSED, effect=math.inf),
-        replace(base, task="walk", metric="rss", kind=VerdictKind.MISSING, note="not reported"),
+        replace(walk, metric="peak_rss", kind=VerdictKind.REGRESSED, effect=math.inf),
+        replace(walk, metric="rss", kind=VerdictKind.MISSING, note="not reported"),
     ]  # fmt: skip
 
 

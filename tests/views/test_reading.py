@@ -54,9 +54,12 @@ def story(history: Any, make_commits: Commits) -> list[Commit]:
         [
             Verdict(
                 made[3].sha, "core", "mlp_digits", "val_loss", VerdictKind.REGRESSED,
-                0.411, 0.461, 0.05, 0.048, 0.052, 1e-6, rule="r1",
+                0.411, 0.461, 0.05, 0.048, 0.052, 1e-6, rule="r1", recipe=history.task.recipe,
             ),
-            Verdict(made[3].sha, "core", "mlp_digits", "peak_rss", VerdictKind.SAME),
+            Verdict(
+                made[3].sha, "core", "mlp_digits", "peak_rss", VerdictKind.SAME,
+                recipe=history.task.recipe,
+            ),
         ]
     )  # fmt: skip
     return made
