@@ -56,6 +56,8 @@ that amplifies rounding ends elsewhere: then the difference is noise, and far la
 WITHOUT_FLOOR = 0.1
 """Share of the level that must be seen where the suite states no floor: such a metric reports
 every change that is told, and a tenth is what nobody would call the same."""
+NO_BASELINE = "no baseline yet"
+"""The note of a verdict that has nothing to compare with."""
 FRESH = 2
 """Trials with fresh seeds that what the first look told must survive."""
 LASTING = 0.4
@@ -191,7 +193,7 @@ def _test(question: VerdictQuestion, seed: int) -> Judgement | _Tested:
     base = Grouped.of(question.baseline, question.baseline_seeds or None).finite()
     base = base.groups_where(base.sizes > 0).scaled(sign)
     if not len(base):
-        return Judgement(VerdictKind.UNDECIDED, value=float(values.mean()), note="no baseline yet")
+        return Judgement(VerdictKind.UNDECIDED, value=float(values.mean()), note=NO_BASELINE)
     known_seeds = question.seeds is not None and base.seeds is not None
     if not known_seeds:
         base = Grouped(base.values, Layout(base.sizes))

@@ -9,11 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from celedger.base.errors import command
 from celedger.base.model import BaselineRecord, Commit, Metric, Verdict, VerdictKind
 from celedger.judge.drift.judge import Judged
 from celedger.judge.drift.recorded_verdicts import counted
 from celedger.ledger.read import Reader
-from celedger.stats.verdict import WITHOUT_FLOOR, Judgement
+from celedger.stats.verdict import NO_BASELINE, WITHOUT_FLOOR, Judgement
 from celedger.views.document import Document, pick
 from celedger.views.format import (
     Scale,
@@ -69,6 +70,7 @@ class VerdictList(Document):
                 text = table(_COLUMNS, [cells for _, cells in rows], width=width)
                 lines += ["", *filter(None, [title]), text]
         lines += self._more_trials([v for v, _ in own if v.kind is VerdictKind.TOO_NOISY])
+        lines += self._unjudged_baseline([v for v, _ in own if v.note == NO_BASELINE])
         if self.explained:
             lines += [line for v in self.judged.verdicts for line in _evidence(self.ledger, v)]
         return "\n".join(lines)
@@ -118,6 +120,25 @@ class VerdictList(Document):
         remarks = "; ".join(filter(None, parts))
         name = verdict.metric or "(whole task)"
         return (verdict.task, name, verdict.kind.value, moved, remarks)
+
+    def _unjudged_baseline(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """Return the command that judges the parent commit, if it has trials of tasks without a
+        baseline and they were never judged."""
+        words: list[str] = []
+        for verdict in verdicts:
+            recipe, environment = verdict.recipe, verdict.environment
+            kinds = self.ledger.verdict_kinds(
+                suite=verdict.suite, task=verdict.task, recipe=recipe, environment=environment
+            )
+            for parent in {*self.commit.parents[:1]} - {sha for sha, _ in kinds}:
+                trials = self.ledger.trials(commit=parent, recipe=recipe, environment=environment)
+                if any(r.ok and not (r.early_stopped or r.derived) for r in trials):
+                    words += ["--task", verdict.task] if verdict.task not in words else []
+        if not words:
+            return []
+        run = command("run", self.commit.parents[0][:12], *words, suite=verdicts[0].suite)
+        title = "the parent commit has trials that were never judged, which are no baseline:"
+        return ["", title, f"  {run} judges them"]
 
     def _more_trials(self, noisy: Sequence[Verdict]) -> list[str]:
         """Return the commands to type if metrics of the suite are too noisy, and other remedies."""

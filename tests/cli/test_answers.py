@@ -125,6 +125,23 @@ def test_check_does_not_pass_what_it_could_not_see_and_says_what_would(tmp_path:
     assert re.search(r"same .* a change of 0\.\d+ nats \([\d.]+ %\) would have been", done.out)
 
 
+def test_check_names_the_command_that_makes_unjudged_trials_of_the_parent_its_baseline(
+    project: Project,
+) -> None:
+    shas = project.history([1.0, 1.0, 1.0])
+    assert "never judged" not in project.run("check", shas[2]).out  # the parent has no trial
+    project.run("noise", "--commit", shas[0])  # trains, and judges nothing
+    first = project.run("check", shas[1])
+    assert (first.status, "no baseline yet" in first.out) == (125, True)
+    command = first.out.splitlines()[-1].split("`")[1]
+    assert command == f"celedger run {shas[0][:12]} --task fit --suite tiny"
+    trained = len(project.executor.ran)
+    typed(project, command)
+    assert len(project.executor.ran) == trained
+    again = project.run("check", shas[1], "--lenient")
+    assert (again.status, "no baseline yet" in again.out) == (0, False)
+
+
 def test_telemetry_is_listed_and_never_decides(tmp_path: Path) -> None:
     project = scripted(tmp_path / "project", SUITE)
     project.history([1.0, 1.0])
