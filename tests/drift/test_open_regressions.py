@@ -18,7 +18,7 @@ Kinds = Mapping[str, str]  # metric: kind
 
 
 class Recorded:
-    """A ledger whose verdicts are `commits`, oldest first; "old" verdicts are of another recipe."""
+    """A ledger whose verdicts are `commits`, oldest first."""
 
     def __init__(self, *commits: Kinds, accepted: float = 0.0) -> None:
         self.commits, self._accepted = commits, accepted
@@ -29,12 +29,9 @@ class Recorded:
 
     def verdicts(self, *, commit: str, **_: str) -> list[Verdict]:
         return [
-            Verdict(
-                commit, "s", "fit", metric, VerdictKind(kind.removeprefix("old ")),
-                recipe="old" if kind.startswith("old ") else "new",
-            )
+            Verdict(commit, "s", "fit", metric, VerdictKind(kind))
             for metric, kind in self.commits[int(commit)].items()
-        ]  # fmt: skip
+        ]
 
     def verdict_kinds(self, **_: str) -> dict[tuple[str, str], VerdictKind]:
         return {
@@ -77,7 +74,6 @@ def test_a_crash_hides_no_regression_and_a_trial_that_runs_ends_it() -> None:
 
 def test_what_is_judged_no_more_is_not_open() -> None:
     assert Recorded(BAD, {"accuracy": "undecided"}).open() == []
-    assert Recorded({"": "old failed", "loss": "same"}).open() == []
 
 
 def test_a_search_starts_where_the_verdict_was_clear(tmp_path: Any) -> None:

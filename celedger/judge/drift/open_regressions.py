@@ -124,8 +124,6 @@ def _unsettled(
     settled, judged = set[str](), set[str]()
     for sha, at in commits:
         verdicts = ledger.verdicts(commit=sha, suite=suite, task=task)
-        # A failure under an earlier definition of the task is not one of the present.
-        verdicts = [v for v in verdicts if v.recipe == verdicts[-1].recipe]
         names = {v.metric for v in verdicts} - {""}
         for verdict in verdicts:
             if verdict.metric in settled or (judged and verdict.metric not in judged):
