@@ -167,3 +167,12 @@ def test_a_link_on_the_way_is_refused_where_the_user_did_not_choose_it(
         load(root, own(tmp_path, ""))
     mine = f'ledger = "{root}/ledger.db"\nsuites = "{root}/suites"\n'
     assert load(root, own(tmp_path, mine)).ledger == root / "ledger.db"
+
+
+def test_a_home_that_is_closed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> bool:  # root may read everything
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Permission denied"):
+        load(tmp_path, {"HOME": str(tmp_path)})

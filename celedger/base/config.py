@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from celedger.base.errors import ConfigError, UsageError
+from celedger.base.errors import ConfigError, UsageError, explained
 from celedger.base.model import Bytes
 
 FILES = ("celedger.toml", "pyproject.toml")  # the first of them that speaks of celedger counts
@@ -121,8 +121,9 @@ def _own(repo_root: Path, env: Mapping[str, str]) -> list[tuple[str, str, object
     """Return what the user's own file says for this repository: (where, key, value), the last
     counts."""
     file = own_file(env)
-    if file is None or not file.is_file():
-        return []
+    with explained(f"{file} cannot be read", kind=ConfigError):  # its folder may be closed to us
+        if file is None or not file.is_file():
+            return []
     table = read_toml(file)
     special = table.pop("repository", {})
     if not isinstance(special, dict) or not all(isinstance(t, dict) for t in special.values()):
