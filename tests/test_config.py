@@ -170,8 +170,12 @@ def test_a_link_on_the_way_is_refused_where_the_user_did_not_choose_it(
 
 
 def test_a_home_that_is_closed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_file = Path.is_file
+
     def closed(path: Path) -> bool:  # root may read everything
-        raise PermissionError(13, "Permission denied", str(path))
+        if path.name == "config.toml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", closed)
     with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Permission denied"):

@@ -38,6 +38,8 @@ BETWEEN_ABOVE = 1e-3
 RUNS_FOR_NOISE = 8
 """A deterministic metric that has been redrawn so often shows its noise; with fewer distinct
 values in a row every change counts as exact (drift.md, step 0)."""
+AGREEING = 3
+"""So many neighbours with equal values are no chance."""
 COARSE = 6
 """Significant digits that a share of a few hundred samples may have."""
 POOLED = 500
@@ -242,7 +244,7 @@ def _repeats_exactly(grouped: Grouped) -> bool:
         # Without seeds two equal values may be those of two seeds, on a metric of few values.
         sure = own.equal_repeats == own.repeats >= (2 if grouped.seeds is None else 1)
     else:
-        sure = own.agreeing >= 3 and own.agreeing > own.neighbours / 2
+        sure = own.agreeing >= AGREEING and own.agreeing > own.neighbours / 2
     return sure and not own.come_back()
 
 
@@ -279,6 +281,10 @@ class _Own:
     def agreeing(self) -> int:
         """Return how many of the neighbours have equal values."""
         return int(self.same.sum())
+
+    def agrees_finely(self) -> bool:
+        """Return True if neighbours agree in so many digits that chance cannot be the cause."""
+        return sum(map(fine, self.value[self.same].tolist())) >= AGREEING
 
     def come_back(self) -> bool:
         """Return True if values of a seed come back after others too often."""
@@ -337,8 +343,9 @@ def _within(grouped: Grouped) -> tuple[float, float, Bools]:
 
 def _between(grouped: Grouped, within: float, dof: float) -> tuple[float, float]:
     """(sd of commits beyond their repeats, degrees of freedom of the whole). 0 unless the
-    neighbours differ by clearly more than their repeats explain (F test)."""
-    if len(grouped) < 5 or within == 0:
+    neighbours differ by clearly more than their repeats explain (F test), and where neighbours
+    agree in every digit: what varied from commit to commit would vary there, too."""
+    if len(grouped) < 5 or within == 0 or _Own.of(grouped).agrees_finely():
         return 0.0, dof
     of_repeats = within**2 * float(np.mean(1 / grouped.sizes))
     steps = np.diff(grouped.means())
