@@ -148,3 +148,12 @@ def test_what_no_seed_has_a_say_in_is_exact_unless_it_is_coarse() -> None:
     assert pool([[1.2734501234] * 3], seeds=seeds).exact
     assert not pool([[1.0] * 3], seeds=seeds).exact, "every seed may well be right on all samples"
     assert not pool([[1.2734501234, 1.2734501234, 1.3]], seeds=seeds).exact
+
+
+def test_steps_are_no_noise_where_neighbours_agree_in_every_digit() -> None:
+    seeds = [[0, 1, 2]] * 7
+    own = np.array([0.0011324816, -0.0047815927, 0.0035142853])
+    levels = [1.0, 1.0, 1.0, 1.5, 1.0, 1.5, 1.5]
+    assert pool([level + own for level in levels], seeds=seeds).between == 0
+    random = np.random.default_rng(3)  # and the same steps, where every commit varies
+    assert pool([x + own + random.normal(0, 0.2) for x in levels], seeds=seeds).between > 0.1

@@ -95,12 +95,19 @@ def at_one_place(crashes: Sequence[TrialRecord]) -> bool:
 
 
 class NotWorse(CannotJudge):
-    """The ends ran, and BAD is worse in none of what was asked (`symptoms`)."""
+    """The ends ran, and BAD is worse in none of what was asked (`symptoms`), or not `clearly` so:
+    the noise of one that seems worse hides it."""
 
     def __init__(
-        self, good: Commit, bad: Commit, symptoms: Sequence[Symptom], *, improved: bool
+        self,
+        good: Commit,
+        bad: Commit,
+        symptoms: Sequence[Symptom],
+        *,
+        improved: bool,
+        clearly: bool = False,
     ) -> None:
-        changed = "better" if improved else "worse"
+        changed = "clearly " * clearly + ("better" if improved else "worse")
         same = [f"{symptom.task.name} {symptom.name}" for symptom in symptoms]
         super().__init__(
             f"{bad.sha[:10]} is not {changed} than {good.sha[:10]} in {_list(same)}",
@@ -194,7 +201,11 @@ def find_symptom(
             f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
             f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
         )
-    raise NotWorse(good, bad, symptoms, improved=improved)
+    noisy = any(
+        answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
+        for question, answer in zip(questions, answers, strict=True)
+    )
+    raise NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
