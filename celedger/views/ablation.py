@@ -175,7 +175,8 @@ def _base(task: str) -> str:
 
 def _checked(what: str, name: str, names: Collection[str]) -> str:
     if name not in names:
-        raise UsageError(f"there is no {what} {name!r}", f"there are {', '.join(sorted(names))}")
+        known = f"there are {', '.join(sorted(names))}" if names else "nothing was run yet"
+        raise UsageError(f"there is no {what} {name!r}", known)
     return name
 
 
