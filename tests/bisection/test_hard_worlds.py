@@ -77,6 +77,6 @@ def test_a_part_that_is_switched_off_turns_its_world_red(
         return float(sum(r.trials for r in results) + 40 * wrong + 40 * untold)
 
     usual = cost()
-    package = "bisection" if module == "other_steps" else "stats"
+    package = "judge.bisection" if module == "other_steps" else "stats"
     monkeypatch.setattr(f"celedger.{package}.{module}.{constant}", off)
     assert cost() > 1.15 * usual
