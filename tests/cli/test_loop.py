@@ -7,13 +7,11 @@ import hashlib
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Project, git
-from scripted import Report, ScriptedProject, scripted
+from scripted import ScriptedProject, scripted
 
 
 @pytest.fixture
@@ -93,19 +91,6 @@ def test_a_crash_is_bisected_as_a_crash(quick: ScriptedProject) -> None:
     done = quick.run("bisect", f"{shas[0]}..{shas[-1]}")
     assert done.status == 0, done.err + done.out
     assert f"first bad commit of fit crash: {shas[5]}" in done.out
-
-
-def test_a_crash_that_comes_now_and_then_is_bisected_as_a_crash(tmp_path: Path) -> None:
-    def flaky(model: Mapping[str, Any], seed: int) -> Iterator[Report]:
-        yield {"epoch": 0, "val_loss": 1 + seed / 1000}
-        if model["LEVEL"] > 1 and seed % 2:
-            raise RuntimeError("now and then")
-
-    project = scripted(tmp_path / "project", training=flaky)
-    shas = project.history([1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
-    done = project.run("bisect", f"{shas[0]}..{shas[-1]}")
-    assert done.status == 0, done.err + done.out
-    assert f"first bad commit of fit crash: {shas[4]}" in done.out
 
 
 def test_a_metric_that_is_not_worse_is_said_to_be_so(quick: ScriptedProject) -> None:

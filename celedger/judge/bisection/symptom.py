@@ -161,7 +161,6 @@ def find_symptom(
     must_be_judged(tasks, metric)
     symptoms: list[Symptom] = []
     questions: list[rules.VerdictQuestion] = []
-    flaky: list[Symptom] = []
     refused: CannotJudge | None = None
     silent = True
     for task in [t for t in tasks if metric is None or t.metric(metric) is not None]:
@@ -178,8 +177,6 @@ def find_symptom(
             continue
         if crash is not None and not improved:
             return replace(crash, asked=CHOOSING if metric is None else 1)
-        asked = ([r for r in trials if r.trial.ulid in seen] for trials in whole)
-        flaky += filter(None, [_flaky(task, *asked)])
         for each in task.metrics:
             if each.direction is Direction.INFO or metric not in (None, each.name):
                 continue
@@ -197,11 +194,18 @@ def find_symptom(
     ]
     if questions and min(weights) < math.inf:
         return symptoms[weights.index(min(weights))]
-    if flaky and metric is None and not improved:
-        return flaky[0]
-    refused = refused or (_unended(good, bad) if silent else None)
-    noisy = any(map(_seems_worse, questions, answers))
-    raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
+    if refused is not None:
+        raise refused
+    if silent:
+        raise CannotJudge(
+            f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
+            f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
+        )
+    noisy = any(
+        answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
+        for question, answer in zip(questions, answers, strict=True)
+    )
+    raise NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
@@ -253,16 +257,6 @@ def _crash(
     return Symptom(task, None, signature(broken_bad)) if broken_bad else None
 
 
-def _flaky(
-    task: Task, at_good: Sequence[TrialRecord], at_bad: Sequence[TrialRecord]
-) -> Symptom | None:
-    """Return the symptom where some trials of BAD crash, and GOOD's all run."""
-    crashes = [name for record in at_bad if (name := signature(record))]
-    if not crashes or not at_good or not all(record.ok for record in at_good):
-        return None
-    return Symptom(task, None, crashes[-1], asked=crashes.count(crashes[-1]))
-
-
 def _broken(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """Return the last trial of an end that fails, None for one of which a trial ran well."""
     return records[-1] if records and not any(r.ok for r in records) else None
@@ -305,18 +299,6 @@ def _question(
     )  # fmt: skip
 
 
-def _unended(good: Commit, bad: Commit) -> CannotJudge:
-    return CannotJudge(
-        f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
-        f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
-    )
-
-
-def _seems_worse(question: rules.VerdictQuestion, answer: rules.Judgement) -> bool:
-    """Return True if a metric is too noisy to tell and its values are worse."""
-    return answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
-
-
 def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: bool) -> float:
     """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
@@ -329,7 +311,8 @@ def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: 
     exact = question.noise is not None and question.noise.exact
     if answer.kind is VerdictKind.IMPROVED or exact:
         return math.inf
-    if named or (answer.kind is VerdictKind.UNDECIDED and answer.effect * question.sign > 0):
+    seems_worse = answer.effect * question.sign > 0
+    if named or (answer.kind is VerdictKind.UNDECIDED and seems_worse):
         return 1.0 + p_value
     return math.inf
 
