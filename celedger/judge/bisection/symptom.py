@@ -194,18 +194,9 @@ def find_symptom(
     ]
     if questions and min(weights) < math.inf:
         return symptoms[weights.index(min(weights))]
-    if refused is not None:
-        raise refused
-    if silent:
-        raise CannotJudge(
-            f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
-            f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
-        )
-    noisy = any(
-        answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
-        for question, answer in zip(questions, answers, strict=True)
-    )
-    raise NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
+    refused = refused or (_unended(good, bad) if silent else None)
+    noisy = any(map(_seems_worse, questions, answers))
+    raise refused or NotWorse(good, bad, symptoms, improved=improved, clearly=noisy)
 
 
 def final_trials(bench: Bench, end: Commit, task: Task, environment: str) -> list[TrialRecord]:
@@ -299,6 +290,18 @@ def _question(
     )  # fmt: skip
 
 
+def _unended(good: Commit, bad: Commit) -> CannotJudge:
+    return CannotJudge(
+        f"no trial of {good.sha[:10]} or of {bad.sha[:10]} came to its end",
+        f"{command('show', good.sha[:12])} or {command('show', bad.sha[:12])} says why",
+    )
+
+
+def _seems_worse(question: rules.VerdictQuestion, answer: rules.Judgement) -> bool:
+    """Return True if a metric is too noisy to tell and its values are worse."""
+    return answer.kind is VerdictKind.TOO_NOISY and answer.effect * question.sign > 0
+
+
 def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: bool) -> float:
     """Return how surely BAD is worse, as a p-value; inf where it is the same or better.
 
@@ -311,8 +314,7 @@ def _weight(question: rules.VerdictQuestion, answer: rules.Judgement, *, named: 
     exact = question.noise is not None and question.noise.exact
     if answer.kind is VerdictKind.IMPROVED or exact:
         return math.inf
-    seems_worse = answer.effect * question.sign > 0
-    if named or (answer.kind is VerdictKind.UNDECIDED and seems_worse):
+    if named or (answer.kind is VerdictKind.UNDECIDED and answer.effect * question.sign > 0):
         return 1.0 + p_value
     return math.inf
 
