@@ -93,6 +93,24 @@ class Reader(Store):
         records = self._trial_records("WHERE r.ulid BETWEEN ? AND ? || '~'", (start, start))
         return records[0] if start and len(records) == 1 else None
 
+    def failures(self, suite: str, task: str) -> list[tuple[int, str, str, TrialRecord]]:
+        """Return the trials of a task that failed by themselves, or whose build failed: id,
+        environment, recipe, record; in the order of recording."""
+        records = self.trials(suite=suite, task=task, failed_only=True)
+        ids = dict(
+            self._rows(
+                "SELECT r.ulid, r.id FROM trials r JOIN tasks t ON t.id = r.task "
+                "JOIN outcomes o ON o.trial = r.id AND o.kind != 'ok' "
+                "WHERE t.suite = ? AND t.name = ?",
+                (suite, task),
+            )
+        )
+        return [
+            (ids[r.trial.ulid], r.trial.environment, r.trial.recipe, r)
+            for r in records
+            if r.outcome is not None and r.outcome.kind.final and not r.early_stopped
+        ]
+
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;
         for a derived one, what its evidence reported."""

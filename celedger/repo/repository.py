@@ -146,7 +146,7 @@ class Repository:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
         commits = parse(tell(self.worktree, *LOG, *order, bad.sha, f"^{good.sha}", "--").out)
-        cut = self._shallow_boundary()
+        cut = self.shallow_boundary()
         if any(commit.sha in cut for commit in commits):
             raise RepositoryError(
                 f"this clone is shallow: its history ends between {_short(good)} and {_short(bad)}",
@@ -293,7 +293,7 @@ class Repository:
         name = ask(self.worktree, "config", "--get", "user.name").text.strip()
         return name or getpass.getuser()
 
-    def _shallow_boundary(self) -> frozenset[str]:
+    def shallow_boundary(self) -> frozenset[str]:
         try:
             return frozenset((self.common_dir / "shallow").read_text().split())
         except FileNotFoundError:
@@ -312,7 +312,7 @@ class Repository:
             return UnknownRevision(f"{revision!r} is a range: one commit is wanted here")
         close = difflib.get_close_matches(re.split(r"[~^@:]", revision)[0], self._refs(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "git log --oneline --all"
-        if not close and self._shallow_boundary():
+        if not close and self.shallow_boundary():
             hint = f"this clone is shallow; {UNSHALLOW}"
         return UnknownRevision(f"unknown revision {revision!r}", hint)
 
@@ -322,7 +322,7 @@ class Repository:
     def _unrelated(
         self, good: str, bad: str, old: Commit, new: Commit
     ) -> UsageError | RepositoryError:
-        if self._shallow_boundary():
+        if self.shallow_boundary():
             return RepositoryError(
                 f"this clone is shallow: it does not show that {good} is an ancestor of {bad}",
                 UNSHALLOW,

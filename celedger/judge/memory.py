@@ -1,0 +1,129 @@
+"""Reading the state, from the cache where nothing changed, and recording what is said.
+
+The cache lies in the repository's folder of state and may be deleted at any time. Reading verbs
+record nothing: they show what would be recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from celedger.base import VERSION, files
+from celedger.base.errors import CeledgerError
+from celedger.base.model import Commit
+from celedger.judge.incident import State
+from celedger.judge.line import Line
+from celedger.ledger import Ledger
+from celedger.repo import Repository, bisecting
+
+RULES = 1
+"""Version of the rules by which the state is derived: a cached one of another version is stale."""
+_STATES = "state"  # folder of the cache, in the repository's folder of state
+_MOST = 8
+"""States that are kept: HEAD's and a few branches'."""
+
+
+def tip_of(repository: Repository, commit: Commit | None = None) -> str:
+    """Return the commit (a hash) whose line a judgement is about: HEAD's, during a `git bisect`
+    that of the commit where it began; or `commit` where that line does not have it."""
+    start = bisecting.start_of(repository)
+    head = repository.resolve(start or "HEAD").sha
+    if commit is None or commit.sha == head:
+        return head
+    line = repository.log(head, limit=_RECENT, first_parent=True)
+    if any(each.sha == commit.sha for each in line):
+        return head
+    return commit.sha
+
+
+_RECENT = 2000
+"""First parents of HEAD among which an older commit is looked for before it is judged on a line of
+its own."""
+
+
+def line_of(repository: Repository, ledger: Ledger, tip: str, *, every: bool = False) -> Line:
+    """Return the line of a commit (a hash), with the places of what was measured off it."""
+    trained = set(ledger.commits_with_trials())
+    known = [c for c in ledger.commits() if c.sha in trained]
+    return Line.of(repository, tip, known, every=every)
+
+
+def read(
+    repository: Repository, ledger: Ledger, tip: str | None = None, *, every: bool = False
+) -> State:
+    """Return the state of a line [default: HEAD's] as it is now."""
+    tip = tip or tip_of(repository)
+    key = _key(ledger, tip, every=every)
+    path = _folder(repository) / f"{key}.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return State.unpacked(json.loads(path.read_bytes()))
+    state = _derived(repository, ledger, tip, every=every)
+    _keep(path, state)
+    return state
+
+
+def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
+    from celedger.judge.noise_cache import opened  # numpy: not where the cache has the answer
+    from celedger.judge.state import derive
+
+    line = line_of(repository, ledger, tip, every=every)
+    with opened(_folder(repository)) as cache:
+        return derive(ledger, line, cache=cache).state()
+
+
+def record(
+    repository: Repository,
+    ledger: Ledger,
+    tip: str,
+    *,
+    job: str,
+    now: float,
+    name: Callable[[], str],
+) -> State:
+    """Bring the state of a line up to date: derive it, and record what was not said yet.
+
+    Args:
+        job: What asks: `run`, `check`, `bisect`, `merge`, or the commit of the worker's job.
+        now: Seconds since the epoch.
+        name: Makes a ULID.
+    """
+    from celedger.judge.noise_cache import opened
+    from celedger.judge.state import derive
+    from celedger.judge.told import new_rows
+
+    line = line_of(repository, ledger, tip)
+    with opened(_folder(repository)) as cache:
+        derivation = derive(ledger, line, cache=cache)
+        state = derivation.state()
+        rows = new_rows(
+            state.incidents, derivation.told, derivation.sizes(),
+            revision=tip, job=job, now=now, name=name,
+        )  # fmt: skip
+    if rows:
+        ledger.record_said(rows)
+    _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state)
+    return state
+
+
+def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
+    """Return the name of a state in the cache: a hash of all that it is derived from."""
+    text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _folder(repository: Repository) -> Path:
+    return repository.state_dir / _STATES
+
+
+def _keep(path: Path, state: State) -> None:
+    """Write a state to the cache, where that can be written, and remove the oldest."""
+    with suppress(OSError, CeledgerError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, json.dumps(state.packed()).encode())
+        kept = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
+        for old in kept[:-_MOST]:
+            old.unlink(missing_ok=True)

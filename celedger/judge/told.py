@@ -1,0 +1,119 @@
+"""What was said of incidents: their identity, and what hysteresis rests on.
+
+Reads and makes rows of the ledger's `said`; a row without an address is a job's record. Decides
+nothing: what is said of an incident is derived in `state.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celedger.judge.incident import Incident
+from celedger.judge.line import Line
+from celedger.ledger import Ledger
+from celedger.ledger.said import SaidRecord
+from celedger.stats.course import IncidentState, MetricKey, StepKind, ToldIncident
+
+_RECORDED = "state"
+_ID_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An incident as it was last recorded. `steps` has its places and the states of its metrics;
+    `failing` the keys that failed; `numbers` says how many rows there are of it."""
+
+    id: str
+    kind: str
+    steps: ToldIncident
+    failing: tuple[MetricKey, ...]
+    record: SaidRecord
+    gone: bool = False  # its commits are not on the line
+
+
+def identity(suite: str, task: str, metric: str, kind: str, oldest: str) -> str:
+    """Return the name of an incident when it is first said: 8 hex digits. `oldest` is the hash of
+    the oldest commit that may be the first bad one."""
+    text = "\0".join((suite, task, metric, kind, oldest))
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def told(ledger: Ledger, line: Line) -> list[Told]:
+    """Return each incident as it was last recorded, the oldest first."""
+    last: dict[str, SaidRecord] = {}
+    for row in ledger.said():
+        if not row.address and row.event == _RECORDED:
+            last[row.incident] = row
+    return [_told(row, line) for row in last.values()]
+
+
+def _told(row: SaidRecord, line: Line) -> Told:
+    details: Mapping[str, Any] = row.details
+    first, last = (line.places.get(str(details.get(end, "")), -1) for end in ("first", "last"))
+    states, failing = {}, []
+    for suite, task, metric, state in details.get("metrics", ()):
+        if details.get("failure"):
+            failing.append((suite, task, metric))
+        else:
+            states[suite, task, metric] = IncidentState(state)
+    sizes = {
+        (suite, task, metric): (size, error)
+        for suite, task, metric, size, error in details.get("sizes", ())
+    }
+    kind = StepKind.DRIFT if row.kind == StepKind.DRIFT.value else StepKind.STEP
+    steps = ToldIncident(
+        row.incident, first, last, IncidentState(row.state), states, kind,
+        bool(details.get("sure")), sizes,
+    )  # fmt: skip
+    return Told(row.incident, row.kind, steps, tuple(failing), row, first < 0 or last < 0)
+
+
+def new_rows(
+    incidents: Iterable[Incident],
+    before: Iterable[Told],
+    sizes: Mapping[str, list[list[object]]],
+    *,
+    revision: str,
+    job: str,
+    now: float,
+    name: Callable[[], str],
+) -> list[SaidRecord]:
+    """Return the rows that record what is not recorded yet. `sizes` are those of the steps of each
+    incident, by its id; `name` makes a ULID."""
+    known = {each.id: each.record for each in before}
+    rows = []
+    for incident in incidents:
+        main = incident.main
+        details: dict[str, object] = {
+            "first": incident.first_bad[0], "last": incident.first_bad[-1],
+            "metrics": [[m.suite, m.task, m.name, m.state] for m in incident.metrics],
+            "failure": incident.is_failure, "sure": incident.was_sure,
+            "bisect": incident.bisect, "closed": incident.closed_at,
+            "sizes": sizes.get(incident.id, []),
+        }  # fmt: skip
+        old = known.get(incident.id)
+        same = old is not None and {**old.details, "sizes": 0} == {**details, "sizes": 0}
+        if same and old is not None and (old.state, old.kind) == (incident.state, incident.kind):
+            continue
+        oldest = old.oldest if old is not None else incident.first_bad[0]
+        row = SaidRecord(
+            name(),
+            incident.id,
+            incident.state,
+            _RECORDED,
+            incident.kind,
+            main.suite,
+            main.task,
+            main.name,
+            oldest,
+            revision,
+            job,
+            "",
+            now,
+            details,
+        )
+        rows.append(row)
+    return rows
