@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from celedger.base.model import (
+    BY_ID,
     ENVIRONMENTS,
     BaselineAct,
     BaselineRecord,
@@ -31,8 +32,6 @@ from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
 from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
 
-BY_ID = "*"
-"""Begins an act's metric where the act is about one incident, by its id, or about one trial."""
 _A_FALL = 0.5
 """Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
 _95 = 1.959964  # standard errors at each side of a 95 % interval

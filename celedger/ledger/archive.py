@@ -28,6 +28,7 @@ from celedger.ledger.checksums import Union
 _LONGEST = 200  # bytes of a folder's name
 # The last row of the ledger's checksums whose fact is archived.
 _WATERMARK = "CREATE TABLE IF NOT EXISTS archived (id INTEGER, fact TEXT, row INTEGER, value INT)"
+_SEALED = "SELECT id, fact, row, value FROM checksums"
 
 
 class Archive:
@@ -73,7 +74,7 @@ class Archive:
         """Add the facts that the ledger completed since the last call, and trials (their ids) that
         have just started. Raises LedgerError where they cannot be written: the next call will."""
         started = list(started)
-        newest = ledger.execute("SELECT * FROM checksums ORDER BY id DESC LIMIT 1").fetchone()
+        newest = ledger.execute(f"{_SEALED} ORDER BY id DESC LIMIT 1").fetchone()
         if newest is None:
             return
         try:
@@ -97,7 +98,7 @@ class Archive:
         self, ledger: sqlite3.Connection, copy: sqlite3.Connection, started: Iterable[int]
     ) -> None:
         last = _watermark(copy)
-        same = ledger.execute("SELECT * FROM checksums WHERE id = ?", last[:1]).fetchone() == last
+        same = ledger.execute(f"{_SEALED} WHERE id = ?", last[:1]).fetchone() == last
         union = Union(ledger, copy)
         for table, row in ledger.execute(
             "SELECT fact, row FROM checksums WHERE id > ? ORDER BY id", (last[0] if same else 0,)
@@ -128,9 +129,7 @@ class Archive:
             ledger.execute("VACUUM INTO ?", (draft.absolute().as_uri(),))
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 connection.execute(_WATERMARK)
-                connection.execute(
-                    "INSERT INTO archived SELECT * FROM checksums ORDER BY id DESC LIMIT 1"
-                )
+                connection.execute(f"INSERT INTO archived {_SEALED} ORDER BY id DESC LIMIT 1")
             opening.install(draft, self.path)
 
 

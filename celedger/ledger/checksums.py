@@ -13,21 +13,41 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
 
-# A fact's table, each after those that its rows refer to.
-TABLES = (
-    "commits", "metrics", "tasks", "definitions", "environments", "footprints", "trial_sets",
-    "trials", "closures", "verdicts", "bisects", "baselines", "findings",
-)  # fmt: skip
-# The column that names a row in every ledger. Rows of other tables are equal if all columns are.
+# The columns of a fact's own row, by its table, each table after those that its rows refer to.
+COLUMNS = {
+    "commits": "id, sha, tree, author, author_time, commit_time, subject",
+    "metrics": "id, name",
+    "tasks": "id, recipe, suite, name, definition",
+    "definitions": "id, metric, task, unit, direction, kind, floor, floor_is_relative, summary, "
+    "recorded",
+    "environments": "id, fingerprint, details",
+    "footprints": "id, digest, paths, inputs",
+    "trial_sets": "id, digest, ulids",
+    "trials": "id, ulid, revision, task, environment, seed, why, started, host, device",
+    "trial_facts": "id, trial, name, value",
+    "closures": "trial, footprint, content, unknown",
+    "verdicts": "id, revision, suite, task, metric, recipe, environment, kind, level, value, "
+    "effect, low, high, p_value, trials, baseline, rule, note, recorded",
+    "bisects": "id, ulid, suite, task, metric, good, bad, culprits, probability, status, ended, "
+    "report",
+    "baselines": "id, ulid, act, revision, suite, task, metric, who, why, at",
+    "findings": "id, ulid, verb, suite, task, revision, before, command, started, headline, "
+    "document",
+    "said": "id, ulid, incident, state, event, kind, suite, task, metric, oldest, revision, job, "
+    "address, details, at",
+}  # fmt: skip
+TABLES = tuple(COLUMNS)
+# The columns that name a row in every ledger. Rows of other tables are equal if all columns are.
 NAMES = {
-    "commits": "sha", "metrics": "name", "tasks": "recipe", "environments": "fingerprint",
-    "footprints": "digest", "trial_sets": "digest", "trials": "ulid", "closures": "trial",
-    "bisects": "ulid", "baselines": "ulid", "findings": "ulid",
+    "commits": ("sha",), "metrics": ("name",), "tasks": ("recipe",),
+    "environments": ("fingerprint",), "footprints": ("digest",), "trial_sets": ("digest",),
+    "trials": ("ulid",), "trial_facts": ("trial", "name"), "closures": ("trial",),
+    "bisects": ("ulid",), "baselines": ("ulid",), "findings": ("ulid",), "said": ("ulid",),
 }  # fmt: skip
 # The rows that belong to a fact. The first part is there once the fact is complete.
 PARTS = {
@@ -51,28 +71,44 @@ PARTS = {
 ERRORS = (sqlite3.Error, ValueError, OverflowError, MemoryError)
 
 
-def checksum(connection: sqlite3.Connection, table: str, row: int) -> int:
-    """Return the CRC-32 of a fact: of all its columns, as Python's marshal (version 2) writes
-    them, its own row first."""
-    rows = [
-        connection.execute(sql, (row,)).fetchall()
-        for sql in (f"SELECT * FROM {table} WHERE rowid = ?", *PARTS.get(table, {}).values())
-    ]
+# The rows that the checksum of a fact covers, its own first, since a version of the schema. A
+# version that changes the columns or parts of a fact adds its own entry and leaves the others.
+COVERED: dict[int, dict[str, tuple[str, ...]]] = {
+    5: {
+        table: (f"SELECT {columns} FROM {table} WHERE rowid = ?", *PARTS.get(table, {}).values())
+        for table, columns in COLUMNS.items()
+    }
+}
+
+
+class Written(NamedTuple):
+    """The checksum that was written with a fact, and the schema whose columns it covers."""
+
+    value: int
+    schema: int
+
+
+def checksum(connection: sqlite3.Connection, table: str, row: int, schema: int) -> int:
+    """Return the CRC-32 of a fact: of the columns that a version of the schema knows, as Python's
+    marshal (version 2) writes them."""
+    queries = COVERED[max(v for v, facts in COVERED.items() if v <= schema and table in facts)]
+    rows = [connection.execute(sql, (row,)).fetchall() for sql in queries[table]]
     return zlib.crc32(marshal.dumps(rows, 2))
 
 
 def seal(connection: sqlite3.Connection, table: str, row: int) -> None:
     """Write the checksum of a fact that was just added or completed; the latest one counts."""
+    schema = max(COVERED)
     connection.execute(
-        "INSERT INTO checksums (fact, row, value) VALUES (?, ?, ?)",
-        (table, row, checksum(connection, table, row)),
+        "INSERT INTO checksums (fact, row, value, schema) VALUES (?, ?, ?, ?)",
+        (table, row, checksum(connection, table, row, schema), schema),
     )
 
 
-def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], int]:
+def checksums(connection: sqlite3.Connection) -> dict[tuple[str, int], Written]:
     """Return the checksum that was written with each fact, by its table and row: the latest."""
-    rows = connection.execute("SELECT fact, row, value FROM checksums ORDER BY id")
-    return {(table, row): value for table, row, value in rows}
+    rows = connection.execute("SELECT fact, row, value, schema FROM checksums ORDER BY id")
+    return {(table, row): Written(value, schema) for table, row, value, schema in rows}
 
 
 # --- the check of every row
@@ -105,12 +141,12 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
     number, last = connection.execute("SELECT count(*), max(id) FROM checksums").fetchone()
     if number != (last or 0):
         yield "rows of checksums are missing"
-    for (table, row), value in checksums(connection).items():
+    for (table, row), written in checksums(connection).items():
         if table not in TABLES:
             yield "rows of checksums are changed"
             continue
         try:
-            same = checksum(connection, table, row) == value
+            same = checksum(connection, table, row, written.schema) == written.value
         except ERRORS:
             same = False
         if not same:
@@ -150,7 +186,9 @@ class Union:
     def __init__(self, source: sqlite3.Connection, target: sqlite3.Connection) -> None:
         self._source = source
         self._target = target
-        self._checksums: dict[tuple[str, int], int] | None = None  # where the source may be damaged
+        self._checksums: dict[tuple[str, int], Written] | None = (
+            None  # where the source may be damaged
+        )
         self._keys: dict[tuple[str, int], int] = {}  # of rows of the source, in the target
         self._references: dict[str, dict[str, str]] = {}
 
@@ -176,7 +214,9 @@ class Union:
         Return its key in the target. Raises LookupError where one of them is damaged."""
         if self._checksums is not None:
             self._verify(table, row, self._checksums.get((table, row)))
-        columns, (values,) = self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", row)
+        columns, (values,) = self._rows(
+            table, f"SELECT {COLUMNS[table]} FROM {table} WHERE rowid = ?", row
+        )
         if "id" in columns:
             columns, values = columns[1:], values[1:]
         if table == "trials" and self._went_on(values[columns.index("ulid")], row):
@@ -211,10 +251,12 @@ class Union:
         sql = next(iter(PARTS[table].values())) if table in PARTS else "SELECT ?"
         return self._target.execute(sql, (key,)).fetchone() is not None
 
-    def _verify(self, table: str, row: int, written: int | None) -> None:
+    def _verify(self, table: str, row: int, written: Written | None) -> None:
         """Raise LookupError for a fact that is not as it was written, or not there."""
         is_running = table == "trials" and written is None
-        if not is_running and written != checksum(self._source, table, row):
+        if is_running:
+            return
+        if written is None or written.value != checksum(self._source, table, row, written.schema):
             raise LookupError(f"row {row} of {table} is damaged")
 
     def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
@@ -243,7 +285,7 @@ class Union:
         named = {
             name: value
             for name, value in zip(columns, values, strict=True)
-            if NAMES.get(table, name) == name
+            if name in NAMES.get(table, columns)
         }
         same = " AND ".join(f"{name} IS ?" for name in named)
         row = self._target.execute(

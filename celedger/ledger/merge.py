@@ -65,14 +65,13 @@ def _counts(connection: sqlite3.Connection) -> dict[str, int]:
 def _repeat_latest(connection: sqlite3.Connection, table: str, subject: Sequence[str]) -> None:
     """Repeat the latest row on each subject after those that were recorded earlier and came later:
     the last row counts."""
-    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
     own = f"PARTITION BY {', '.join(subject)}"
     stale = connection.execute(
         f"SELECT id FROM (SELECT id, max(id) OVER ({own}) AS last, "
         f"row_number() OVER ({own} ORDER BY recorded DESC, id DESC) AS number FROM {table}) "
         "WHERE number = 1 AND id != last"
     ).fetchall()
-    names = ", ".join(name for name in columns if name != "id")
+    names = checksums.COLUMNS[table].removeprefix("id, ")
     for (row,) in stale:
         key = connection.execute(
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = ?", (row,)

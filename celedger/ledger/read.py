@@ -111,6 +111,29 @@ class Reader(Store):
             if r.outcome is not None and r.outcome.kind.final and not r.early_stopped
         ]
 
+    def trial_ids(self, ulids: Iterable[str]) -> frozenset[int]:
+        """Return the numbers of trials in this ledger."""
+        rows = self._rows(
+            "SELECT id FROM trials WHERE ulid IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ulids)),),
+        )
+        return frozenset(key for (key,) in rows)
+
+    def trial_facts(
+        self, *, suite: str | None = None, task: str | None = None, recipe: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Return what is known of trials beyond their columns, by ulid and name. A trial of which
+        nothing is has no entry."""
+        where, values = _where({"t.suite = ?": suite, "t.name = ?": task, "t.recipe = ?": recipe})
+        facts: dict[str, dict[str, str]] = {}
+        for ulid, name, value in self._rows(
+            "SELECT r.ulid, f.name, f.value FROM tasks t CROSS JOIN trials r ON r.task = t.id "
+            f"CROSS JOIN trial_facts f ON f.trial = r.id {where} ORDER BY f.id",
+            values,
+        ):
+            facts.setdefault(ulid, {})[name] = value
+        return facts
+
     def series(self, ulid: str, metric: str | None = None) -> dict[str, list[tuple[int, float]]]:
         """Return each metric's (epoch, value) in the order of epochs: nothing for an unknown trial;
         for a derived one, what its evidence reported."""

@@ -77,6 +77,13 @@ class Writer(Store):
             if key := self._insert("trials", **row):
                 self._started.append(key)
 
+    def record_trial_facts(self, ulid: str, facts: Mapping[str, str]) -> None:
+        """Record what is known of a trial beyond its columns, by name. The first value stays."""
+        with self.transaction():
+            trial = self._trial_id(ulid)
+            for name, value in facts.items():
+                self._record("trial_facts", trial=trial, name=name, value=encoded(value))
+
     def append(
         self,
         ulid: str,
@@ -192,9 +199,7 @@ class Writer(Store):
         inputs = json.dumps(footprint.inputs)
         digest = hashlib.sha256(paths + b"\n\0" + inputs.encode()).hexdigest()
         with self.transaction():
-            self._record(
-                "footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs, code=""
-            )
+            self._record("footprints", digest=digest, paths=zlib.compress(paths), inputs=inputs)
             key = self._id("footprints", "digest", digest)
             self._record(
                 "closures", trial=self._trial_id(ulid), footprint=key, content=surroundings,

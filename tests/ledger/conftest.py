@@ -34,6 +34,7 @@ from celedger.base.model import (
 )
 from celedger.ledger import Ledger, ulid
 from celedger.ledger.findings import FindingRecord
+from celedger.ledger.said import SaidRecord
 
 LOSS = Metric("loss", "", Direction.LOWER, Kind.QUALITY, Floor(0.005, relative=True), "last")
 
@@ -146,7 +147,15 @@ class Facts:
                 {"schema": 1},
             )
         )
+        ledger.record_trial_facts(trials[0].ulid, {"session": "s1", "place": "2"})
+        ledger.record_said([self.said("01S", commit)])
         return trials
+
+    def said(self, ulid: str, commit: Commit) -> SaidRecord:
+        return SaidRecord(
+            ulid, "5e0c91aa", "open", "opened", "metric", "core", "mlp", "loss", commit.sha,
+            commit.sha, "j1", "", 1.0, {"change": 0.5},
+        )  # fmt: skip
 
     def answers(self, ledger: Ledger) -> str:
         """All that can be asked, as text: NaN is not itself."""
@@ -154,6 +163,7 @@ class Facts:
         return repr([
             ledger.commits(), ledger.tasks(), ledger.metrics(), ledger.environments(), trials,
             ledger.verdicts(), ledger.bisects(), ledger.baselines(), ledger.findings(),
+            ledger.trial_facts(), ledger.said(),
             ledger.summaries("mlp", "loss"),
             [(ledger.series(r.trial.ulid), ledger.fingerprints(r.trial.ulid),
               ledger.steps(r.trial.ulid)) for r in trials],

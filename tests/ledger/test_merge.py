@@ -51,6 +51,8 @@ def test_everything_but_what_runs_comes_and_nothing_comes_twice(
         assert repr(ledger.series(ulid)) == repr(source.series(ulid))
         assert ledger.steps(ulid) == source.steps(ulid)
         assert ledger.findings() == source.findings()
+        assert ledger.trial_facts() == source.trial_facts() != {}
+        assert ledger.said() == source.said() != []
 
 
 def test_what_came_is_in_the_archive(tmp_path: Path, other: Path) -> None:

@@ -251,6 +251,30 @@ def test_a_bisect_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
     assert ledger.bisects() == [bisect]
 
 
+def test_what_is_known_of_a_trial_comes_back_by_task_and_its_first_value_stays(
+    ledger: Ledger, facts: Facts
+) -> None:
+    first, second = facts.trial(ledger), facts.trial(ledger)
+    other = facts.trial(ledger, task=facts.task("cnn"))
+    for trial, place in ((first, "0"), (second, "1"), (other, "0")):
+        ledger.record_trial_facts(trial.ulid, {"session": "s1", "place": place})
+    ledger.record_trial_facts(first.ulid, {"session": "s2", "role": "anchor"})
+    assert ledger.trial_facts(task="mlp") == {
+        first.ulid: {"session": "s1", "place": "0", "role": "anchor"},
+        second.ulid: {"session": "s1", "place": "1"},
+    }
+    assert set(ledger.trial_facts(recipe=other.recipe)) == {other.ulid}
+    assert ledger.damage() == []
+
+
+def test_what_was_said_comes_back_in_its_order(ledger: Ledger, facts: Facts) -> None:
+    rows = [facts.said(ulid, facts.commit(1)) for ulid in ("01B", "01A")]
+    ledger.record_said(rows)
+    ledger.record_said(rows)
+    assert ledger.said() == rows
+    assert ledger.damage() == []
+
+
 def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, facts: Facts) -> None:
     commit, parent = facts.commit(2, facts.commit(1)), facts.commit(1)
     ledger.record_commits([commit, parent])
@@ -272,12 +296,14 @@ def test_no_row_is_ever_changed_or_deleted_but_in_the_queue(ledger: Ledger, fact
     ledger.record_finding(
         FindingRecord("1", "watch", "c", "t", commit.sha, parent.sha, "watch t", 1.0, "quiet", {})
     )
+    ledger.record_trial_facts(trial.ulid, {"session": "s1"})
+    ledger.record_said([facts.said("1", commit)])
     tables = [
         name
         for (name,) in ledger._rows("SELECT name FROM sqlite_schema WHERE type = 'table'")
         if not name.startswith(("sqlite_", "_sqlite_")) and name != "jobs"
     ]
-    assert len(tables) == 21
+    assert len(tables) == 23
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as person:
         for table in tables:
             (before,) = person.execute(f"SELECT count(*) FROM {table}").fetchone()
