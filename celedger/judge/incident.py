@@ -112,15 +112,15 @@ class Incident:
         if not self.in_force or not self.is_measured:
             return ""
         if len(self.first_bad) > 1 and not self.bisect:
-            return command("bisect", self.id) if self.known_good else ""
+            return command("bisect", self.id).strip("`") if self.known_good else ""
         if not self.known_good:
             return ""
         if self.is_failure:
-            return command("show", self.likeliest[:TYPED])
+            return command("show", self.likeliest[:TYPED]).strip("`")
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.likeliest[:TYPED]}^..{self.likeliest[:TYPED]}"
-        return command(verb, ends, self.main.task, *words, suite=self.main.suite)
+        return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")
 
     def json(self) -> dict[str, object]:
         """Return the row of `status --json`, schema 2."""

@@ -34,13 +34,13 @@ def tip_of(repository: Repository, commit: Commit | None = None) -> str:
     head = repository.resolve(start or "HEAD").sha
     if commit is None or commit.sha == head:
         return head
-    line = repository.log(head, limit=_RECENT, first_parent=True)
+    line = repository.log(head, limit=RECENT, first_parent=True)
     if any(each.sha == commit.sha for each in line):
         return head
     return commit.sha
 
 
-_RECENT = 2000
+RECENT = 2000
 """First parents of HEAD among which an older commit is looked for before it is judged on a line of
 its own."""
 

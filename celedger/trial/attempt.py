@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from celedger.base.errors import LedgerError, MachineError, explained
 from celedger.base.model import Mark, Outcome, OutcomeKind, Trial, TrialRecord
-from celedger.system import device_lock, process
+from celedger.system import device_lock, process, session
 from celedger.system.environment import owners, package_folders
 from celedger.system.telemetry import Sampler
 from celedger.trial import events, journal, partial_run, protocol, report_sources
@@ -41,6 +41,7 @@ class Attempt:
 
     def __init__(self, bench: Workbench, need: Need, trial: Trial) -> None:
         self.bench, self.commit, self.task, self.trial = bench, need.commit, need.task, trial
+        self.need = need
         self.installation, self.until = bench.place(trial.commit, need.task), need.until
         self.began = time.monotonic()  # unlike `bench.now`, it is never set back
         self.enough = ""  # the reason of `until` to end the trial
@@ -67,6 +68,11 @@ class Attempt:
             partial_run.inherit(ledger, self.task, trial, self.out)
         self.journal_path, self.channel, self.lock = journal.create(ledger, trial)
         self.journal = journal.Journal(self.journal_path, ledger, trial.ulid)
+        name, rank = session.take_part()
+        facts = {"session": name, "rank": str(rank), "role": self.need.role}
+        if self.need.asked:
+            facts["asked"] = self.need.asked
+        ledger.record_trial_facts(trial.ulid, facts)
 
     def execute(self) -> Outcome:
         bench, task = self.bench, self.task

@@ -5,7 +5,7 @@ what to type. Every view that prints an incident takes them from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from celedger.base.model import Commit
 from celedger.judge.incident import Incident, IncidentMetric, LevelChange
@@ -94,7 +94,7 @@ def whose(incident: Incident, commits: Mapping[str, Commit]) -> str:
     return plain(commit.author) if commit else ""
 
 
-def state(incident: Incident, commits: Mapping[str, Commit]) -> str:
+def state(incident: Incident) -> str:
     """Return `open`, `recovered by 3f2a9c1d`, or why it is over."""
     if incident.state == "withdrawn" and not incident.why:
         return "withdrawn: was a false alarm"
@@ -126,7 +126,3 @@ def change_line(each: LevelChange) -> str:
         else change(each.size, unit=each.unit, like=each.after)
     )
     return f"{each.task} {each.metric} {amount}"
-
-
-def commits_of(commits: Sequence[Commit]) -> dict[str, Commit]:
-    return {commit.sha: commit for commit in commits}
