@@ -41,6 +41,7 @@ class TaskMeasurements:
         metrics: Those that are judged, by key.
         measured: By key; those without a value on the line are left out.
         not_finite: Places with a value that is no number, or infinite, by key.
+        controls: Place and session of the trials that were run for a rise in doubt, by key.
         ended_well: Id, place, chain, seed and start (s) of each trial that ended well: a column of
             an array each.
     """
@@ -51,6 +52,7 @@ class TaskMeasurements:
     metrics: Mapping[MetricKey, Metric]
     measured: Mapping[MetricKey, Measurements]
     not_finite: Mapping[MetricKey, frozenset[int]]
+    controls: Mapping[MetricKey, frozenset[tuple[int, int]]]
     ended_well: Ints
 
 
@@ -103,14 +105,14 @@ def measurements(
     every = [m for m in ledger.metrics(newest.recipe) if m.direction is not Direction.INFO]
     _number_bits(parts, [m for m in every if m.kind not in _SESSIONS])
     metrics = {(newest.suite, newest.name, m.name): m for m in every if judged in (None, m.name)}
-    measured, not_finite = {}, {}
+    measured, not_finite, controls = {}, {}, {}
     for key, metric in metrics.items():
-        values, broken = _of_metric(parts, chains, metric)
+        values, broken, controls[key] = _of_metric(parts, chains, metric)
         if values is not None:
             measured[key] = values
         not_finite[key] = broken
     return TaskMeasurements(
-        newest.suite, newest.name, tuple(chains), metrics, measured, not_finite,
+        newest.suite, newest.name, tuple(chains), metrics, measured, not_finite, controls,
         np.concatenate([_ended_well(part, chains) for part in parts], axis=1),
     )  # fmt: skip
 
@@ -130,9 +132,9 @@ def _ended_well(part: _Definition, chains: Sequence[Chain]) -> Ints:
 
 def _of_metric(
     parts: Sequence[_Definition], chains: Sequence[Chain], metric: Metric
-) -> tuple[Measurements | None, frozenset[int]]:
-    """Return a metric's usable values in the order of recording, and the places of those that are
-    not finite."""
+) -> tuple[Measurements | None, frozenset[int], frozenset[tuple[int, int]]]:
+    """Return a metric's usable values in the order of recording, the places of those that are not
+    finite, and place and session of those that were run for a rise in doubt."""
     numbers = {chain: number for number, chain in enumerate(chains)}
     table: list[Floats] = []
     for part in parts:
@@ -147,26 +149,29 @@ def _of_metric(
             np.array(
                 [
                     columns.ids[rows], part.place[rows], chain, columns.session[rows],
-                    columns.rank[rows], part.seed[rows], part.own[rows], part.bits[rows], values,
+                    columns.rank[rows], part.seed[rows], part.own[rows], part.bits[rows],
+                    columns.risen[rows], values,
                 ],
                 dtype=np.float64,
             )
         )  # fmt: skip
     if not table:
-        return None, frozenset()
+        return None, frozenset(), frozenset()
     joined = np.concatenate(table, axis=1)
     joined = joined[:, np.argsort(joined[0], kind="stable")]
-    finite = np.isfinite(joined[8])
+    finite = np.isfinite(joined[9])
     broken = frozenset(joined[1, ~finite & (joined[6] == 1)].astype(np.int64).tolist())
     if not finite.any():
-        return None, broken
-    _, place, chain, session, rank, seed, own, bits, value = joined[:, finite]
+        return None, broken, frozenset()
+    _, place, chain, session, rank, seed, own, bits, risen, value = joined[:, finite]
     whole = [column.astype(np.int64) for column in (place, chain, session, rank, seed)]
     sessions = _in_order_of_time(whole[2])
-    return Measurements(
+    measurements_of = Measurements(
         whole[0], whole[1], sessions, whole[3], whole[4], value * metric.direction.sign,
         own == 1, bits.astype(np.int64), metric.kind in _SESSIONS,
-    ), broken  # fmt: skip
+    )  # fmt: skip
+    asked = zip(whole[0][risen == 1].tolist(), sessions[risen == 1].tolist(), strict=True)
+    return measurements_of, broken, frozenset(asked)
 
 
 def _in_order_of_time(session: Ints) -> Ints:

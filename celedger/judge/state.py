@@ -7,9 +7,12 @@ be deleted at any time. Every view prints rows of this state; none judges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from celedger.base.model import (
     BY_ID,
@@ -28,11 +31,13 @@ from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
+from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
-from celedger.stats.history import trace
+from celedger.stats.history import HAZARD, METRICS_OF_HAZARD, trace
 from celedger.stats.incidents import CommitEvidence, Derived
+from celedger.stats.seed_pairs import paired_steps
 
-_A_FALL = 0.5
+_A_STEP = 0.5
 """Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
 _95 = 1.959964  # standard errors at each side of a 95 % interval
 
@@ -52,6 +57,10 @@ class Derivation:
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
     told: Sequence[tellings.Told]
+
+    def sizes(self) -> dict[str, list[list[object]]]:
+        """Return the sizes of the steps of each incident, by its id, as `told` stores them."""
+        return incident_list.build(self).sizes
 
     def metric(self, key: MetricKey) -> Metric:
         return self.tasks[key[:2]].metrics[key]
@@ -189,7 +198,7 @@ def derive(
     *,
     suite: str | None = None,
     task: str | None = None,
-    cache: dict[str, object] | None = None,
+    cache: MutableMapping[str, Any] | None = None,
 ) -> Derivation:
     """Derive everything that is known along a line, of all tasks or of some."""
     by_task: dict[tuple[str, str], list[TaskRecord]] = {}
@@ -201,33 +210,82 @@ def derive(
     equal = _equal_environments(ledger, acts)
     void = ledger.trial_ids(voided(acts))
     told = tellings.told(ledger, line)
-    tasks: dict[tuple[str, str], TaskMeasurements] = {}
-    histories: dict[MetricKey, MetricHistory] = {}
-    failed: list[Failure] = []
+    tasks = {
+        name: own
+        for name, records in by_task.items()
+        if (own := measurements(ledger, line, records, equal=equal, void=void)).chains
+    }
+    failed = [failure for own in tasks.values() for failure in failures(ledger, line, own)]
+    by_place = _acts(line, acts, bisects, told, tasks)
+    histories = {}
+    for own in tasks.values():
+        histories |= _traced(own, told, cache)
+    derived = _incidents(line, tasks, histories, told, by_place)
+    if derived.disturbed:
+        tasks = {name: _without(own, derived.disturbed) for name, own in tasks.items()}
+        for key in {contrast.key for contrast in derived.disturbed}:
+            histories |= _traced(tasks[key[:2]], told, cache)
+        derived = _incidents(line, tasks, histories, told, by_place)
+    return Derivation(
+        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told
+    )
+
+
+def _traced(
+    own: TaskMeasurements,
+    told: Sequence[tellings.Told],
+    cache: MutableMapping[str, Any] | None,
+) -> dict[MetricKey, MetricHistory]:
+    """Return the histories of a task's metrics. Where bits repeat, the steps are those that equal
+    seeds tell."""
     drifts: dict[MetricKey, list[tuple[int, int]]] = {}
     for each in told:
         if each.steps.kind is StepKind.DRIFT:
             for key in each.steps.states:
                 drifts.setdefault(key, []).append((each.steps.first, each.steps.last))
-    for name, records in by_task.items():
-        own = measurements(ledger, line, records, equal=equal, void=void)
-        if not own.chains:
-            continue
-        tasks[name] = own
-        histories |= trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
-        failed += failures(ledger, line, own)
+    histories = trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
+    hazard = HAZARD / (1 + len(own.measured) / METRICS_OF_HAZARD)
+    for key, history in histories.items():
+        steps = paired_steps(own.measured[key], history.nodes, history.noise, hazard=hazard)
+        if steps is not None:
+            histories[key] = replace(history, steps=steps)
+    return histories
+
+
+def _incidents(
+    line: Line,
+    tasks: Mapping[tuple[str, str], TaskMeasurements],
+    histories: Mapping[MetricKey, MetricHistory],
+    told: Sequence[tellings.Told],
+    acts: Acts,
+) -> Derived:
     metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
-    by_place = _acts(line, acts, bisects, told, tasks)
-    derived = step_incidents.derive(
+    asked = {key for each in told for key in each.steps.states}
+    beside = []
+    for key, history in histories.items():
+        own = tasks[key[:2]]
+        if key in asked or any(s.probability >= _A_STEP for s in history.steps):
+            beside += contrasts(key, own.measured[key], history, own.controls[key])
+    return step_incidents.derive(
         histories,
         [each.steps for each in told if each.steps.states.keys() & histories.keys()],
         floors={key: metric.floor.at for key, metric in metrics.items()},
-        acts=by_place,
+        acts=acts,
         evidence=_evidence(line, histories),
+        contrasts=beside,
     )
-    return Derivation(
-        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told
-    )
+
+
+def _without(own: TaskMeasurements, disturbed: Sequence[Contrast]) -> TaskMeasurements:
+    """Return a task's measurements without the sessions in which controls showed a commit to have
+    been disturbed."""
+    measured = dict(own.measured)
+    for each in disturbed:
+        values = measured.get(each.key)
+        if values is not None:
+            bad = (values.place == each.old) & np.isin(values.session, each.high_sessions)
+            measured[each.key] = values.where(~bad)
+    return replace(own, measured=measured)
 
 
 def voided(acts: Iterable[BaselineRecord]) -> frozenset[str]:
@@ -312,7 +370,7 @@ def _evidence(line: Line, histories: Mapping[MetricKey, MetricHistory]) -> Commi
     """Return what commits say of each other; None where nothing fell that they could have mended,
     since git is asked for it."""
     falls = any(
-        step.size < 0 and step.probability >= _A_FALL
+        step.size < 0 and step.probability >= _A_STEP
         for history in histories.values()
         for step in history.steps
     )

@@ -42,14 +42,15 @@ class TaskColumns:
     into `commits` (hashes) and `environments` (fingerprints); `evidence` is the id of the trial
     that one is derived from, 0 of one that ran. `session` numbers what a run of trials shares
     beyond the code, in every definition alike; `rank` is a trial's place in it;
-    `started` is in seconds since the epoch."""
+    `started` is in seconds since the epoch; `risen` says that it is a control of a doubted rise."""
 
     def __init__(self, ledger: Store, recipe: str, first: int = 0) -> None:
         rows = ledger._rows("SELECT id FROM tasks WHERE recipe = ?", (recipe,))
         self._ledger, self._task = ledger, int(rows[0][0]) if rows else 0
         trials = self._read_trials(first)
         self.ids, revisions, environments, self.seed, ok, self.evidence, self._marks = trials[:7]
-        self.session, self.rank, self.started = trials[7:]
+        self.session, self.rank, self.started, risen = trials[7:]
+        self.risen = risen == 1
         self.ok, self.derived = ok == 1, self.evidence != 0
         self._summaries = self._read_summaries(first)
         self.commit, self.commits = self._named(revisions, "commits", "sha")
@@ -98,22 +99,23 @@ class TaskColumns:
 
     def _read_trials(self, first: int) -> Ints:
         """Return a column a trial: id, commit, environment, seed, whether it is ok, the id of the
-        trial that it is derived from or 0, marks, session, rank in it, start in seconds. A trial
-        that was recorded without a session is of its host's day."""
+        trial that it is derived from or 0, marks, session, rank in it, start in seconds, whether it
+        is a control of a rise. A trial that was recorded without a session is of its host's day."""
         rows = self._ledger._rows(
             "SELECT r.id, r.revision, r.environment, r.seed, o.kind = ?, ifnull(d.evidence, 0), "
             "o.marks, ifnull(s.value, r.host || ' ' || CAST(r.started / 86400 AS INTEGER)), "
-            "ifnull(p.value, -1), CAST(r.started AS INTEGER) "
+            "ifnull(p.value, -1), CAST(r.started AS INTEGER), ifnull(q.value, '') = 'risen' "
             "FROM trials r JOIN outcomes o ON o.trial = r.id "
             "LEFT JOIN derived d ON d.trial = r.id "
             "LEFT JOIN trial_facts s ON s.trial = r.id AND s.name = 'session' "
             "LEFT JOIN trial_facts p ON p.trial = r.id AND p.name = 'rank' "
+            "LEFT JOIN trial_facts q ON q.trial = r.id AND q.name = 'role' "
             "WHERE r.task = ? AND r.id >= ? ORDER BY r.id",
             (OutcomeKind.OK.value, self._task, first),
         )
         if not rows:
-            return np.empty((10, 0), dtype=np.int64)
-        *numbers, texts, names, ranks, started = zip(*rows, strict=True)
+            return np.empty((11, 0), dtype=np.int64)
+        *numbers, texts, names, ranks, started, risen = zip(*rows, strict=True)
         marks = {text: sum(_MARKS[mark] for mark in marks_of(text)) for text in set(texts)}
         sessions = {name: zlib.crc32(name.encode()) for name in set(names)}
         seen: Counter[str] = Counter()
@@ -121,7 +123,13 @@ class TaskColumns:
         for name, rank in zip(names, ranks, strict=True):
             places.append(int(rank) if int(rank) >= 0 else seen[name])
             seen[name] += 1
-        columns = [marks[t] for t in texts], [sessions[name] for name in names], places, started
+        columns = (
+            [marks[t] for t in texts],
+            [sessions[name] for name in names],
+            places,
+            started,
+            risen,
+        )
         return np.array([*numbers, *columns], dtype=np.int64)
 
     def _read_summaries(self, first: int) -> Floats:

@@ -47,6 +47,12 @@ class Measurements:
     bits: Ints
     has_sessions: bool
 
+    def where(self, rows: Bools) -> Measurements:
+        """Return these rows alone."""
+        columns = (self.place, self.chain, self.session, self.rank, self.seed, self.value,
+                   self.own, self.bits)  # fmt: skip
+        return Measurements(*(column[rows] for column in columns), self.has_sessions)
+
 
 class StepKind(StrEnum):
     STEP = "step"
