@@ -249,9 +249,7 @@ def test_a_fall_to_the_level_of_before_is_recovered() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_what_is_half_mended_is_not_recovered(share: float) -> None:
-    lives = history(
-        step(10, size=16, error=0.2), step(30, size=-16 * share, before=116, error=0.2)
-    )
+    lives = history(step(10, size=16, error=0.2), step(30, size=-16 * share, before=116, error=0.2))
     assert states(of((LOSS, lives))) == [(10, 10, PARTLY)]
 
 
