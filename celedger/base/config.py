@@ -41,6 +41,7 @@ class Config:
     sandbox: bool = False  # trainings and builds write only where they are meant to
     notify: tuple[str, ...] = ()  # addresses of alerts, as apprise has them
     workers: int | None = None  # trials that run at once; None: one, or one a visible GPU
+    max_reruns: int = 6  # extra trials of a job, over all metrics; 0: none
     report: Path | None = None  # the page that the worker writes anew after each job
     engine: str = "local"  # where trials run: here, or on the nodes of a cluster
     engine_address: str = ""  # of the cluster; "": the one that the engine finds by itself
@@ -265,6 +266,12 @@ def _workers(value: object, _: Path) -> int:
     return value
 
 
+def _count(value: object, _: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("a number of trials, 0 or more")
+    return value
+
+
 def _size(value: object, _: Path) -> Bytes:
     size = parse_size(value)
     if size is None:
@@ -289,6 +296,7 @@ _OWN_RULES = {
     "sandbox": _switch,
     "notify": _addresses,
     "workers": _workers,
+    "max_reruns": _count,
     "report": _path,
     "engine": _engine,
     "engine_address": _address,

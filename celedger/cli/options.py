@@ -72,7 +72,7 @@ def answer(
         from celedger.views import document as documents
 
         print(
-            documents.dumps(documents.document(schema=document.SCHEMA, **document.json())),
+            documents.dumps(documents.document(**{"schema": document.SCHEMA, **document.json()})),
             flush=True,
         )
     else:

@@ -9,11 +9,9 @@ import typer
 
 from celedger.base.errors import Status
 from celedger.cli import options
-from celedger.cli.session import note, set_bench, writing
+from celedger.cli.session import note, record_state, set_bench, writing
 
 if TYPE_CHECKING:
-    from celedger.base.model import Commit, Task
-    from celedger.repo import Repository
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
@@ -50,12 +48,13 @@ def run(
     """Train the suite at a commit, or at every commit of a range.
 
     What the ledger already holds is not run again. With several workers, speed is not judged:
-    trials disturb each other. Exits 1 when the newest commit is worse
-    than its baseline or fails, 125 when it cannot be tested.
+    trials disturb each other. Exits 1 when the newest commit is worse or fails, 125 when it cannot
+    be tested.
     """
-    from celedger.judge.drift.recorded_verdicts import latest, status, unjudged
+    from celedger.judge import memory
+    from celedger.judge.standings import status
     from celedger.repo import spread
-    from celedger.trial.workplace import by_environment, lacking
+    from celedger.trial.workplace import lacking
     from celedger.views.show import CommitRows
 
     with writing(
@@ -76,14 +75,10 @@ def run(
                 _train(bench, needs)
             else:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
-            ran = {need.commit.sha for need in needs}
-            for environments, alike in by_environment(bench, commits, tasks):
-                ran |= unjudged(ledger, alike, tasks, environments)
-            if ran:
-                _judge(repository, bench, [c for c in commits if c.sha in ran], tasks)
-            verdicts = latest(ledger, newest, tasks, bench.environments_at(newest.sha, tasks))
+        state = record_state(session, memory.tip_of(repository, newest), "run")
+        standings = memory.standings_at(repository, ledger, state, newest.sha, tasks)
         options.answer(CommitRows.of(ledger, newest.sha), json=False)
-    return status(verdicts, bench.suite.judged, gate=False)
+    return status(standings, gate=False)
 
 
 def _train(bench: Bench, needs: Sequence[Need]) -> None:
@@ -92,15 +87,6 @@ def _train(bench: Bench, needs: Sequence[Need]) -> None:
 
     with Progress(bench, needs):
         run_all(bench, needs)
-
-
-def _judge(
-    repository: Repository, bench: Bench, commits: Sequence[Commit], tasks: Sequence[Task]
-) -> None:
-    from celedger.judge.drift.judge import judge
-
-    for commit in commits:
-        judge(repository, bench.ledger, commit, tasks, bench.environments_at(commit.sha, tasks))
 
 
 def noise(

@@ -97,13 +97,13 @@ def run(context: typer.Context) -> int:
     squashed merge and an amended commit, which bring nothing in, are passed over.
     """
     from celedger.repo import Repository
-    from celedger.service import allow, reported_regressions
+    from celedger.service import allow, last_job
 
     squashed = os.environ.get("PRE_COMMIT_IS_SQUASH_MERGE") == "1"
     if squashed or os.environ.get("PRE_COMMIT_REWRITE_COMMAND") == "amend":
         return Status.GOOD
     repository = Repository.open(context.obj.repository)
-    if line := reported_regressions.take_line(repository):
+    if line := last_job.take_line(repository):
         note(line)
     allow.note_merge(repository)
     return Status.GOOD

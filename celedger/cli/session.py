@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celedger.base.config import Config
     from celedger.base.model import Commit, Task, Why
+    from celedger.judge.incident import State
     from celedger.ledger import Ledger
     from celedger.ledger.archive import Archive
     from celedger.repo import Repository
@@ -138,6 +139,20 @@ def settled(
                 bisecting.lay(repository, start, [str(suites)], tree)
                 settings = replace(settings, suites=tree / suites)
         yield settings, start
+
+
+def record_state(session: Session, tip: str, job: str) -> State:
+    """Bring the state of a line up to date, and record what was not said yet."""
+    from random import SystemRandom
+
+    from celedger.judge import memory
+    from celedger.ledger import ulid
+
+    now = time.time()
+    return memory.record(
+        session.repository, session.ledger, tip, job=job, now=now,
+        name=lambda: ulid.new(now, SystemRandom()),
+    )  # fmt: skip
 
 
 def archive_of(repository: Repository, settings: Config) -> Archive:

@@ -103,6 +103,14 @@ class Incident:
     def is_failure(self) -> bool:
         return self.kind in FAILURES
 
+    @property
+    def is_searchable(self) -> bool:
+        """Return True if a bisect can tell more: several commits may be the first bad one."""
+        return (
+            self.in_force and self.is_measured and len(self.first_bad) > 1 and not self.bisect
+            and bool(self.known_good)
+        )  # fmt: skip
+
     def title(self) -> str:
         """Return `mlp val_loss`, or the task alone where it fails."""
         return " ".join(filter(None, (self.main.task, self.main.name)))
@@ -111,8 +119,8 @@ class Incident:
         """Return the command that tells more of it, "" where nothing is left to be asked."""
         if not self.in_force or not self.is_measured:
             return ""
-        if len(self.first_bad) > 1 and not self.bisect:
-            return command("bisect", self.id).strip("`") if self.known_good else ""
+        if self.is_searchable:
+            return command("bisect", self.id).strip("`")
         if not self.known_good:
             return ""
         if self.is_failure:
@@ -204,13 +212,14 @@ class Standing(StrEnum):
     WORSE = "worse"
     MISSING = "missing"
     UNDECIDED = "undecided"
+    FIRST = "first"  # nothing to compare with
     TOO_NOISY = "too-noisy"
     BETTER = "better"
     SAME = "same"
 
     @property
-    def is_clear(self) -> bool:
-        return self in (Standing.WORSE, Standing.BETTER, Standing.SAME)
+    def passes(self) -> bool:
+        return self in (Standing.BETTER, Standing.SAME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,9 @@ def _of_failure(derivation: Derivation, failure: Failure) -> _Part:
     elif name and name in derivation.acts_by_place.dismissed_ids:
         state = IncidentState.WITHDRAWN
     kind = Kind.QUALITY.value
-    row = IncidentMetric(*key, *[_NOWHERE] * 5, "", kind, state.value, True)
+    row = IncidentMetric(
+        *key, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, _NOWHERE, "", kind, state.value, True
+    )
     return _Part(
         first, last, likeliest, probability, state, failure.kind, (row,), name, failure.last,
         failure.first - 1, failure.closed, (failure,), True,

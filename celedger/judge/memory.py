@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
-from celedger.base.model import Commit
-from celedger.judge.incident import State
+from celedger.base.model import Commit, Task
+from celedger.judge.incident import MetricStanding, State
 from celedger.judge.line import Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
@@ -107,6 +107,32 @@ def record(
         ledger.record_said(rows)
     _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state)
     return state
+
+
+def is_older(ledger: Ledger) -> bool:
+    """Return True if an older celedger judged this ledger, and nothing was said since: its first
+    state is no news."""
+    return bool(ledger.judged()) and not ledger.said()
+
+
+def standings_at(
+    repository: Repository,
+    ledger: Ledger,
+    state: State,
+    commit: str,
+    tasks: Sequence[Task],
+) -> tuple[MetricStanding, ...]:
+    """Return how the metrics of some tasks stand at a commit (a hash) of the line of a state."""
+    names = {(task.suite, task.name) for task in tasks}
+    standings = state.standings
+    if commit != state.tip:
+        from celedger.judge.noise_cache import opened
+        from celedger.judge.state import derive
+
+        line = line_of(repository, ledger, state.tip)
+        with opened(_folder(repository)) as cache:
+            standings = derive(ledger, line, cache=cache).state(commit).standings
+    return tuple(each for each in standings if (each.suite, each.task) in names)
 
 
 def _key(ledger: Ledger, tip: str, *, every: bool) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from celedger.base.errors import Status
 from celedger.base.model import Metric
 from celedger.judge.incident import Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
@@ -30,6 +31,25 @@ by chance a redraw falls there about once in twelve times where the noise is as 
 """
 FEWEST_REPEATS = 4
 """Degrees of freedom of repeats below which nothing is said (log sd within .35; lives-more a.3)."""
+
+
+def status(standings: Sequence[MetricStanding], *, gate: bool, lenient: bool = False) -> Status:
+    """Return the exit status of a commit that stands so; only what the suite declares counts.
+
+    A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes what
+    noise hides, and a first measurement.
+    """
+    own = [each for each in standings if each.declared]
+    if any(each.standing is Standing.WORSE for each in own):
+        return Status.BAD
+    if not own or all(each.standing is Standing.MISSING for each in own):
+        return Status.CANNOT_JUDGE
+    if not gate:
+        return Status.GOOD
+    passing = {Standing.SAME, Standing.BETTER}
+    if lenient:
+        passing |= {Standing.TOO_NOISY, Standing.FIRST}
+    return Status.GOOD if all(s.standing in passing for s in own) else Status.CANNOT_JUDGE
 
 
 def at(
@@ -165,7 +185,7 @@ def _kind(
 ) -> tuple[Standing, str]:
     """Return how a metric stands that no incident made worse at this place."""
     if numbers.is_first:
-        return Standing.UNDECIDED, "first measurement in this environment: nothing to compare with"
+        return Standing.FIRST, "first measurement in this environment: nothing to compare with"
     inside = [
         i for i in own
         if i.in_force

@@ -57,6 +57,7 @@ class Derivation:
     acts_by_place: Acts
     bisects: Sequence[BisectRecord]
     told: Sequence[tellings.Told]
+    equal: Mapping[str, str]  # environments that a person declared equal
 
     def sizes(self) -> dict[str, list[list[object]]]:
         """Return the sizes of the steps of each incident, by its id, as `told` stores them."""
@@ -217,7 +218,7 @@ def derive(
     }
     failed = [failure for own in tasks.values() for failure in failures(ledger, line, own)]
     by_place = _acts(line, acts, bisects, told, tasks)
-    histories = {}
+    histories: dict[MetricKey, MetricHistory] = {}
     for own in tasks.values():
         histories |= _traced(own, told, cache)
     derived = _incidents(line, tasks, histories, told, by_place)
@@ -227,7 +228,7 @@ def derive(
             histories |= _traced(tasks[key[:2]], told, cache)
         derived = _incidents(line, tasks, histories, told, by_place)
     return Derivation(
-        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told
+        ledger, line, tasks, histories, failed, derived, acts, by_place, bisects, told, equal
     )
 
 
@@ -261,7 +262,7 @@ def _incidents(
 ) -> Derived:
     metrics = {key: metric for own in tasks.values() for key, metric in own.metrics.items()}
     asked = {key for each in told for key in each.steps.states}
-    beside = []
+    beside: list[Contrast] = []
     for key, history in histories.items():
         own = tasks[key[:2]]
         if key in asked or any(s.probability >= _A_STEP for s in history.steps):

@@ -13,21 +13,21 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from math import isnan
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Task, Verdict, VerdictKind, Why
+from celedger.base.model import Commit, Task, Why
+from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
 from celedger.repo import Repository
-from celedger.service import reported_regressions
+from celedger.service import last_job
 from celedger.service.allow import check_settings, queue_folder
 from celedger.system import device_lock
 from celedger.trial import events
@@ -177,9 +177,7 @@ class Worker:
         waits = "waits: " if state is JobState.WAITING else ""
         self.say(f"{job.commit[:10]}: {waits}{message}")
         if not self.attended:
-            reported_regressions.leave_line(
-                self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})"
-            )
+            last_job.leave_line(self.repository, f"{job.commit[:10]}: {waits}{message} ({_SEE})")
         self._publish(job)
 
     def _publish(self, job: Job) -> None:
@@ -209,17 +207,14 @@ class Worker:
         # Here, and not above: a merge during a trial starts a worker that leaves its job and
         # goes; the statistics would cost it, and the trial, a second of a core.
         from celedger import suite as suites
-        from celedger.judge.drift.reruns import settle
-        from celedger.service.notify import announce
+        from celedger.judge import memory
+        from celedger.judge.extra_trials import ExtraTrials
         from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
 
         settings = self.configure(repository)
         commit = repository.commit(job.commit)
-        alert = partial(
-            announce, repository, self.ledger, settings, commit.sha, self.say, self.draw
-        )
         suite = suites.load(suites.find(job.suite or None, settings, repository.root))
         tasks = choose_tasks(suite, ())
         with set_bench(
@@ -227,48 +222,84 @@ class Worker:
             why=Why.HOOK, label="celedger worker", listen=self.listen, tell=self.say,
             together=True,
         ) as bench:  # fmt: skip
-            run_all(bench, lacking(bench, [commit], tasks), in_company=False)
-            judged = settle(repository, bench, commit, tasks)
-            alert()
-            bad = [v for v in judged.verdicts if v.kind.bad]
-            if not bad:
-                whole = [v for v in judged.verdicts if v.metric == ""]
-                mute = [v for v in whole if v.kind is not VerdictKind.SAME]
-                words = [f"{v.task} not judged: {v.note}" for v in mute]
-                return "; ".join(words) or "nothing regressed"
-            words = [f"{' '.join(filter(None, (v.task, v.metric)))} {v.kind}" for v in bad]
+            line = memory.line_of(repository, self.ledger, commit.sha)
+            extra = ExtraTrials(bench, line, commit, tasks, self.say)
+            ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
+            extra.run(ran, most=settings.max_reruns)
+            state = self._record(repository, settings, commit)
+            words = [_unjudged(state)]
             if settings.bisect_on_regression:
-                by_name = {task.name: task for task in tasks}
-                words += [_bisect(repository, bench, by_name[v.task], v) for v in one_a_task(bad)]
-                alert()
-            return "; ".join(words)
+                searched = [
+                    _bisect(repository, bench, tasks, incident)
+                    for incident in state.in_force
+                    if incident.is_searchable and incident.declared
+                ]
+                if searched:
+                    state = self._record(repository, settings, commit)
+                    words += searched
+            return "; ".join(filter(None, [_known(state), *words]))
+
+    def _record(self, repository: Repository, settings: Config, commit: Commit) -> State:
+        """Record the state of a commit's line, and send what is new in it."""
+        from celedger.judge import memory
+        from celedger.ledger import ulid
+        from celedger.service.notify import announce, note_as_sent
+
+        now = self.now()
+        is_upgrade = memory.is_older(self.ledger)
+        state = memory.record(
+            repository, self.ledger, commit.sha, job=commit.sha, now=now,
+            name=lambda: ulid.new(now, SystemRandom()),
+        )  # fmt: skip
+        if is_upgrade:
+            note_as_sent(self.ledger, settings, state)
+        log = repository.log(commit.sha, limit=memory.RECENT)
+        announce(repository, self.ledger, settings, state, log, self.say, self.draw)
+        return state
 
 
-def _bisect(repository: Repository, bench: Bench, task: Task, verdict: Verdict) -> str:
-    """Search the commit that made this task bad, from the last good one; the answer in a line."""
+def _known(state: State) -> str:
+    """Return what is worse by now, of this and earlier merges."""
+    declared = [incident for incident in state.in_force if incident.declared]
+    if not declared:
+        return "nothing is worse"
+    first = declared[0]
+    relative = first.main.relative
+    amount = f" {100 * relative:+.1f} %" if relative is not None else ""
+    what = f"{first.title()} fails" if first.is_failure else f"{first.title()} is worse{amount}"
+    where = first.likeliest[:10]
+    if len(first.first_bad) > 1 and not first.bisect:
+        where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
+    more = f"; {len(declared) - 1} more open" if len(declared) > 1 else ""
+    return f"{what} since {where}{more}"
+
+
+def _unjudged(state: State) -> str:
+    """Return which tasks could not be judged at the tip, and why."""
+    missing = {
+        each.task: each.note
+        for each in state.standings
+        if each.declared and each.standing is Standing.MISSING
+    }
+    return "; ".join(f"{task} not judged: {note}" for task, note in missing.items())
+
+
+def _bisect(repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident) -> str:
+    """Search the first bad commit of an incident; the answer in a line."""
     from celedger.judge import bisection
-    from celedger.judge.drift.baseline import last_good
 
-    good = last_good(repository, bench.ledger, verdict)
-    if good is None:
-        return f"{task.name}: no good commit is known to bisect from"
+    task = next((t for t in tasks if t.name == incident.main.task), None)
+    if task is None:
+        return ""
+    good = repository.commit(incident.known_good)
     try:
-        history = repository.history(good.sha, verdict.commit)
-        report = bisection.bisect(bench, history, good, [task], verdict.metric or None)
+        history = repository.history(good.sha, incident.first_bad[-1])
+        report = bisection.bisect(bench, history, good, [task], incident.main.name or None)
     except NotAllowed:
         raise
     except CeledgerError as error:
         return f"{task.name}: bisect: {error}"
     return report.sentence()
-
-
-def one_a_task(bad: list[Verdict]) -> list[Verdict]:
-    """One bisect a task finds the commit; the surest metric leads it, and what is no number at
-    all is surer than any."""
-    chosen: dict[str, Verdict] = {}
-    for verdict in sorted(bad, key=lambda v: -1.0 if isnan(v.p_value) else v.p_value):
-        chosen.setdefault(verdict.task, verdict)
-    return list(chosen.values())
 
 
 def _lock_path(ledger: Path) -> Path:

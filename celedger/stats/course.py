@@ -49,9 +49,10 @@ class Measurements:
 
     def where(self, rows: Bools) -> Measurements:
         """Return these rows alone."""
-        columns = (self.place, self.chain, self.session, self.rank, self.seed, self.value,
-                   self.own, self.bits)  # fmt: skip
-        return Measurements(*(column[rows] for column in columns), self.has_sessions)
+        return Measurements(
+            self.place[rows], self.chain[rows], self.session[rows], self.rank[rows],
+            self.seed[rows], self.value[rows], self.own[rows], self.bits[rows], self.has_sessions,
+        )  # fmt: skip
 
 
 class StepKind(StrEnum):

@@ -62,9 +62,9 @@ def strict(value: object) -> Json:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def document(*, schema: int = SCHEMA, **content: object) -> dict[str, Json]:
-    """Return an answer: the schema number first, then the content."""
-    return {"schema": schema, **{key: strict(item) for key, item in content.items()}}
+def document(**content: object) -> dict[str, Json]:
+    """Return an answer: the schema number first, then the content, which may have another."""
+    return {"schema": SCHEMA, **{key: strict(item) for key, item in content.items()}}
 
 
 def dumps(answer: Mapping[str, Json]) -> str:
