@@ -59,6 +59,7 @@ class Incident:
         likeliest: Of them, with its `probability`.
         bisect: The bisect that named it, "" where none did.
         seen_at: The measured commit at which it shows first.
+        parent: The first parent of `likeliest`, "" where it has none.
         known_good: The newest measured commit before the set, "" where there is none.
         closed_at: The commit that mended it, "" while it is not.
         message: What a failing trial said; its `ulid`.
@@ -76,6 +77,7 @@ class Incident:
     probability: float
     seen_at: str
     known_good: str = ""
+    parent: str = ""
     closed_at: str = ""
     bisect: str = ""
     message: str = ""
@@ -121,13 +123,13 @@ class Incident:
             return ""
         if self.is_searchable:
             return command("bisect", self.id).strip("`")
-        if not self.known_good:
+        if not self.parent:
             return ""
         if self.is_failure:
             return command("show", self.likeliest[:TYPED]).strip("`")
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
-        ends = f"{self.likeliest[:TYPED]}^..{self.likeliest[:TYPED]}"
+        ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"
         return command(verb, ends, self.main.task, *words, suite=self.main.suite).strip("`")
 
     def json(self) -> dict[str, object]:

@@ -201,6 +201,7 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
     return Incident(
         name, part.kind, part.state.value, part.metrics, among, likeliest, probability,
         derivation.sha(part.seen), derivation.sha(part.known) if part.known >= 0 else "",
+        derivation.line.parent(likeliest),
         derivation.sha(part.closed) if part.closed is not None else "",
         bisect.ulid if bisect is not None else "",
         failure.message if failure else "", failure.ulid if failure else "",

@@ -80,6 +80,12 @@ class Line:
             self._merged[sha] = low if low < len(self.commits) else None
         return self._merged[sha]
 
+    def parent(self, sha: str) -> str:
+        """Return the first parent of a commit, "" where it has none."""
+        place = self.places.get(sha)
+        commit = self.repository.commit(sha) if place is None else self.commits[place]
+        return commit.parents[0] if commit.parents else ""
+
     @property
     def tip(self) -> Commit:
         return self.commits[-1]

@@ -77,7 +77,7 @@ class CheckDocument(Document):
     def _cells(self, each: MetricStanding) -> tuple[str, ...]:
         moved = ""
         size = each.value - each.level
-        is_news = each.standing in (Standing.WORSE, Standing.BETTER, Standing.UNDECIDED)
+        is_news = each.standing in (Standing.BETTER, Standing.UNDECIDED)
         if math.isfinite(size) and is_news:
             relative = size / abs(each.level) if each.level else math.nan
             moved = (
@@ -86,6 +86,10 @@ class CheckDocument(Document):
                 else change(size, unit=each.unit, like=each.value)
             )
         incidents = {i.id: i for i in self.state.incidents}
+        key = each.suite, each.task, each.metric
+        shares = [m for name in each.incidents for m in incidents[name].metrics if m.key == key]
+        if shares and each.metric:
+            moved = words.moved(shares[0])
         why = [_since(incidents[name], self.commits) for name in each.incidents]
         remarks = "; ".join(filter(None, [*why, plain(each.note), _sensitivity(each)]))
         return (each.task, each.metric or "(whole task)", each.standing.value, moved, remarks)
