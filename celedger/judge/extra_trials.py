@@ -26,7 +26,7 @@ _WORDS = {
     Why.BESIDE: "beside it",
     Why.ANCHOR: "anchor of a new environment",
     Why.CONTROL: "control",
-    Why.REPEAT: "repeat, since its noise is not known",
+    Why.REPEAT: "to know the noise, again",
     Why.RISEN: "control",
 }
 
@@ -74,10 +74,11 @@ class _Settling:
         while job._spent < most:
             now = job._derive(self.task)
             plan = self._plan(now, asked, own, most - job._spent)
-            wanted = plan and next_trial(
-                {key: now.histories[key] for key in self._declared(now)}, now.derived, plan
-            )
-            if not wanted:
+            if plan is None:
+                return
+            histories = {key: now.histories[key] for key in self._declared(now)}
+            wanted = next_trial(histories, now.derived, plan) or self._unknown(histories, plan)
+            if wanted is None:
                 return
             record = self._run(now, wanted)
             job._spent += 1
@@ -150,7 +151,8 @@ class _Settling:
         job, task = self.job, self.task
         commit = now.line.commits[wanted.place]
         other = None if wanted.beside is None else now.line.commits[wanted.beside]
-        question = f": is {wanted.key[2]} really worse?" if wanted.key else ""
+        asks = wanted.key is not None and wanted.why is not Why.REPEAT
+        question = f": is {wanted.key[2]} really worse?" if asks and wanted.key else ""
         beside = f", beside {other.sha[:7]}" if other is not None else ""
         job.tell(f"{_WORDS[wanted.why]} {task.name} at {commit.sha[:7]}{beside}{question}")
         need = Need(

@@ -15,6 +15,7 @@ from celedger.base.model import Metric
 from celedger.judge.incident import Incident, MetricStanding, Standing
 from celedger.stats.arrays import Floats
 from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node
+from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.trial.protocol import TELEMETRY
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ PAIRED = 0.1
 """Share of the floor below which the differences of equal seeds show that nothing was drawn anew:
 by chance a redraw falls there about once in twelve times where the noise is as large as the floor.
 """
-FEWEST_REPEATS = 4
-"""Degrees of freedom of repeats below which nothing is said (log sd within .35; lives-more a.3)."""
 
 
 def status(standings: Sequence[MetricStanding], *, gate: bool, lenient: bool = False) -> Status:

@@ -22,6 +22,8 @@ _COLUMNS = (
 )  # fmt: skip
 _TELEMETRY = "telemetry, which the suite does not declare: never decides the exit status"
 _ORDER = list(Standing)
+TINY = 1e-4
+"""Share of the level below which a change is none for a person: 0.01 %."""
 StandingRows = Sequence[tuple[MetricStanding, tuple[str, ...]]]
 
 
@@ -101,6 +103,8 @@ def _since(incident: Incident, commits: Mapping[str, Commit]) -> str:
 
 def _sensitivity(each: MetricStanding) -> str:
     """Return what these trials could see."""
+    if each.standing is Standing.SAME and each.smallest <= TINY * abs(each.level):
+        return "any change would have been seen"
     if each.standing is Standing.SAME and math.isfinite(each.smallest):
         return f"a change of {_amount(each.smallest, each)} would have been seen"
     if each.standing is Standing.TOO_NOISY and math.isfinite(each.smallest):
