@@ -149,11 +149,12 @@ def _incident(session: Session, name: str) -> Incident | None:
 
     if ".." in name:
         return None
-    incident = memory.read(session.repository, session.ledger).find(name)
+    state = record_state(session, memory.tip_of(session.repository), "bisect")
+    incident = state.find(name)
     if incident is None:
         raise UsageError(
             f"{name!r} is not a range or an incident",
-            "write GOOD..BAD; `celedger status` lists those",
+            "write GOOD..BAD; `celedger status` lists them",
         )
     if not incident.known_good or len(incident.first_bad) < 2:
         first = incident.likeliest[:12]

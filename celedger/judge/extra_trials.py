@@ -14,7 +14,8 @@ from celedger.base.model import Commit, Task, TrialRecord
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
 from celedger.judge.state import Derivation, derive
-from celedger.stats.course import MetricKey, Step
+from celedger.stats.course import MetricHistory, MetricKey, Step
+from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
 from celedger.trial.engine import Need
 from celedger.trial.runner import Bench, next_seed
@@ -87,6 +88,15 @@ class _Settling:
                 asked[name] += 1
             if record.outcome is None or not record.ok:
                 return
+
+    def _unknown(self, histories: Mapping[MetricKey, MetricHistory], plan: Job) -> Wanted | None:
+        """Return HEAD where a gate could say nothing, since the noise of a metric is not known. A
+        few repeats tell it for good."""
+        for key, history in histories.items():
+            noise = history.noise
+            if history.nodes and not noise.is_exact and noise.freedom < FEWEST_REPEATS:
+                return Wanted(plan.head, key, Why.REPEAT)
+        return None
 
     def _plan(self, now: Derivation, asked: Mapping[str, int], own: int, left: int) -> Job | None:
         """Return the job as far as it went; None where nothing of the commit was measured."""
