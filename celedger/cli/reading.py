@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,11 @@ from celedger.cli.session import Session, note, reading, warn
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
+
+
+class Sorting(StrEnum):
+    TIME = "time"
+    CHANGE = "change"
 
 
 def log(
@@ -96,30 +102,47 @@ def drift(
     suite: options.Suite = None,
     task: options.TaskName = None,
     metric: options.Metric = None,
+    sort: Annotated[
+        Sorting, typer.Option(help="By time, or by how much a commit moved a metric.")
+    ] = Sorting.TIME,
+    every: Annotated[
+        bool, typer.Option("--all", help="Take commits of merged branches, too.")
+    ] = False,
     json: options.Json = False,
 ) -> int:
-    """Show where in the history a metric changed.
+    """Show where in the history a metric changed, and where a task failed.
 
-    Every change comes with its probability and the number of commits among which it lies with
-    95 %; commits that were not measured count. Where these are several, the command that
-    searches them follows. A change of environment starts anew and is never one of code.
+    The history is the main line: the first parents of the commit. Every change comes with its
+    probability and the number of commits among which it lies with 95 %; commits that were not
+    measured count. Where these are several, the command that searches them follows. A change of
+    environment is named and is never one of code.
     """
-    from celedger.judge.drift.level_changes import courses, segment_cache
-    from celedger.views.drift import CourseList
+    from celedger.judge import memory
+    from celedger.views.drift import DriftDocument, Order, narrowed, within
 
     with reading(context.obj) as session:
-        commits, lineage = measured(session, revision)
-        with segment_cache(session.repository.state_dir / "drift") as cache:
-            segmented = courses(
-                session.ledger, commits, lineage=lineage, suite=suite, task=task, metric=metric,
-                cache=cache,
-            )  # fmt: skip
-        if not segmented:
+        repository, ledger = session.repository, session.ledger
+        names = {(m.name) for t in ledger.tasks() for m in ledger.metrics(t.recipe)}
+        known = any(suite in (None, t.suite) and task in (None, t.name) for t in ledger.tasks())
+        if not known or (metric is not None and metric not in names):
             raise UsageError(
-                "the ledger holds no such task or metric",
-                f"{command('show', commits[-1].sha[:12])} names those it has",
+                "the ledger holds no such task or metric", f"{command('show')} names those it has"
             )
-        options.answer(CourseList(segmented), json, context.obj.retyped)
+        start, dots, end = revision.partition("..")
+        tip = repository.resolve((end or "HEAD") if dots else revision).sha
+        state = memory.read(repository, ledger, tip, every=every)
+        log = repository.log(tip, limit=memory.LONGEST, first_parent=not every)[::-1]
+        if dots:
+            inside = {c.sha for c in repository.commits(revision)} | {repository.resolve(start).sha}
+            state = within(state, [c.sha for c in log if c.sha in inside])
+        if not state.commits:
+            raise CeledgerError(
+                f"the ledger holds no trial of {revision}", f"type {command('run', revision)}"
+            )
+        environments = {e.fingerprint: e for e in ledger.environments()}
+        narrow = narrowed(state, suite=suite, task=task, metric=metric)
+        document = DriftDocument(narrow, log, environments, Order(sort.value))
+        options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 
 

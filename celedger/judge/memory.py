@@ -16,9 +16,11 @@ from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.incident import MetricStanding, State
-from celedger.judge.line import Line
+from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
+
+__all__ = ["LONGEST", "RECENT", "line_of", "read", "record", "standings_at", "tip_of"]
 
 RULES = 1
 """Version of the rules by which the state is derived: a cached one of another version is stale."""

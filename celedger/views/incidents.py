@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from celedger.base.model import Commit
-from celedger.judge.incident import Incident, IncidentMetric, LevelChange
+from celedger.judge.incident import Incident, IncidentMetric
 from celedger.views.format import change, count, measure, percent, plain, probability, short
 
 KINDS = {
@@ -115,14 +115,3 @@ def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     more = len(incident.metrics) - 1
     also = f" and {count(more, 'metric')} more" if more else ""
     return f"{text}{also} since {since(incident, commits)}"
-
-
-def change_line(each: LevelChange) -> str:
-    """Return one line on a change that is no incident."""
-    relative = each.size / abs(each.before) if each.before else math.nan
-    amount = (
-        percent(relative)
-        if math.isfinite(relative)
-        else change(each.size, unit=each.unit, like=each.after)
-    )
-    return f"{each.task} {each.metric} {amount}"
