@@ -27,18 +27,19 @@ from celedger.stats.arrays import Floats, Ints
 
 RELATIVE_SD = 0.005, 1.5
 """Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""
-STEP_SCALES = 4.0, 32.0, 256.0
+STEP_SCALES = 4.0, 64.0, 1024.0, 16384.0
 """Standard deviations of a step, in those of a trial, equally likely: a regression of one sd and a
-loss that doubles are both possible without a larger noise."""
+loss that diverges are both possible, and the latter does not widen the noise of all others."""
 OWN_MOVES = 0.03, 0.3
 """Standard deviations of a seed's own move, in those of a trial, equally likely."""
-AT_A_STEP = 0.3, 0.4, 0.3
-"""Probabilities that a step keeps the seeds (all move alike), moves each, draws all anew."""
+AT_A_STEP = 0.2, 0.125, 0.375, 0.3
+"""Probabilities that a step keeps the seeds (all move alike), moves each by the smaller or larger
+scale, draws all anew. Few changes of a training act on all seeds alike to a hundredth of a sd."""
 HABIT_COUNT, HABIT_COMMITS = 0.1, 1.5
 """Prior counts of what commits without a step do to the seeds: (re-draws + .1) / (commits + 1.5),
 for moves the same."""
 BEAM = 48
-"""Histories kept: 400 change no probability of 300 simulated lives by more than .01."""
+"""Histories kept: with 400 no probability of 40 simulated chains differs by more than .001."""
 NEGLIGIBLE = 14.0
 """Histories less likely than the best by exp(14) are dropped at once: a doubt counts from .003."""
 FLAT = 1e4
@@ -48,9 +49,7 @@ _KEPT, _DRAWN = 0, 1 + len(OWN_MOVES)
 _KINDS = _DRAWN + 1
 _OWN = np.array([0.0, *np.square(OWN_MOVES)])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
-_STEP_LOG_PRIOR = np.log(
-    [AT_A_STEP[0], *[AT_A_STEP[1] / len(OWN_MOVES)] * len(OWN_MOVES), AT_A_STEP[2]]
-) - math.log(len(STEP_SCALES))
+_STEP_LOG_PRIOR = np.log(AT_A_STEP) - math.log(len(STEP_SCALES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +63,7 @@ class SeedTable:
         columns: For each node, where its seeds stand in the state (0 is the level). Those from
             `passing` on were measured at this node alone.
         values, counts: Mean of each seed's trials at a node, and their number.
+        tamed: The values, what diverged brought nearer.
         rounding: Standard deviation that the values' resolution adds.
     """
 
@@ -72,6 +72,7 @@ class SeedTable:
     quiet: Ints
     columns: tuple[Ints, ...]
     values: tuple[Floats, ...]
+    tamed: tuple[Floats, ...]
     counts: tuple[Floats, ...]
     width: int
     passing: int
@@ -133,6 +134,7 @@ class _Scale:
         """
         start = self.log_median - count / self.precision
         k = np.log(np.maximum(square, 1e-300) * 2 / self.precision) - 2 * start
+        k = np.maximum(k, -600)  # w would underflow
         w = np.where(k > 1, k, np.exp(np.minimum(k, 1) - 0.5))
         for _ in range(5):
             w = w * (1 + k - np.log(w)) / (1 + w)
@@ -169,7 +171,7 @@ def filtered(
     scale = _scale(table)
     count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
     beam = _started(table, shares, sum(square for _, square in spreads))
-    for k, values in enumerate(table.values):
+    for k, values in enumerate(table.tamed):
         count += len(values)
         prior = _log_prior(beam, int(table.gaps[k]), hazard) if k else _certain(len(beam.base))
         log_determinant, square = _predicted(beam, table, k)
@@ -228,7 +230,7 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
     A step adds a constant to their covariance, so that all its scales follow from one elimination,
     of the errors and of a column of ones (the matrix determinant lemma).
     """
-    at, values = table.columns[k], table.values[k]
+    at, values = table.columns[k], table.tamed[k]
     h, s = len(beam.base), len(values)
     residual = (1 - beam.share)[:, None] / table.counts[k]
     error = np.empty((_KINDS, h, s))
@@ -303,11 +305,12 @@ def _survivors(
 
 
 def _extended(beam: Beam, k: int, scale: Ints, parent: Ints) -> Ints:
-    """Return the index of each child's path; new paths are entered."""
+    """Return the index of each child's path. A new path is entered once, so that equal paths have
+    equal indices."""
     path = beam.path[parent]
-    for at in np.flatnonzero(scale):
-        beam.paths.append((*beam.paths[path[at]], k))
-        path[at] = len(beam.paths) - 1
+    for old in np.unique(path[scale > 0]).tolist():
+        beam.paths.append((*beam.paths[old], k))
+        path[(scale > 0) & (beam.path[parent] == old)] = len(beam.paths) - 1
     return path
 
 
@@ -329,7 +332,7 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
     """Update the beam's means and covariances by the values of node `k`, one after another: where
     bits repeat, their joint covariance is nearly singular."""
     mean, covariance = beam.mean, beam.covariance
-    triples = zip(table.columns[k].tolist(), table.values[k], table.counts[k], strict=True)
+    triples = zip(table.columns[k].tolist(), table.tamed[k], table.counts[k], strict=True)
     for at, value, number in triples:
         both = covariance[:, :, 0] + covariance[:, :, at]
         variance = both[:, 0] + both[:, at] + (1 - beam.share) / number
@@ -374,7 +377,7 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     precision, weighted, count = np.zeros((segments, segments)), np.zeros(segments), spread - 1
     at_node = np.repeat(nodes, [len(values) for values in table.values])
     columns, values, number = (
-        np.concatenate(x) for x in (table.columns, table.values, table.counts)
+        np.concatenate(x) for x in (table.columns, table.tamed, table.counts)
     )
     # a column that nodes share in passing stands for another seed at each
     seed = np.where(columns < table.passing, columns, table.width + np.arange(len(columns)))
@@ -391,5 +394,9 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
         count += len(rows)
     covariance = np.linalg.inv(precision)
     sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
-    mean = np.asarray(table.centre + covariance @ weighted, dtype=np.float64)
+    mean = table.centre + covariance @ weighted
+    beyond = np.concatenate(table.values) - values
+    if beyond.any():
+        of_row = segment[at_node]
+        mean += [float(np.median(beyond[of_row == one])) for one in range(segments)]
     return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), sd)

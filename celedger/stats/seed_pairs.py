@@ -47,6 +47,11 @@ DIGITS = 6
 """Significant digits that a rounded value, or a share of a data set, may have."""
 MOST_SAMPLES = 20_000
 """Size of a data set up to which a share of it is recognised."""
+MOST_CHANGE = 100.0
+"""For the evidence a value is at most so many levels away: how far a loss diverged does not tell
+how much trials differ."""
+LARGEST = 1e100
+"""Values beyond have no squares to sum."""
 TIES = 0.75
 """With fewer distinct values than this share of the draws, the smallest gap is their resolution."""
 
@@ -110,7 +115,8 @@ def pair_wanted(
         return None
     chain = [node for node in nodes if node.chain == step.chain and node.rows]
     before = max((n for n in chain if n.last < step.first), key=lambda n: n.last, default=None)
-    after = chain[-1] if step.is_newest else nodes[step.node]
+    shown = [node for node in chain if node.first >= step.last]
+    after = shown[-1 if step.is_newest else 0]
     if before is None or after.first <= before.last:
         return None
     old, new = (set(measured.seed[list(node.rows)].tolist()) for node in (before, after))
@@ -150,32 +156,42 @@ def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) ->
             len(set(measured.place[list(node.rows)].tolist()) | {node.first, node.last}) - 1
         )
         newest = node.last
-    everything = np.concatenate(values)
-    centre = float(values[0].mean())
-    level = abs(float(np.median(everything))) if centre == 0 else abs(centre)
+    centre = float(np.median(values[0]))
+    level = abs(centre) or float(np.median(np.abs(np.concatenate(values)))) or 1.0
+    low, high = centre - MOST_CHANGE * level, centre + MOST_CHANGE * level
     return SeedTable(
-        tuple(kept), np.array(gaps), np.array(quiet), tuple(columns), tuple(values), tuple(counts),
-        width, passing, centre, level or float(np.std(everything)) or 1.0,
-        _resolution(means) / math.sqrt(12),
-    )  # fmt: skip
+        nodes=tuple(kept),
+        gaps=np.array(gaps),
+        quiet=np.array(quiet),
+        columns=tuple(columns),
+        values=tuple(values),
+        tamed=tuple(np.clip(ys, low, high) for ys in values),
+        counts=tuple(counts),
+        width=width,
+        passing=passing,
+        centre=centre,
+        level=level,
+        rounding=_resolution(means) / math.sqrt(12),
+    )
 
 
 def _by_seed(measured: Measurements, node: Node) -> dict[int, tuple[float, int]]:
     """Return mean and number of a node's trials by seed."""
     rows: dict[int, list[float]] = {}
     for row in node.rows:
-        rows.setdefault(int(measured.seed[row]), []).append(float(measured.value[row]))
+        rows.setdefault(int(measured.seed[row]), []).append(
+            min(max(float(measured.value[row]), -LARGEST), LARGEST)
+        )
     return {seed: (math.fsum(ys) / len(ys), len(ys)) for seed, ys in sorted(rows.items())}
 
 
 def _spread(measured: Measurements, nodes: Sequence[Node], members: list[int]) -> tuple[int, float]:
-    """Return degrees of freedom and sum of squares of the seeds at the node that has most.
-
-    One node alone: others may repeat its draw.
-    """
-    means = max((_by_seed(measured, nodes[at]) for at in members), key=len)
-    ys = np.array([mean for mean, _ in means.values()])
-    return len(ys) - 1, float(np.square(ys - ys.mean()).sum())
+    """Return degrees of freedom and sum of squares of the seeds of a typical node, of those that
+    have most. Not of all: nodes may repeat each other's draw."""
+    means = [_by_seed(measured, nodes[at]) for at in members]
+    most = max(map(len, means))
+    full = [np.array([y for y, _ in mean.values()]) for mean in means if len(mean) == most]
+    return most - 1, float(np.median([np.square(ys - ys.mean()).sum() for ys in full]))
 
 
 def _shares(
@@ -191,7 +207,8 @@ def _shares(
     for node in nodes:
         means = _by_seed(measured, node)
         for row in node.rows:
-            squares += (float(measured.value[row]) - means[int(measured.seed[row])][0]) ** 2
+            value = float(np.clip(measured.value[row], -LARGEST, LARGEST))
+            squares += (value - means[int(measured.seed[row])][0]) ** 2
         freedom += len(node.rows) - len(means)
         ys = np.array([mean for mean, _ in means.values()])
         between += max(0, len(ys) - 1)
@@ -204,8 +221,8 @@ def _shares(
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Return the seed's shares where rounding adds its own variance to the values."""
-    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.values)
-    freedom = sum(len(ys) - 1 for ys in table.values)
+    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.tamed)
+    freedom = sum(len(ys) - 1 for ys in table.tamed)
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
     ratio = (table.rounding / max(seen, table.rounding)) ** 2 if table.rounding else 0.0
     return tuple(share / (1 + ratio) for share in shares)
@@ -220,7 +237,8 @@ def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         nodes: Value of each seed at each node.
     """
     distinct = np.unique([value for node in nodes for value, _ in node.values()])
-    is_single = bool(np.all(distinct == distinct.astype(np.float32)))
+    with np.errstate(over="ignore"):
+        is_single = bool(np.all(distinct == distinct.astype(np.float32)))
     some = distinct[:: max(1, len(distinct) // 8)].tolist()
     digits = [np.format_float_positional(np.float32(y) if is_single else y) for y in some]
     if max(len(text.replace(".", "").strip("-0")) for text in digits) <= DIGITS:
