@@ -60,8 +60,9 @@ class SeedTable:
         nodes: Index of each node in the caller's sequence.
         gaps: Commits from the node before to this one; quiet: commits of the node that changed no
             bit.
+        returns: For each node the last one before with the same bits, -1 if there is none.
         columns: For each node, where its seeds stand in the state (0 is the level). Those from
-            `passing` on were measured at this node alone.
+            `passing` on were measured at this node alone. A node that returns has new seeds alone.
         values, counts: Mean of each seed's trials at a node, and their number.
         tamed: The values, what diverged brought nearer.
         rounding: Standard deviation that the values' resolution adds.
@@ -70,6 +71,7 @@ class SeedTable:
     nodes: tuple[int, ...]
     gaps: Ints
     quiet: Ints
+    returns: tuple[int, ...]
     columns: tuple[Ints, ...]
     values: tuple[Floats, ...]
     tamed: tuple[Floats, ...]
@@ -170,10 +172,16 @@ def filtered(
     """
     scale = _scale(table)
     count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
+    kept: dict[int, tuple[Floats, Floats, Ints]] = {}
     beam = _started(table, shares, sum(square for _, square in spreads))
     for k, values in enumerate(table.tamed):
         count += len(values)
-        prior = _log_prior(beam, int(table.gaps[k]), hazard) if k else _certain(len(beam.base))
+        certain = k == 0 or table.returns[k] >= 0
+        if k and certain:
+            _return(beam, k, table.returns[k], kept[table.returns[k]])
+        prior = (
+            _certain(len(beam.base)) if certain else _log_prior(beam, int(table.gaps[k]), hazard)
+        )
         log_determinant, square = _predicted(beam, table, k)
         base = (beam.base + prior - log_determinant / 2).ravel()
         square = (beam.square + square).ravel()
@@ -181,6 +189,8 @@ def filtered(
         beam = _survivors(beam, k, base, square, log_evidence, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
+        if k in table.returns:
+            kept[k] = beam.mean, beam.covariance, beam.drawn
     return beam
 
 
@@ -198,7 +208,7 @@ def _started(table: SeedTable, shares: tuple[float, ...], square: float) -> Beam
 
 
 def _certain(h: int) -> Floats:
-    """Return the log prior at the first node: no step, seeds kept."""
+    """Return the log prior of no step and seeds kept."""
     prior = np.full((len(_STEP), _KINDS, h), -np.inf)
     prior[0, _KEPT] = 0
     return prior
@@ -307,11 +317,26 @@ def _survivors(
 def _extended(beam: Beam, k: int, scale: Ints, parent: Ints) -> Ints:
     """Return the index of each child's path. A new path is entered once, so that equal paths have
     equal indices."""
-    path = beam.path[parent]
-    for old in np.unique(path[scale > 0]).tolist():
+    before = beam.path[parent]
+    path = before.copy()
+    for old in np.unique(before[scale > 0]).tolist():
         beam.paths.append((*beam.paths[old], k))
-        path[(scale > 0) & (beam.path[parent] == old)] = len(beam.paths) - 1
+        path[(scale > 0) & (before == old)] = len(beam.paths) - 1
     return path
+
+
+def _return(beam: Beam, k: int, to: int, state: tuple[Floats, Floats, Ints]) -> None:
+    """Give each history the level and seeds of node `to`, whose bits node `k` has again.
+
+    That is no chance: what was done since was undone, and a step since is followed by one back.
+    """
+    mean, covariance, drawn = state
+    which = np.arange(len(beam.base))
+    for parent, _, _ in reversed(beam.trail[to + 1 :]):
+        which = parent[which]
+    beam.mean, beam.covariance, beam.drawn = mean[which], covariance[which], drawn[which]
+    stepped = np.array([max(beam.paths[path], default=-1) > to for path in beam.path.tolist()])
+    beam.path = _extended(beam, k, stepped.astype(np.int64), np.arange(len(which)))
 
 
 def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints) -> tuple[Floats, Floats]:
@@ -339,7 +364,7 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
         gain = both / variance[:, None]
         mean += gain * ((value - table.centre) - mean[:, 0] - mean[:, at])[:, None]
         covariance -= gain[:, :, None] * both[:, None, :]
-    if table.columns[k].max() >= table.passing:  # free for the next node
+    if (table.columns[k] >= table.passing).any():  # free for the next node
         passing = np.arange(table.passing, table.width)
         mean[:, passing] = 0
         covariance[:, passing] = 0
@@ -349,33 +374,26 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels between the steps of one history: mean and covariance, and the sd of a trial."""
+    """The levels of one history: mean and covariance, which of them each node has, and the sd of a
+    trial."""
 
     mean: Floats
     covariance: Floats
+    of_node: Ints
     sd: float
 
 
 def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
-    """Return the levels that the values have under one history of the beam.
+    """Return the levels that the values have under one history of the beam, by least squares.
 
     Args:
         spread: Degrees of freedom of the spreads that `filtered` was given.
     """
-    kinds, at = [], which
-    for parent, _, kind in reversed(beam.trail):
-        kinds.append(int(kind[at]))
-        at = int(parent[at])
-    path = beam.paths[beam.path[which]]
-    kind = np.array(kinds[::-1])
-    nodes = np.arange(len(kind))
-    segment = np.searchsorted(np.array(path, dtype=np.int64), nodes, side="right")
-    block = np.cumsum(kind == _DRAWN)
-    wandered = np.cumsum(np.where(kind == _DRAWN, 0.0, _OWN[np.where(kind == _DRAWN, 0, kind)]))
-    since = wandered - wandered[np.searchsorted(block, block)]
-    share, segments = float(beam.share[which]), len(path) + 1
-    precision, weighted, count = np.zeros((segments, segments)), np.zeros(segments), spread - 1
-    at_node = np.repeat(nodes, [len(values) for values in table.values])
+    share = float(beam.share[which])
+    of_node, shared = _structure(table, beam, which)
+    size = int(of_node.max()) + 1
+    precision, weighted = np.zeros((size, size)), np.zeros(size)
+    at_node = np.repeat(np.arange(len(of_node)), [len(ys) for ys in table.tamed])
     columns, values, number = (
         np.concatenate(x) for x in (table.columns, table.tamed, table.counts)
     )
@@ -384,19 +402,42 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     for one in np.unique(seed):
         rows = np.flatnonzero(seed == one)
         k = at_node[rows]
-        kept = np.minimum(since[k][:, None], since[k]) + share
-        sigma = np.where(block[k][:, None] == block[k], kept, 0.0)
-        sigma[np.arange(len(k)), np.arange(len(k))] += (1 - share) / number[rows]
-        design = (segment[k][:, None] == np.arange(segments)).astype(np.float64)
+        sigma = shared[np.ix_(k, k)] + np.diag((1 - share) / number[rows])
+        design = (of_node[k][:, None] == np.arange(size)).astype(np.float64)
         solved = np.linalg.solve(sigma, np.column_stack([design, values[rows] - table.centre]))
         precision += design.T @ solved[:, :-1]
         weighted += design.T @ solved[:, -1]
-        count += len(rows)
     covariance = np.linalg.inv(precision)
+    count = spread - 1 + len(values)
     sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
     mean = table.centre + covariance @ weighted
     beyond = np.concatenate(table.values) - values
     if beyond.any():
-        of_row = segment[at_node]
-        mean += [float(np.median(beyond[of_row == one])) for one in range(segments)]
-    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), sd)
+        mean += [float(np.median(beyond[of_node[at_node] == level])) for level in range(size)]
+    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), of_node, sd)
+
+
+def _structure(table: SeedTable, beam: Beam, which: int) -> tuple[Ints, Floats]:
+    """Return which level each node has under a history, and the covariance of what a seed adds at
+    two nodes, in units of a trial's variance."""
+    steps = set(beam.paths[beam.path[which]])
+    share, at = float(beam.share[which]), which
+    kinds = []
+    for parent, _, kind in reversed(beam.trail):
+        kinds.append(int(kind[at]))
+        at = int(parent[at])
+    kinds.reverse()
+    of_node = np.zeros(len(kinds), dtype=np.int64)
+    shared = np.zeros((len(kinds), len(kinds)))
+    shared[0, 0] = share
+    for k in range(1, len(kinds)):
+        returns = table.returns[k] >= 0
+        source = table.returns[k] if returns else k - 1
+        new = k in steps and not returns
+        of_node[k] = of_node[:k].max() + 1 if new else of_node[source]
+        if kinds[k] == _DRAWN:
+            shared[k, k] = share
+        else:
+            shared[k, :k] = shared[:k, k] = shared[source, :k]
+            shared[k, k] = shared[source, source] + _OWN[kinds[k]]
+    return of_node, shared

@@ -7,7 +7,6 @@ for the person.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -138,19 +137,20 @@ def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) ->
     followed = {seed: 1 + at for at, seed in enumerate(repeated[:MOST_SEEDS])}
     dropped = set(repeated[MOST_SEEDS:])
     passing = 1 + len(followed)
-    kept, gaps, quiet, columns, values, counts, width = [], [], [], [], [], [], passing
+    pairs = [pair for pair in zip(members, means, strict=True) if not dropped.issuperset(pair[1])]
+    members, means = [at for at, _ in pairs], [mean for _, mean in pairs]
+    rounding = _resolution(means) / math.sqrt(12)
+    returns, known = _returns(measured, [nodes[at] for at in members], means, rounding == 0)
+    gaps, quiet, columns, values, counts, width = [], [], [], [], [], passing
     newest = nodes[members[0]].first
-    for at, mean in zip(members, means, strict=True):
-        seeds = [seed for seed in mean if seed not in dropped]
-        if not seeds:
-            continue
+    for at, mean, old in zip(members, means, known, strict=True):
+        seeds = [seed for seed in mean if seed not in dropped and seed not in old]
         free = iter(range(passing, passing + len(seeds)))
         columns.append(np.array([followed.get(s) or next(free) for s in seeds], dtype=np.int64))
-        width = max(width, int(columns[-1].max()) + 1)
+        width = max([width, *(columns[-1] + 1).tolist()])
         values.append(np.array([mean[s][0] for s in seeds]))
         counts.append(np.array([float(mean[s][1]) for s in seeds]))
         node = nodes[at]
-        kept.append(at)
         gaps.append(max(1, node.first - newest))
         quiet.append(
             len(set(measured.place[list(node.rows)].tolist()) | {node.first, node.last}) - 1
@@ -160,9 +160,10 @@ def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) ->
     level = abs(centre) or float(np.median(np.abs(np.concatenate(values)))) or 1.0
     low, high = centre - MOST_CHANGE * level, centre + MOST_CHANGE * level
     return SeedTable(
-        nodes=tuple(kept),
+        nodes=tuple(members),
         gaps=np.array(gaps),
         quiet=np.array(quiet),
+        returns=returns,
         columns=tuple(columns),
         values=tuple(values),
         tamed=tuple(np.clip(ys, low, high) for ys in values),
@@ -171,8 +172,39 @@ def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) ->
         passing=passing,
         centre=centre,
         level=level,
-        rounding=_resolution(means) / math.sqrt(12),
+        rounding=rounding,
     )
+
+
+def _returns(
+    measured: Measurements, nodes: list[Node], means: list[dict[int, tuple[float, int]]], fine: bool
+) -> tuple[tuple[int, ...], list[set[int]]]:
+    """Return for each node the last one before with the same bits (-1: none), and the seeds that
+    were measured there.
+
+    Args:
+        fine: Equal values are equal bits, where those are not known.
+    """
+    bits: list[dict[int, tuple[bool, float]]] = []
+    for node, mean in zip(nodes, means, strict=True):
+        of_seed = {seed: (False, value) for seed, (value, _) in mean.items()} if fine else {}
+        for row in node.rows:
+            if measured.bits[row] >= 0:
+                of_seed[int(measured.seed[row])] = (True, float(measured.bits[row]))
+        bits.append(of_seed)
+    returns: list[int] = []
+    known: list[set[int]] = []
+    latest: dict[tuple[int, tuple[bool, float]], int] = {}
+    for k, here in enumerate(bits):
+        returns.append(-1)
+        known.append(set())
+        candidates = {latest[of_seed] for of_seed in here.items() if of_seed in latest}
+        for before in sorted(candidates, reverse=True):
+            if all(here[seed] == bits[before].get(seed, here[seed]) for seed in here):
+                returns[k], known[k] = before, known[before] | set(means[before])
+                break
+        latest |= dict.fromkeys(here.items(), k)
+    return tuple(returns), known
 
 
 def _by_seed(measured: Measurements, node: Node) -> dict[int, tuple[float, int]]:
@@ -221,8 +253,8 @@ def _shares(
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Return the seed's shares where rounding adds its own variance to the values."""
-    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.tamed)
-    freedom = sum(len(ys) - 1 for ys in table.tamed)
+    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.tamed if len(ys))
+    freedom = sum(len(ys) - 1 for ys in table.tamed if len(ys))
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
     ratio = (table.rounding / max(seen, table.rounding)) ** 2 if table.rounding else 0.0
     return tuple(share / (1 + ratio) for share in shares)
@@ -249,12 +281,13 @@ def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         samples = math.lcm(*(share.denominator for share in shares))
         if samples <= MOST_SAMPLES:
             return 1 / samples
-    drawn = list({value for value, _ in nodes[0].values()})
-    for before, node in itertools.pairwise(nodes):
-        drawn += {
-            value for seed, (value, _) in node.items() if before.get(seed, (None,))[0] != value
-        }
-    tied = 1 < len(distinct) <= TIES * len(drawn)
+    seen: set[tuple[int, float]] = set()
+    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
+    for node in nodes:
+        new = {(seed, value) for seed, (value, _) in node.items()} - seen
+        drawn += len({value for _, value in new})
+        seen |= new
+    tied = 1 < len(distinct) <= TIES * drawn
     return float(np.diff(distinct).min()) if tied else 0.0
 
 
@@ -280,10 +313,9 @@ def _steps(table: SeedTable, beam: Beam, nodes: Sequence[Node], spread: int) -> 
                 explained[which] = levels(table, beam, which, spread)
         sides = []
         for which in likeliest.tolist():
-            inside = np.flatnonzero(np.isin(np.flatnonzero(has[which]), cluster))
-            sides.append(
-                (float(weight[which]), explained[which], int(inside[0]), int(inside[-1]) + 1)
-            )
+            stepped, found = cluster[has[which, cluster]], explained[which]
+            pair = found.of_node[[stepped[0] - 1, stepped[-1]]]
+            sides.append((float(weight[which]), found, pair))
         share = weight @ has[:, cluster]
         steps.append(_step(table, nodes, cluster, share, probability, _mixed(sides)))
     newest = max((step.node for step in steps), default=-1)
@@ -310,7 +342,7 @@ def _clusters(weight: Floats, has: Bools) -> list[Ints]:
     return clusters
 
 
-def _mixed(sides: list[tuple[float, Levels, int, int]]) -> Floats:
+def _mixed(sides: list[tuple[float, Levels, Ints]]) -> Floats:
     """Return mean and standard error of (level before, level after, size), and a trial's sd.
 
     Args:
@@ -320,8 +352,7 @@ def _mixed(sides: list[tuple[float, Levels, int, int]]) -> Floats:
     share = share / share.sum()
     contrast = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
     mean, square, sd = np.zeros(3), np.zeros(3), 0.0
-    for weight, (_, found, before, after) in zip(share, sides, strict=True):
-        pair = [before, after]
+    for weight, (_, found, pair) in zip(share, sides, strict=True):
         part = contrast @ found.mean[pair]
         spread = np.einsum("ij,jk,ik->i", contrast, found.covariance[np.ix_(pair, pair)], contrast)
         mean += weight * part
