@@ -76,7 +76,7 @@ def paired_steps(
     for at, node in enumerate(nodes):
         if node.rows:
             by_chain.setdefault(node.chain, []).append(at)
-    tables = [_table(measured, nodes, members) for members in by_chain.values()]
+    tables = [seed_table(measured, nodes, members) for members in by_chain.values()]
     usable = [table for table in tables if table is not None]
     if not usable:
         return None
@@ -127,7 +127,9 @@ def pair_wanted(
 # What was measured
 
 
-def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) -> SeedTable | None:
+def seed_table(
+    measured: Measurements, nodes: Sequence[Node], members: list[int]
+) -> SeedTable | None:
     """Return a chain's table; None if no two nodes share a seed."""
     means = [_by_seed(measured, nodes[at]) for at in members]
     nodes_of = Counter(seed for mean in means for seed in mean)
