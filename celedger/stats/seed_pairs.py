@@ -29,7 +29,7 @@ SHARE_FREEDOM = 4
 """Fewer degrees of freedom of repeats of a seed do not tell the share."""
 RULE_SHARE, RULE_COMMITS = 0.7, 6
 """Re-draws are the rule from this share of so many commits on."""
-MOST_SEEDS = 8
+MOST_SEEDS = 12
 """Seeds followed from node to node; the effort grows with their square."""
 REACH = 4
 """Alternatives for the place of one step lie at most so many nodes apart."""
@@ -62,6 +62,7 @@ def paired_steps(
 
     Args:
         nodes: Of all chains, oldest first in each. Trials of a node share their code's bits.
+        noise: Its `is_exact` alone is read. How much seeds differ is learned from their values.
         hazard: Prior probability that a commit changes the level.
 
     Returns:
@@ -107,7 +108,7 @@ def pair_wanted(
         The newest measured place before the doubtful ones, the newest measured place after them
         without a newer step between, and a seed for both. It is one that only one of the two was
         measured with, if there is one, else the smallest that neither was. None for a step that is
-        no doubt.
+        no doubt, and where as many seeds were tried as are followed.
     """
     doubtful = EXACT_DOUBTFUL if noise.is_exact else DOUBTFUL
     if not doubtful <= step.probability < SETTLED:
@@ -115,10 +116,12 @@ def pair_wanted(
     chain = [node for node in nodes if node.chain == step.chain and node.rows]
     before = max((n for n in chain if n.last < step.first), key=lambda n: n.last, default=None)
     shown = [node for node in chain if node.first >= step.last]
-    after = shown[-1 if step.is_newest else 0]
-    if before is None or after.first <= before.last:
+    if before is None or not shown:
         return None
+    after = shown[-1 if step.is_newest else 0]
     old, new = (set(measured.seed[list(node.rows)].tolist()) for node in (before, after))
+    if len(old & new) >= MOST_SEEDS:
+        return None
     partial = old ^ new
     seed = min(partial) if partial else next(s for s in range(len(old) + 1) if s not in old)
     return before.last, after.last, seed
@@ -353,15 +356,17 @@ def _mixed(sides: list[tuple[float, Levels, Ints]]) -> Floats:
     share = np.array([weight for weight, *_ in sides])
     share = share / share.sum()
     contrast = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
-    mean, square, sd = np.zeros(3), np.zeros(3), 0.0
-    for weight, (_, found, pair) in zip(share, sides, strict=True):
-        part = contrast @ found.mean[pair]
-        spread = np.einsum("ij,jk,ik->i", contrast, found.covariance[np.ix_(pair, pair)], contrast)
-        mean += weight * part
-        square += weight * (spread + np.square(part))
-        sd += float(weight) * found.sd
-    error = np.sqrt(np.maximum(square - np.square(mean), 0))
-    return np.array([*mean, *error, sd])
+    parts = np.array([contrast @ found.mean[pair] for _, found, pair in sides])
+    within = np.array(
+        [
+            np.diag(contrast @ found.covariance[np.ix_(pair, pair)] @ contrast.T)
+            for _, found, pair in sides
+        ]
+    )
+    mean = share @ parts
+    variance = share @ (within + np.square(parts - mean))
+    sd = share @ [found.sd for _, found, _ in sides]
+    return np.array([*mean, *np.sqrt(np.maximum(variance, 0)), sd])
 
 
 def _step(
