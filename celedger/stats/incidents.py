@@ -202,13 +202,12 @@ class _Assembly:
         if not steps or cause.commits is None or self._is_dismissed(cause.told):
             return None
         recovered = cause.told is not None and cause.told.state is IncidentState.RECOVERED
-        commits = cause.commits.smallest()
-        return Rise(steps, commits.first, commits.last, recovered)
+        return Rise(steps, cause.commits.first, cause.commits.last, recovered)
 
     def incident(self, cause: _Cause, mend: Mend | None) -> StepIncident:
         """Return the incident of a cause whose steps stand."""
         assert cause.commits is not None
-        commits = cause.commits.smallest()
+        commits = cause.commits
         likeliest, probability = commits.likeliest()
         state, closed, gone = IncidentState.OPEN, None, 0.0
         accepted = {k for k in cause.members if self._is_accepted(k, cause)}
@@ -342,7 +341,7 @@ class _Assembly:
         was = told is not None and told.states.get(key) is IncidentState.ACCEPTED
         commits = cause.commits
         return commits is not None and self.line.is_accepted(
-            key, commits.smallest().first, commits.smallest().last, was=was
+            key, commits.first, commits.last, was=was
         )
 
     def _smallness(self, part: _Cause) -> tuple[int, tuple[bool, float]]:
@@ -367,7 +366,7 @@ def _may_be_one(a: CommitSet, b: CommitSet) -> bool:
     if a.named is not None or b.named is not None:
         return a.meets(b)
     gap = max(a.first - b.last, b.first - a.last)
-    return gap <= len(a.weights) + len(b.weights)
+    return gap <= (a.last - a.first + 1) + (b.last - b.first + 1)
 
 
 def _shared(a: CommitSet | None, b: CommitSet) -> float:

@@ -214,7 +214,7 @@ def _doubt(
         (abs(step.probability - 0.5), key, step)
         for key, history in sorted(histories.items())
         for step in _doubted(history, job, is_open=key in is_open)
-        if not _is_in_drift(derived, key, step)
+        if not _is_told(derived, key, step)
     ]
     if not doubts:
         return None
@@ -306,12 +306,20 @@ def _is_about(incident: StepIncident, key: MetricKey, step: Step) -> bool:
     return key in incident.shares and incident.first <= step.last and step.first <= incident.last
 
 
-def _is_in_drift(derived: Derived, key: MetricKey, step: Step) -> bool:
-    """Return True for a rise inside of a slow drift that is told already."""
-    return step.size > 0 and any(
-        i.kind is StepKind.DRIFT and i.state is not IncidentState.WITHDRAWN
+def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
+    """Return True if another trial would change no line: another metric is sure already of what
+    this one doubts, or the rise is inside of a slow drift."""
+    if step.size < 0:
+        fall = derived.last_fall
+        sure = [] if fall is None or fall.steps.get(key) != step else fall.steps.values()
+        return any(s.probability >= CLOSED for s in sure)
+    return any(
+        share.step.probability >= OPEN
         for i in derived.incidents
-        if _is_about(i, key, step)
+        if i.state is not IncidentState.WITHDRAWN
+        if i.first <= step.last and step.first <= i.last
+        for k, share in i.shares.items()
+        if k != key or i.kind is StepKind.DRIFT
     )
 
 
