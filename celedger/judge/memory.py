@@ -15,12 +15,13 @@ from pathlib import Path
 from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
+from celedger.judge.history_cache import HistoryCache
 from celedger.judge.incident import MetricStanding, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
 
-__all__ = ["LONGEST", "RECENT", "line_of", "read", "record", "standings_at", "tip_of"]
+__all__ = ["LONGEST", "RECENT", "cache_of", "line_of", "read", "record", "standings_at", "tip_of"]
 
 RULES = 1
 """Version of the rules by which the state is derived: a cached one of another version is stale."""
@@ -69,12 +70,10 @@ def read(
 
 
 def _derived(repository: Repository, ledger: Ledger, tip: str, *, every: bool) -> State:
-    from celedger.judge.noise_cache import opened  # numpy: not where the cache has the answer
-    from celedger.judge.state import derive
+    from celedger.judge.state import derive  # numpy: not where the cache has the answer
 
     line = line_of(repository, ledger, tip, every=every)
-    with opened(_folder(repository)) as cache:
-        return derive(ledger, line, cache=cache).state()
+    return derive(ledger, line, cache=cache_of(repository)).state()
 
 
 def record(
@@ -93,18 +92,16 @@ def record(
         now: Seconds since the epoch.
         name: Makes a ULID.
     """
-    from celedger.judge.noise_cache import opened
     from celedger.judge.state import derive
     from celedger.judge.told import new_rows
 
     line = line_of(repository, ledger, tip)
-    with opened(_folder(repository)) as cache:
-        derivation = derive(ledger, line, cache=cache)
-        state = derivation.state()
-        rows = new_rows(
-            state.incidents, derivation.told, derivation.sizes(),
-            revision=tip, job=job, now=now, name=name,
-        )  # fmt: skip
+    derivation = derive(ledger, line, cache=cache_of(repository))
+    state = derivation.state()
+    rows = new_rows(
+        state.incidents, derivation.told, derivation.sizes(),
+        revision=tip, job=job, now=now, name=name,
+    )  # fmt: skip
     if rows:
         ledger.record_said(rows)
     _keep(_folder(repository) / f"{_key(ledger, tip, every=False)}.json", state)
@@ -128,12 +125,11 @@ def standings_at(
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
-        from celedger.judge.noise_cache import opened
-        from celedger.judge.state import derive
+            from celedger.judge.state import derive
 
         line = line_of(repository, ledger, state.tip)
-        with opened(_folder(repository)) as cache:
-            standings = derive(ledger, line, cache=cache).state(commit).standings
+        derivation = derive(ledger, line, cache=cache_of(repository))
+        standings = derivation.state(commit).standings
     return tuple(each for each in standings if (each.suite, each.task) in names)
 
 
@@ -141,6 +137,11 @@ def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
     """Return the name of a state in the cache: a hash of all that it is derived from."""
     text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def cache_of(repository: Repository) -> HistoryCache:
+    """Return the cache of settled stretches."""
+    return HistoryCache(repository.state_dir / "histories")
 
 
 def _folder(repository: Repository) -> Path:
