@@ -1,5 +1,5 @@
-"""The cache of settled stretches of histories: a file for each item, in a folder that may be deleted
-at any time. Knows nothing of what an item holds; it checks itself."""
+"""The cache of settled stretches of histories: a file for each item, in a folder that may be
+deleted at any time. Knows nothing of what an item holds; it checks itself."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def standings_at(
     names = {(task.suite, task.name) for task in tasks}
     standings = state.standings
     if commit != state.tip:
-            from celedger.judge.state import derive
+        from celedger.judge.state import derive
 
         line = line_of(repository, ledger, state.tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
