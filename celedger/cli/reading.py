@@ -13,6 +13,7 @@ from celedger.cli.session import Session, note, reading, warn
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
+    from celedger.judge.incident import State
 
 
 class Sorting(StrEnum):
@@ -31,6 +32,7 @@ def log(
     json: options.Json = False,
 ) -> int:
     """List the measured commits, newest first."""
+    from celedger.judge import memory
     from celedger.service import allow
     from celedger.views.bisects import BisectList
     from celedger.views.log import Log
@@ -41,7 +43,8 @@ def log(
         if bisects:
             options.answer(BisectList.of(session.ledger, limit), json, context.obj.retyped)
         else:
-            options.answer(Log.of(session.ledger, limit), json)
+            state = memory.read(session.repository, session.ledger)
+            options.answer(Log.of(session.ledger, state, limit), json)
     return Status.GOOD
 
 
@@ -67,7 +70,8 @@ def show(
         document: Document
         try:
             sha = session.repository.resolve(revision).sha
-            document = CommitRows.of(session.ledger, sha, session.ledger.findings(sha))
+            state = _state_with(session, sha)
+            document = CommitRows.of(session.ledger, sha, state, session.ledger.findings(sha))
         except UnknownRevision:
             tasks = session.ledger.tasks()
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
@@ -88,12 +92,21 @@ def diff(
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
-        # Each commit's place in the history of the two, the oldest first.
-        logs = [reversed(session.repository.log(end.sha, limit=2000)) for end in (a, b)]
-        line = dict.fromkeys(commit.sha for commits in logs for commit in commits)
-        order = {sha: position for position, sha in enumerate(line)}
-        options.answer(Diff.of(session.ledger, a.sha, b.sha, order=order), json)
+        state = _state_with(session, b.sha)
+        log = session.repository.log(state.tip, limit=100_000, first_parent=True)
+        places = {commit.sha: place for place, commit in enumerate(reversed(log))}
+        document = Diff.of(session.ledger, a.sha, b.sha, state, places)
+        options.answer(document, json)
     return Status.GOOD
+
+
+def _state_with(session: Session, sha: str) -> State:
+    """Return the state of HEAD's line, or of a commit's own where HEAD's lacks it."""
+    from celedger.judge import memory
+
+    commit = session.repository.commit(sha)
+    tip = memory.tip_of(session.repository, commit)
+    return memory.read(session.repository, session.ledger, tip)
 
 
 def drift(

@@ -77,7 +77,7 @@ def run(
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
         state = record_state(session, memory.tip_of(repository, newest), "run")
         standings = memory.standings_at(repository, ledger, state, newest.sha, tasks)
-        options.answer(CommitRows.of(ledger, newest.sha), json=False)
+        options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
     return status(standings, gate=False)
 
 

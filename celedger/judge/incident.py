@@ -208,6 +208,19 @@ class PinnedDistance:
     is_clear: bool  # beyond the floor, with its whole interval
 
 
+@dataclass(frozen=True, slots=True)
+class MetricNoise:
+    """The noise of a metric, from repeats of the same code: see `stats.course.TrialNoise`."""
+
+    suite: str
+    task: str
+    metric: str
+    sd: float
+    freedom: int
+    is_exact: bool
+    session: float
+
+
 class Standing(StrEnum):
     """How a metric stands at a commit, the worst first."""
 
@@ -273,6 +286,7 @@ class State:
     doubts: tuple[Doubt, ...] = ()
     pinned: tuple[PinnedDistance, ...] = ()
     standings: tuple[MetricStanding, ...] = ()
+    noise: tuple[MetricNoise, ...] = ()
     gone: tuple[str, ...] = ()
     metrics: int = 0
     commits: int = 0
@@ -288,6 +302,10 @@ class State:
         """Return the incidents of a metric."""
         key = (suite, task, metric)
         return [i for i in self.incidents if any(m.key == key for m in i.metrics)]
+
+    def noise_of(self, suite: str, task: str, metric: str) -> MetricNoise | None:
+        key = (suite, task, metric)
+        return next((n for n in self.noise if (n.suite, n.task, n.metric) == key), None)
 
     def find(self, prefix: str) -> Incident | None:
         """Return the incident whose id begins so; None where there is none, or several."""
@@ -327,6 +345,7 @@ class State:
                     )
                     for row in data["standings"]
                 ),
+                "noise": _rows(MetricNoise, data["noise"]),
                 "gone": tuple(data["gone"]),
             }
         )

@@ -26,7 +26,7 @@ from celedger.base.model import (
 from celedger.judge import incident_list, standings
 from celedger.judge import told as tellings
 from celedger.judge.failures import Failure, failures
-from celedger.judge.incident import Doubt, LevelChange, PinnedDistance, State
+from celedger.judge.incident import Doubt, LevelChange, MetricNoise, PinnedDistance, State
 from celedger.judge.line import Line
 from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.ledger import Ledger
@@ -90,6 +90,7 @@ class Derivation:
             doubts=tuple(self._doubts()),
             pinned=tuple(self._pinned()),
             standings=tuple(standings.at(self, place, listed.incidents)),
+            noise=tuple(self._noise()),
             gone=listed.gone,
             metrics=len(self.histories),
             commits=len(measured),
@@ -138,6 +139,11 @@ class Derivation:
                 (self.sha(place),), self.sha(place), better=size * sign < 0,
                 environments=(chains[0].environment, chains[1].environment),
             )  # fmt: skip
+
+    def _noise(self) -> Iterable[MetricNoise]:
+        for key, history in self.histories.items():
+            noise = history.noise
+            yield MetricNoise(*key, noise.sd, noise.freedom, noise.is_exact, noise.session)
 
     def _doubts(self) -> Iterable[Doubt]:
         for key, step in self.derived.suspected:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import BaselineAct, Commit, Metric, OutcomeKind, VerdictKind
 from celedger.judge.drift.level_changes import Course, courses
-from celedger.judge.drift.values import TaskValues
+from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.views import picture, samples
 from celedger.views.format import clip, count, percent, plain, probability, short

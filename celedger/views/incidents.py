@@ -5,10 +5,10 @@ what to type. Every view that prints an incident takes them from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from celedger.base.model import Commit
-from celedger.judge.incident import Incident, IncidentMetric
+from celedger.judge.incident import Incident, IncidentMetric, State
 from celedger.views.format import change, count, measure, percent, plain, probability, short
 
 KINDS = {
@@ -115,3 +115,44 @@ def sentence(incident: Incident, commits: Mapping[str, Commit]) -> str:
     more = len(incident.metrics) - 1
     also = f" and {count(more, 'metric')} more" if more else ""
     return f"{text}{also} since {since(incident, commits)}"
+
+
+def at_commit(
+    known: State, sha: str, suite: str, task: str, metric: str | None = None
+) -> list[str]:
+    """Return what the state says of a commit and a task, or one metric of it ("" for a failure):
+    `val_loss worse +8.1 % (5e0c91aa)`, `mends 5e0c91aa`."""
+    phrases = []
+    for incident in known.incidents:
+        own = [
+            m for m in incident.metrics
+            if (m.suite, m.task) == (suite, task) and metric in (None, m.name)
+        ]  # fmt: skip
+        if not own or incident.state == "withdrawn":
+            continue
+        seen = incident.likeliest if incident.bisect else incident.seen_at
+        if sha == seen:
+            phrases.append(_caused(incident, own, named=metric is None))
+        if sha == incident.closed_at and incident.state in ("recovered", "partly"):
+            verb = "mends" if incident.state == "recovered" else "partly mends"
+            phrases.append(f"{verb} {incident.id}")
+    for each in known.changes:
+        if (each.suite, each.task, each.seen_at) != (suite, task, sha):
+            continue
+        if each.kind == "improvement" and metric in (None, each.metric):
+            name = f"{each.metric} " if metric is None else ""
+            amount = percent(each.size / abs(each.before)) if each.before else ""
+            phrases.append(f"{name}better {amount}".rstrip())
+    return phrases
+
+
+def _caused(incident: Incident, own: Sequence[IncidentMetric], *, named: bool) -> str:
+    first = own[0]
+    text = f"{first.name} worse {moved(first)}" if first.name else KINDS[incident.kind]
+    if not named and first.name:
+        text = f"worse {moved(first)}"
+    more = len(own) - 1
+    text += f" (+{more} more)" if more else ""
+    among = len(incident.first_bad)
+    where = f", one of {among} commits" if among > 1 and not incident.bisect else ""
+    return f"{text} ({incident.id}{where})"

@@ -12,7 +12,7 @@ import numpy as np
 
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import Direction, Environment, Kind, Metric
-from celedger.judge.drift.values import TaskValues
+from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats import noise
 from celedger.stats.grouped_values import Grouped
@@ -35,7 +35,7 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class MetricNoise:
+class NoiseRow:
     """A metric's noise. `level`: of the commit measured last, in the metric's unit. `spread`: of
     one trial, pooled over all commits. `smallest`: for each of TRIALS the smallest detectable
     change, in the metric's unit; 0 if any can be detected, infinity if that is not known.
@@ -82,7 +82,7 @@ class TaskNoise:
     trials: int
     commits: int
     seeds: int
-    metrics: tuple[MetricNoise, ...]
+    metrics: tuple[NoiseRow, ...]
 
     @classmethod
     def of(cls, ledger: Reader, suite: str, task: str) -> TaskNoise:
@@ -142,7 +142,7 @@ class NoiseList(Document):
         return {"tasks": self.tasks}
 
 
-def _metric_noise(batch: Batch, metric: Metric, values: Grouped) -> MetricNoise:
+def _metric_noise(batch: Batch, metric: Metric, values: Grouped) -> NoiseRow:
     firsts = values.layout.firsts
     again = firsts != np.arange(firsts.size)
     equal = values.values == values.values[firsts]
@@ -152,4 +152,4 @@ def _metric_noise(batch: Batch, metric: Metric, values: Grouped) -> MetricNoise:
         values = values.where(~again)
     spread = noise.pool(values)
     smallest = tuple(noise.smallest_change(spread, n, n) for n in TRIALS)
-    return MetricNoise(metric, batch.sample(metric), spread, smallest, repeats)
+    return NoiseRow(metric, batch.sample(metric), spread, smallest, repeats)

@@ -30,7 +30,7 @@ from celedger.base.model import (
     TaskRecord,
     VerdictKind,
 )
-from celedger.judge.drift.values import Coverage, TaskValues
+from celedger.judge.values import Coverage, TaskValues
 from celedger.ledger.read import Reader
 from celedger.repo.commits import Ancestry
 from celedger.stats import changepoints

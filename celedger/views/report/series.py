@@ -14,7 +14,7 @@ import numpy as np
 
 from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord, Verdict
 from celedger.judge.drift.level_changes import Course, courses
-from celedger.judge.drift.values import CommitValues, TaskValues
+from celedger.judge.values import CommitValues, TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints
 from celedger.stats.long_history import Settled
