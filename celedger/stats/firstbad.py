@@ -20,12 +20,12 @@ import numpy as np
 from celedger.stats import draws, shifts
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.draws import Reading as Reading
-from celedger.stats.evidence import t_test
 from celedger.stats.failure_rates import SURE, SURE_REPEATED, fit_rates
 from celedger.stats.levels import Fit, fit
 from celedger.stats.likelihood import Sites
 from celedger.stats.lineage import GOOD, Lineage, Split
 from celedger.stats.shifts import NoisePrior as NoisePrior
+from celedger.stats.tails import t_test
 
 CONTRADICTING = 1e-4
 """p-value of the ends' own difference below which "nothing changed" is not said: of ends that are

@@ -26,7 +26,7 @@ from celedger.base.model import (
     Why,
 )
 from celedger.judge.drift.level_changes import courses, segment_cache
-from celedger.judge.drift.values import PooledNoise, TaskValues
+from celedger.judge.values import PooledNoise, TaskValues
 from celedger.ledger import Ledger
 from celedger.stats.noise import pool
 
