@@ -61,6 +61,7 @@ def show(
     and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
     and the smallest change that one, three and ten trials can tell.
     """
+    from celedger.judge import memory
     from celedger.views.document import Document
     from celedger.views.noise import NoiseList, TaskNoise
     from celedger.views.samples import find_task
@@ -77,7 +78,8 @@ def show(
             if not any(revision in (t.name, f"{t.suite}/{t.name}") for t in tasks):
                 raise
             title = find_task(session.ledger, revision)
-            document = NoiseList([TaskNoise.of(session.ledger, *title)])
+            known = memory.read(session.repository, session.ledger)
+            document = NoiseList([TaskNoise.of(session.ledger, *title, known)])
         options.answer(document, json, context.obj.retyped)
     return Status.GOOD
 

@@ -115,6 +115,7 @@ def noise(
     """
     from celedger.base.model import Why
     from celedger.cli.progress import Progress
+    from celedger.judge import memory
     from celedger.trial.workers import run_all
     from celedger.trial.workplace import in_turns
     from celedger.views.noise import NoiseList, TaskNoise
@@ -127,6 +128,9 @@ def noise(
                 ran = run_all(bench, needs)
         if not needs:
             note("celedger: the ledger holds every trial asked for")
-        name = bench.suite.name
-        options.answer(NoiseList([TaskNoise.of(session.ledger, name, t.name) for t in tasks]), json)
+        name, ledger = bench.suite.name, session.ledger
+        state = record_state(session, memory.tip_of(session.repository, at), "noise")
+        options.answer(
+            NoiseList([TaskNoise.of(ledger, name, task.name, state) for task in tasks]), json
+        )
     return Status.GOOD if all(record.ok for record in ran) else Status.CANNOT_JUDGE

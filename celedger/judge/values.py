@@ -1,4 +1,4 @@
-"""The values of a task that may be compared, grouped by commit, and the noise pooled from them.
+"""The values of a task that may be compared, grouped by commit.
 
 A value counts when its trial ended well and as a whole, and was summarised by today's rule; one of
 speed only when nothing disturbed the trial. One that a trial derived from another trial says what
@@ -14,14 +14,9 @@ import numpy as np
 
 from celedger.base.model import SPOILT, Kind, Mark, Metric
 from celedger.ledger.read import Reader
-from celedger.ledger.trial_arrays import TaskColumns, first_trial
-from celedger.stats import noise
+from celedger.ledger.trial_arrays import TaskColumns
 from celedger.stats.arrays import Bools, Floats, Ints
 from celedger.stats.grouped_values import Grouped, Layout
-from celedger.stats.noise import Noise
-
-MARGIN = 1.1
-"""Commits read for each that is pooled: some have no value of a metric."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,38 +161,3 @@ class TaskValues:
             frozenset(map(names, measured)) | reused.keys(),
             reused,
         )
-
-
-class PooledNoise:
-    """The noise of metrics as the newest commits show it, in the order given: oldest first,
-    because neighbours there, and not in the order of measuring, may be compared."""
-
-    def __init__(self, ledger: Reader, order: Mapping[str, int]) -> None:
-        self._ledger, self._order = ledger, order
-        newest = sorted(order, key=order.__getitem__)[-round(noise.POOLED * MARGIN) :]
-        self._newest = {sha: order[sha] for sha in newest}
-        self._first = first_trial(ledger, newest) if len(newest) < len(order) else 0
-        self._tasks: dict[tuple[str, int], TaskValues] = {}
-
-    def of(self, recipe: str, environment: str, metric: Metric) -> Noise:
-        """Return the noise of all commits."""
-        return noise.pool_newest(self._values(recipe, environment, metric).grouped)
-
-    def beside(self, recipe: str, environment: str, metric: Metric, sha: str, trials: int) -> Noise:
-        """Return the noise that a commit with so many trials is tested against."""
-        values = self._values(recipe, environment, metric)
-        own = values.commits.index(sha) if sha in values.commits else -1
-        return noise.pool_beside(values.grouped, own, trials)
-
-    def _values(self, recipe: str, environment: str, metric: Metric) -> CommitValues:
-        recent = self._task(recipe, self._first).of(metric, environment)
-        if self._first and len(recent.commits) <= noise.POOLED:  # older ones have values of it, too
-            return self._task(recipe, 0).of(metric, environment)
-        return recent
-
-    def _task(self, recipe: str, first: int) -> TaskValues:
-        task = self._tasks.get((recipe, first))
-        if task is None:
-            order = self._newest if first else self._order
-            task = self._tasks[recipe, first] = TaskValues(self._ledger, recipe, order, first)
-        return task

@@ -7,10 +7,8 @@ compared. Only imported where noise or drift is asked for: numpy costs 0.1 s of 
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
@@ -24,16 +22,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _MARKS = {mark: 1 << number for number, mark in enumerate(Mark)}
-
-
-def first_trial(ledger: Store, commits: Iterable[str]) -> int:
-    """Return the lowest id of a trial of these commits (hashes); 0 where they have none."""
-    ((first,),) = ledger._rows(
-        "SELECT min(r.id) FROM commits c JOIN trials r ON r.revision = c.id "
-        "WHERE c.sha IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(commits)),),
-    )
-    return first or 0
 
 
 class TaskColumns:

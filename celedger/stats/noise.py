@@ -188,38 +188,6 @@ def smallest_change(
     return quantiles * math.sqrt(variance)
 
 
-def trials_needed(
-    noise: Noise,
-    change: float,
-    baseline_trials: int | None,
-    confidence: float = 0.95,
-    power: float = 0.8,
-    *,
-    baseline_commits: int = 1,
-) -> int | None:
-    """Return the fewest trials of a commit that tell `change` from so many of its baseline.
-
-    With `baseline_trials` None, the baseline has as many trials as the commit. None where no
-    number of trials does: the baseline is the limit, or commits differ beyond their repeats.
-    """
-
-    def tells(trials: int) -> bool:
-        before = trials if baseline_trials is None else baseline_trials
-        fresh = (trials - 1) * (2 if baseline_trials is None else 1)
-        richer = replace(noise, dof=noise.dof + fresh)
-        return smallest_change(
-            richer, trials, before, confidence, power, baseline_commits=baseline_commits
-        ) <= abs(change)
-
-    if not tells(MAX_TRIALS):
-        return None
-    low, high = 0, MAX_TRIALS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tells(middle) else (middle, high)
-    return high
-
-
 def _finite(groups: Groups | Grouped, seeds: Seeds | None) -> Grouped:
     """Return the finite values, without the groups that have none."""
     every = groups if isinstance(groups, Grouped) else Grouped.of(groups, seeds)

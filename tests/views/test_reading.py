@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from celedger.judge.drift.level_changes import courses
 
 from celedger.base.errors import CeledgerError, UsageError
 from celedger.base.model import (
@@ -22,7 +23,6 @@ from celedger.base.model import (
     Verdict,
     VerdictKind,
 )
-from celedger.judge.drift.level_changes import courses
 from celedger.views import samples
 from celedger.views.diff import Diff
 from celedger.views.document import Document, document, dumps

@@ -25,10 +25,8 @@ from celedger.base.model import (
     Trial,
     Why,
 )
-from celedger.judge.drift.level_changes import courses, segment_cache
-from celedger.judge.values import PooledNoise, TaskValues
+from celedger.judge.values import TaskValues
 from celedger.ledger import Ledger
-from celedger.stats.noise import pool
 
 LOSS = Metric("val_loss", "nats", Direction.LOWER, Kind.QUALITY, Floor(0.0))
 SPEED = Metric("step_ms", "ms", Direction.LOWER, Kind.SPEED, Floor(0.0))
@@ -119,43 +117,6 @@ def test_the_values_are_those_of_the_rows(ledger: Ledger, metric: Metric) -> Non
     line = commits(ledger, 60)
     fill(ledger, line)
     assert actual(ledger, line, metric) == expected(ledger, line, metric)
-
-
-def test_a_second_answer_segments_nothing_again(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = commits(ledger, 130)
-    fill(ledger, line)
-    with segment_cache(tmp_path / "drift") as cache:
-        first = courses(ledger, line, cache=cache)
-    monkeypatch.delattr("celedger.stats.long_history._settle")
-    with segment_cache(tmp_path / "drift") as cache:
-        second = courses(ledger, line, cache=cache)
-    assert [(c.steps, c.sd, c.valued, c.trials) for c in second] == [
-        (c.steps, c.sd, c.valued, c.trials) for c in first
-    ]
-
-
-def test_noise_leaves_out_the_step_of_the_commit_and_older_commits_than_it_needs(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celedger.stats.noise.POOLED", 20)
-    line = commits(ledger, 60)
-    order = {c.sha: i for i, c in enumerate(line)}
-    draw = random.Random(2)
-    for place, commit in enumerate(line):
-        for seed in (0, 1):
-            end(ledger, start(ledger, 2 * place + seed, commit, seed, NEW), draw.random())
-    values = [
-        [row.value for row in ledger.summaries("mlp", "val_loss") if row.commit == commit.sha]
-        for commit in line
-    ]
-    noises = PooledNoise(ledger, order)
-    seeds = [[0, 1]] * 20
-    key = TASK.recipe, NEW.fingerprint, LOSS
-    assert noises.of(*key) == pool(values[-20:], seeds=seeds)
-    beside = [*values[-21:-11], *values[-10:]]
-    assert noises.beside(*key, line[-11].sha, 1) == pool(beside, seeds=seeds)
 
 
 def test_reused_results_count_as_values_and_not_as_trials(ledger: Ledger) -> None:
