@@ -286,11 +286,15 @@ class Union:
     def _went_on(self, ulid: str, row: int) -> bool:
         """Return True if the target has a trial as interrupted of which the source has more: its
         node was cut off. What the source has comes as a second trial."""
-        sql = "SELECT kind != 'interrupted', epochs FROM outcomes WHERE trial = "
-        named = "(SELECT id FROM trials WHERE ulid = ?)"
-        here = self._target.execute(sql + named, (ulid,)).fetchone()
-        there = self._source.execute(sql + "?", (row,)).fetchone()
-        return bool(here and there and not here[0] and there > here)
+        sql = (
+            "SELECT coalesce(kind, 'interrupted') != 'interrupted', coalesce(epochs, "
+            "(SELECT count(DISTINCT epoch) FROM points p WHERE p.trial = r.id)) "
+            "FROM trials r LEFT JOIN outcomes o ON o.trial = r.id WHERE r."
+        )
+        here = self._target.execute(f"{sql}ulid = ? AND o.trial NOTNULL", (ulid,)).fetchone()
+        if here is None or here[0]:
+            return False
+        return bool(self._source.execute(f"{sql}id = ?", (row,)).fetchone() > here)
 
     def _is_complete(self, table: str, key: int) -> bool:
         """Return True for a trial with its outcome, and for a commit with its parents."""

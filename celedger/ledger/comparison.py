@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,14 +45,15 @@ class Contents(Union):
             rows[0] = [line.partition(", ")[2] for line in rows[0]]
         return _hash(rows)
 
-    def by_name(self) -> dict[object, tuple[int, str]]:
-        """Return the hash of each fact that is complete, and its name for a person. Facts without a
-        name have their hash for one."""
+    def by_name(self, equal: Collection[tuple[str, int]]) -> dict[object, tuple[int, str]]:
+        """Return the hash of each complete fact, and its name for a person. Facts without a name
+        have their hash for one. Those with a name that are `equal` are left out."""
         facts: dict[object, tuple[int, str]] = {}
         for table, row in checksums.facts(self._source, ()):
             # The archive may lack the epochs of a trial that has not ended, and parents that a
             # shallow clone did not know.
-            if self._is_complete(table, row):
+            is_named = len(NAMES.get(table, ())) == 1
+            if self._is_complete(table, row) and not (is_named and (table, row) in equal):
                 content = self.content(table, row)
                 key = self._name(table, row) or (table, content)
                 facts[key] = content, checksums.described(self._source, table, row)
@@ -80,7 +82,12 @@ class Comparison:
 def compare(ledger: Path, archive: Path) -> Comparison:
     """Compare what the archive holds with the ledger. Both must be sound."""
     with closing(current(ledger)) as one, closing(current(archive)) as other:
-        here, there = Contents(one).by_name(), Contents(other).by_name()
+        # Equal keys and checksums: most facts of an archive, which follows its ledger.
+        equal = {
+            fact
+            for fact, _ in checksums.checksums(one).items() & checksums.checksums(other).items()
+        }
+        here, there = Contents(one).by_name(equal), Contents(other).by_name(equal)
     result = Comparison()
     for key, (digest, name) in there.items():
         if key not in here:

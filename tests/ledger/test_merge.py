@@ -117,6 +117,30 @@ def test_a_dead_nodes_ledger_brings_the_epochs_of_the_trial_that_died_with_it(
         assert (record.ok, record.epochs, ledger.damage()) == (True, 19, [])
 
 
+def test_a_dead_nodes_ledger_brings_the_epochs_that_came_after_it_was_cut_off(
+    tmp_path: Path, facts: Any
+) -> None:
+    path, node = tmp_path / "ledger.db", tmp_path / "node.db"
+    with Ledger.open(node, create=True) as there:
+        trial = facts.trial(there)
+        for epoch in range(18):
+            there.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)})
+        expected = there.series(trial.ulid)
+    with Ledger.open(path, create=True) as ledger:
+        facts.clock -= 1
+        here = replace(facts.trial(ledger), ulid=trial.ulid)
+        ledger.start_trial(here)
+        for epoch in range(17):
+            ledger.append(trial.ulid, epoch, {"loss": 1 / (epoch + 1)})
+        ledger.finish_trial(trial.ulid, facts.outcome(OutcomeKind.INTERRUPTED), {})
+    for _ in range(2):
+        merged(path, node)
+        with Ledger.open(path) as ledger:
+            (second,) = [r for r in ledger.trials(open_only=True) if r.epochs == 18]
+            assert ledger.series(second.trial.ulid) == expected
+            assert ledger.damage() == []
+
+
 def test_a_trial_that_ran_in_one_ledger_gets_its_end_from_the_other(
     tmp_path: Path, facts: Any
 ) -> None:
