@@ -154,12 +154,11 @@ def damage_of(path: Path) -> list[str]:
 def current(path: Path) -> sqlite3.Connection:
     """Return a ledger of today's schema to read from: the file, or a copy in memory of an older
     one."""
-    connection = opening.readonly(path)
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != schema.APPLICATION_ID or version >= schema.version():
-        return connection
-    with closing(connection):
+    with closing(opening.readonly(path)) as connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != schema.APPLICATION_ID or version >= schema.version():
+            return opening.readonly(path)
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":  # what is damaged must not get a checksum
             raise ValueError(sound)
@@ -240,11 +239,14 @@ def _unite(ledger: sqlite3.Connection, *paths: Path) -> tuple[tuple[str, ...], i
 
 def _source(path: Path) -> sqlite3.Connection:
     """Return a ledger to read from: the file where it is sound, else what can be read of it."""
-    with suppress(*checksums.ERRORS):
+    try:
         connection = current(path)
+    except checksums.ERRORS:
+        return salvage.readable(path)
+    with suppress(*checksums.ERRORS):
         if next(checksums.damage(connection), None) is None:
             return connection
-        connection.close()
+    connection.close()
     return salvage.readable(path)
 
 

@@ -10,7 +10,7 @@ these rows. It must not know which rows are as they were written: `checksums.Uni
 
 from __future__ import annotations
 
-import itertools
+import functools
 import marshal
 import re
 import sqlite3
@@ -53,11 +53,8 @@ def readable(path: Path) -> sqlite3.Connection:
     for table, rows in _by_table(connection, _pages(path)):
         names = _columns(connection, table)
         for row in rows:
-            marks, columns = ", ".join("?" * len(row)), ", ".join(names[: len(row)])
             with suppress(sqlite3.Error):
-                connection.execute(
-                    f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row
-                )
+                connection.execute(_insert(table, tuple(names[: len(row)])), row)
     for table, (keys, stand_in) in _STAND_INS.items():
         lost = f"SELECT DISTINCT * FROM ({keys}) WHERE id NOT IN (SELECT id FROM {table})"
         for key in connection.execute(lost).fetchall():
@@ -98,6 +95,12 @@ _STAND_INS = {
         "SELECT ?1, ?2, ?3, '', 'info', 'quality', 0, 0, 'lost', '1970-01-01T00:00:00Z'",
     ),
 }
+
+
+@functools.cache
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -142,7 +145,9 @@ def _by_table(
             if names:
                 yield "names", names
                 continue
-        fitting = sorted(owners[number], key=lambda t: -_sealed(t, page.rows, written))
+        fitting = owners[number]
+        if len(fitting) > 1:
+            fitting = sorted(fitting, key=lambda t: -_sealed(t, page.rows, written))
         if fitting and fitting[0] in shapes:
             width = len(shapes[fitting[0]])
             yield fitting[0], [row[:width] for row in page.rows]
@@ -312,17 +317,15 @@ def _values(record: bytes) -> Row:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return SQLite's integer of one to nine bytes, and where it ends."""
-    value = 0
-    for number in itertools.count(1):
-        byte = data[at]
-        at += 1
-        if number == 9:
-            value = value << 8 | byte
-            break
-        value = value << 7 | byte & 127
-        if byte < 128:
-            break
-    return value, at
+    value = data[at]
+    if value < 128:
+        return value, at + 1
+    value &= 127
+    for end in range(at + 1, at + 8):
+        value = value << 7 | data[end] & 127
+        if data[end] < 128:
+            return value, end + 1
+    return value << 8 | data[at + 8], at + 9
 
 
 def _exactly(data: bytes, size: int) -> bytes:
