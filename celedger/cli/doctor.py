@@ -68,7 +68,8 @@ def doctor(
         refuse_tracked(repository, settings.ledger)
         worst = max(worst, _restore(settings.ledger, archive))
     status, running = _examine(context.obj, settings.ledger)
-    worst = max(worst, status, _archived(archive))
+    is_sound = running is not None and status == Status.GOOD
+    worst = max(worst, status, _archived(archive, settings.ledger if is_sound else None))
     for hook in hooks.status(repository, sys.executable):
         print(f"hook        {hook.name}: {hook.state}")
     # Without a ledger no log is known to be old.
@@ -121,8 +122,9 @@ def _restore(path: Path, archive: Archive) -> Status:
     print(f"restored    {count(done.trials, 'trial')} of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
-    if done.lost:
-        print(f"lost        {count(done.lost, 'fact')} of {archive.folder}")
+    if done.unsealed:
+        print(f"unchecked   {count(done.unsealed, 'fact')} without a checksum")
+    _listed("lost", done.lost)
     return Status.FAILED if done.lost else Status.GOOD
 
 
@@ -148,10 +150,7 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
 
 def _damage(damage: list[str]) -> Status:
     """Print what is wrong with the rows."""
-    for line in damage[:_LISTED]:
-        print(f"damaged     {line}")
-    if len(damage) > _LISTED:
-        print(f"damaged     and {len(damage) - _LISTED} more")
+    _listed("damaged", damage)
     if damage:
         print("to mend     `celedger doctor --restore`")
         return Status.FAILED
@@ -159,17 +158,33 @@ def _damage(damage: list[str]) -> Status:
     return Status.GOOD
 
 
-def _archived(archive: Archive) -> Status:
-    """Print what the archive holds, and what of it is damaged."""
+def _listed(title: str, names: Sequence[str]) -> None:
+    for name in names[:_LISTED]:
+        print(f"{title:<12}{name}")
+    if len(names) > _LISTED:
+        print(f"{title:<12}and {len(names) - _LISTED} more")
+
+
+def _archived(archive: Archive, ledger: Path | None) -> Status:
+    """Print what the archive holds and what of it is damaged, or a sound ledger has otherwise."""
     from celedger.ledger.archive import damage_of
+    from celedger.ledger.comparison import compare
 
     if not archive.size:
         return Status.GOOD
     print(
         f"archive     {archive.folder}: {count(archive.trials(), 'trial')}, {_size(archive.size)}"
     )
-    damage = damage_of(archive.path)
-    return _damage(damage) if damage else Status.GOOD
+    if damage := damage_of(archive.path):
+        return _damage(damage)
+    if ledger is None:
+        return Status.GOOD
+    result = compare(ledger, archive.path)
+    _listed("lacks", result.lacking)
+    if result.lacking:
+        print("to mend     `celedger doctor --restore`")
+    _listed("differs", [f"{name}: ledger and archive do not agree" for name in result.otherwise])
+    return Status.FAILED if result.otherwise else Status.GOOD
 
 
 def _kept(parts: Sequence[Part], prune: bool) -> str:

@@ -23,8 +23,9 @@ def merge(
     """Add what another ledger holds to this one.
 
     It may be a colleague's, CI's, or another machine's. Trials keep their identity, so that
-    merging twice adds nothing. Verdicts count by when they were made. Trials that still run stay
-    out, and so do logs and output folders, which are files.
+    merging twice adds nothing. Verdicts count by when they were made. A trial that has not ended
+    comes with the epochs that it has; merge again for its end. Logs and output folders, which are
+    files, stay out.
     """
     from celedger.ledger import Ledger
     from celedger.views.merge import Merged

@@ -11,18 +11,21 @@ who restores a ledger takes in the journals afterwards.
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
-from celedger.ledger import checksums, opening
+from celedger.ledger import checksums, opening, salvage, schema
 from celedger.ledger.checksums import Union
 
 _LONGEST = 200  # bytes of a folder's name
@@ -103,9 +106,9 @@ class Archive:
         for table, row in ledger.execute(
             "SELECT fact, row FROM checksums WHERE id > ? ORDER BY id", (last[0] if same else 0,)
         ).fetchall():
-            union.add(table, row)
+            union.carry(table, row)
         for key in started:
-            union.add("trials", key)
+            union.carry("trials", key)
 
     def _opened(self, ledger: sqlite3.Connection) -> sqlite3.Connection:
         if self._connection is None:
@@ -142,20 +145,38 @@ def _watermark(copy: sqlite3.Connection) -> tuple[int, ...]:
 def damage_of(path: Path) -> list[str]:
     """Return what is damaged in a ledger or an archive that may not open as one."""
     try:
-        with closing(opening.readonly(path)) as connection:
+        with closing(current(path)) as connection:
             return list(checksums.damage(connection))
     except checksums.ERRORS as error:
         return [plain(str(error))]
 
 
+def current(path: Path) -> sqlite3.Connection:
+    """Return a ledger of today's schema to read from: the file, or a copy in memory of an older
+    one."""
+    with closing(opening.readonly(path)) as connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != schema.APPLICATION_ID or version >= schema.version():
+            return opening.readonly(path)
+        (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if sound != "ok":  # what is damaged must not get a checksum
+            raise ValueError(sound)
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        schema.migrate(copy)
+        return copy
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What `restore` did. `aside` is where a damaged ledger lies now; `lost` how many facts of the
-    archive are damaged."""
+    """What `restore` did. `aside` is where a damaged ledger lies now, `lost` the names of facts
+    that could not be read, `unsealed` how many came whose checksum could not."""
 
     trials: int
     aside: Path | None
-    lost: int
+    lost: tuple[str, ...]
+    unsealed: int
 
 
 def restore(path: Path, archive: Archive) -> Restored:
@@ -167,16 +188,15 @@ def restore(path: Path, archive: Archive) -> Restored:
     if opening.size(path):
         with suppress(LedgerDamaged), closing(_writable(path)) as ledger:
             before = _trials(ledger)
-            lost = _add_all(archive.path, ledger)
+            lost, unsealed = _unite(ledger, archive.path)
             archive.copy(ledger)
-            return Restored(_trials(ledger) - before, None, lost)
+            return Restored(_trials(ledger) - before, None, lost, unsealed)
     draft = path.parent / ".celedger" / "restored" / path.name
     with opening.alone(path):
         shutil.rmtree(draft.parent, ignore_errors=True)
         private_folder(draft.parent)
         with closing(_writable(draft)) as ledger:
-            lost = _add_all(archive.path, ledger)
-            _add_all(path, ledger)
+            lost, unsealed = _unite(ledger, archive.path, path)
             trials = _trials(ledger)
             if not trials and (lost or (opening.size(path) and not archive.size)):
                 raise LedgerError(
@@ -189,7 +209,7 @@ def restore(path: Path, archive: Archive) -> Restored:
         shutil.rmtree(draft.parent, ignore_errors=True)
     with closing(_writable(path)) as ledger:
         archive.copy(ledger)
-    return Restored(trials, aside, lost)
+    return Restored(trials, aside, lost, unsealed)
 
 
 def _writable(path: Path) -> sqlite3.Connection:
@@ -203,16 +223,53 @@ def _trials(ledger: sqlite3.Connection) -> int:
     return int(ledger.execute("SELECT count(*) FROM trials").fetchone()[0])
 
 
-def _add_all(source: Path, ledger: sqlite3.Connection) -> int:
-    """Add the facts of a file that are as they were written. Return how many are not."""
-    if not opening.size(source):
-        return 0
-    with opening.writing(ledger):
-        try:
-            with closing(opening.readonly(source)) as connection:
-                return Union(connection, ledger).add_all()
-        except checksums.ERRORS:
-            return 1
+def _unite(ledger: sqlite3.Connection, *paths: Path) -> tuple[tuple[str, ...], int]:
+    """Add every fact of these files that can be read: first those that are as they were written,
+    then those whose checksum is lost. Return the names of what is lost, and how many of the latter
+    came."""
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(_source(p))) for p in paths if opening.size(p)]
+        with opening.writing(ledger):
+            unions = [Union(source, ledger, checksums.checksums(source)) for source in sources]
+            left_out = [union.add_all() for union in unions]
+            if any(left_out):
+                left_out = [union.add_all(unsealed=True) for union in unions]
+            return _lost(unions, left_out), sum(union.unsealed for union in unions)
+
+
+def _source(path: Path) -> sqlite3.Connection:
+    """Return a ledger to read from: the file where it is sound, else what can be read of it."""
+    try:
+        connection = current(path)
+    except checksums.ERRORS:
+        return salvage.readable(path)
+    with suppress(*checksums.ERRORS):
+        if next(checksums.damage(connection), None) is None:
+            return connection
+    connection.close()
+    return salvage.readable(path)
+
+
+def _lost(
+    unions: Sequence[Union], left_out: Sequence[Sequence[tuple[str, int]]]
+) -> tuple[str, ...]:
+    """Return the names of facts that the ledger has from no source. One without a name is lost if
+    each source lacks one of its table: the archive follows the ledger."""
+    names: dict[str, None] = {}
+    nameless: list[Counter[str]] = []
+    for union, rows in zip(unions, left_out, strict=True):
+        nameless.append(Counter())
+        for table, row in dict.fromkeys((*rows, *union.gaps())):
+            if not union.holds(table, row):
+                name = union.name(table, row)
+                if name is None:
+                    nameless[-1][table] += 1
+                else:
+                    names[name] = None
+        for table, row in union.stood_in:
+            names[f"row {row} of {table}: another one stands in for it"] = None
+    common = functools.reduce(operator.and_, nameless) if nameless else Counter()
+    return (*names, *(f"{count} of {table}" for table, count in common.items()))
 
 
 def _put_aside(path: Path) -> Path | None:
