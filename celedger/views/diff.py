@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from celedger.base.model import Commit, Direction, Metric
-from celedger.judge.comparison import between, compare, smallest_change
 from celedger.judge.incident import State
+from celedger.judge.two_commits import between, compare, smallest_change
 from celedger.ledger.read import Reader
 from celedger.views import samples
 from celedger.views.document import Document, pick
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A metric's change. `judgement` is what `judge.comparison` says, or empty if it cannot be
+    """A metric's change. `judgement` is what `judge.two_commits` says, or empty if it cannot be
     judged; `incidents` are the ids of those that came between. `smallest` is the smallest change
     that these trials detect in four cases of five."""
 

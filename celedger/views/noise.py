@@ -13,8 +13,8 @@ import numpy as np
 
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import Direction, Environment, Metric
-from celedger.judge.comparison import FEWEST_REPEATS, smallest_change
 from celedger.judge.incident import MetricNoise, State
+from celedger.judge.two_commits import FEWEST_REPEATS, smallest_change
 from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.grouped_values import Grouped

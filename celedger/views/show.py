@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from celedger.base.model import Commit, Direction, Environment, OutcomeKind, TrialRecord
-from celedger.judge.comparison import smallest_change
 from celedger.judge.first_bad import FirstBad, first_bad_commits
 from celedger.judge.incident import State
+from celedger.judge.two_commits import smallest_change
 from celedger.ledger.findings import FindingRecord
 from celedger.ledger.read import Reader
 from celedger.views import incidents as words
