@@ -109,7 +109,7 @@ def follow(
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
-        [(max(s.last for s in r.steps.values()), 0, i) for i, r in enumerate(rises)]
+        [(r.last, 0, i) for i, r in enumerate(rises)]
         + [(f.last, 1, i) for i, f in enumerate(falls)]
     )
     for _, is_fall, i in events:

@@ -319,6 +319,12 @@ def test_a_metric_that_did_not_fall_speaks_against_a_mend() -> None:
     assert states(both) == [(10, 10, RECOVERED)]
 
 
+def test_a_mend_counts_although_one_metric_is_unsure_where_its_rise_began() -> None:
+    wide = history(step(10, 40, size=8), step(30, size=-8, before=108))
+    lives = [(LOSS, history(step(10, size=8), step(30, size=-8, before=108))), (TIME, wide)]
+    assert states(of(*lives)) == [(10, 10, RECOVERED)]
+
+
 def test_a_smaller_fall_of_another_metric_is_an_improvement() -> None:
     derived = of((LOSS, history(step(10, size=8))), (TIME, history(step(30, size=-8))), floor=2)
     assert states(derived) == [(10, 10, OPEN)]
