@@ -56,7 +56,7 @@ def check(
     Trials that the ledger lacks are run first; suspicious values are measured again with fresh
     seeds, speed in turns with the baseline. Only what the suite declares decides: exits 1 when
     something is worse, 125 when something cannot be told, also because it is too noisy to tell a
-    change of its floor (--lenient passes that), 0 otherwise. `git bisect run celedger check`
+    change of its floor (--lenient passes that) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
     works, and skips what cannot be told.
 
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
@@ -85,6 +85,7 @@ def check(
                 run_all(bench, needs, in_company=False)
                 most = RERUNS if budget is None else budget
                 judged = settle(session.repository, bench, commit, tasks, budget=most)
+            complete = not lacking(bench, [commit], tasks)
         declared = bench.suite.judged
         verdicts = VerdictList(session.ledger, commit, judged, declared, explain)
         if markdown:
@@ -93,7 +94,7 @@ def check(
             options.answer(verdicts, json, context.obj.retyped)
         _tell_github(verdicts)
         announce(session.repository, session.ledger, session.config, commit.sha, warn, draw_bisect)
-    return status(judged.verdicts, declared, gate=True, lenient=lenient)
+    return status(judged.verdicts, declared, gate=True, lenient=lenient, complete=complete)
 
 
 def _tell_github(verdicts: VerdictList) -> None:

@@ -12,7 +12,7 @@ from celedger.cli import options
 from celedger.cli.session import note, set_bench, writing
 
 if TYPE_CHECKING:
-    from celedger.base.model import Commit, Task
+    from celedger.base.model import Commit, Task, TrialRecord
     from celedger.repo import Repository
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
@@ -51,7 +51,8 @@ def run(
 
     What the ledger already holds is not run again. With several workers, speed is not judged:
     trials disturb each other. Exits 1 when the newest commit is worse
-    than its baseline or fails, 125 when it cannot be tested.
+    than its baseline or fails, 125 when it cannot be tested or a trial of this command
+    was killed.
     """
     from celedger.judge.drift.recorded_verdicts import latest, status, unjudged
     from celedger.repo import spread
@@ -72,9 +73,8 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            if needs:
-                _train(bench, needs)
-            else:
+            records = _train(bench, needs) if needs else []
+            if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
             ran = {need.commit.sha for need in needs}
             for environments, alike in by_environment(bench, commits, tasks):
@@ -83,15 +83,20 @@ def run(
                 _judge(repository, bench, [c for c in commits if c.sha in ran], tasks)
             verdicts = latest(ledger, newest, tasks, bench.environments_at(newest.sha, tasks))
         options.answer(CommitRows.of(ledger, newest.sha), json=False)
-    return status(verdicts, bench.suite.judged, gate=False)
+    own = [
+        record
+        for record in records
+        if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
+    ]
+    return status(verdicts, bench.suite.judged, gate=False, complete=all(r.ok for r in own))
 
 
-def _train(bench: Bench, needs: Sequence[Need]) -> None:
+def _train(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
     from celedger.cli.progress import Progress
     from celedger.trial.workers import run_all
 
     with Progress(bench, needs):
-        run_all(bench, needs)
+        return run_all(bench, needs)
 
 
 def _judge(

@@ -66,17 +66,21 @@ def status(
     *,
     gate: bool,
     lenient: bool = False,
+    complete: bool = True,
 ) -> Status:
     """Return the exit status of a judged commit; only `declared` metrics and whole tasks count.
 
     A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes
-    what is too noisy.
+    what is too noisy. `complete`: every trial that the command was asked for was measured; one
+    that was not never passes, whatever the ledger held before.
     """
     own, telemetry = counted(verdicts, declared)
     if any(v.kind.bad for v in own):
         return Status.BAD
     if any(v.metric == "" and v.kind is VerdictKind.UNDECIDED for v in own):
         return Status.CANNOT_JUDGE  # a task that did not run at all, by no fault of its own
+    if not complete:
+        return Status.CANNOT_JUDGE
     if not gate:
         return Status.GOOD
     undecided = {VerdictKind.UNDECIDED, VerdictKind.ENVIRONMENT_CHANGED}
