@@ -56,8 +56,8 @@ def check(
     Trials that the ledger lacks are run first; suspicious values are measured again with fresh
     seeds, speed in turns with the baseline. Only what the suite declares decides: exits 1 when
     something is worse, 125 when something cannot be told, also because it is too noisy to tell a
-    change of its floor (--lenient passes that) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
-    works, and skips what cannot be told.
+    change of its floor (--lenient passes that) or because a trial was killed, 0 otherwise.
+    `git bisect run celedger check` works, and skips what cannot be told.
 
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.
