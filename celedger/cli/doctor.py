@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +45,8 @@ def doctor(
     """Say what celedger sees here: versions, device, ledger, hooks.
 
     Every row of the ledger is checked. One that is gone (by `git clean -xfd`, say) or damaged is
-    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept.
+    rebuilt by --restore from what .git/celedger holds of it; a damaged file is kept. It exits 0
+    where nothing was lost, whatever else is wrong.
     Kept builds, virtual environments, checkouts and copies of suites can be made again: --prune
     removes those that nobody uses, and says what that freed. Logs and output folders are evidence
     and stay, unless an age is given.
@@ -66,11 +68,11 @@ def doctor(
     worst = _surroundings(repository, settings)
     if restore:
         refuse_tracked(repository, settings.ledger)
-        worst = max(worst, _restore(settings.ledger, archive))
+        worst = _restore(settings.ledger, archive)
     status, running = _examine(context.obj, settings.ledger)
     worst = max(worst, status, _archived(archive))
     for hook in hooks.status(repository, sys.executable):
-        print(f"hook        {hook.name}: {hook.state}")
+        print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
     # Without a ledger no log is known to be old.
     age = None if older_than is None or running is None else older_than * 86400.0
     home, folder = settings.ledger.parent, repository.state_dir
@@ -117,13 +119,26 @@ def _restore(path: Path, archive: Archive) -> Status:
 
     if not path.exists() and not archive.size:
         raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
+    whole = _is_whole(path, archive)
     done = restore(path, archive)
     print(f"restored    {count(done.trials, 'trial')} of {path}")
     if done.aside is not None:
         print(f"kept        {done.aside}: the damaged ledger")
-    if done.lost:
+    if done.lost and whole:
+        print(f"renewed     {archive.folder}: {count(done.lost, 'fact')} of it was damaged")
+    elif done.lost:
         print(f"lost        {count(done.lost, 'fact')} of {archive.folder}")
-    return Status.FAILED if done.lost else Status.GOOD
+    return Status.FAILED if done.lost and not whole else Status.GOOD
+
+
+def _is_whole(path: Path, archive: Archive) -> bool:
+    """Return True for a ledger that is sound and has every trial of its archive: what is damaged of
+    the archive is in it."""
+    from celedger.ledger import Ledger
+
+    with suppress(CeledgerError), Ledger.open(path, readonly=True, archive=archive) as ledger:
+        return not ledger.damage() and not ledger.lacks_trials()
+    return False
 
 
 def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:

@@ -72,7 +72,7 @@ def install(context: typer.Context) -> int:
         for name, line in done.lines:
             print(f"\n{done.configured / name}:\n    {line}")
         return Status.GOOD
-    _print_hooks(done)
+    _print_hooks(options, done)
     note(options.retyped("celedger: after the next merge, see `celedger queue` and `celedger log`"))
     return Status.GOOD
 
@@ -120,15 +120,16 @@ def status(context: typer.Context) -> int:
     configured = hooks.elsewhere(repository)
     if configured is not None:
         print(f"core.hooksPath is {configured}: git reads hooks there only")
-    _print_hooks(hooks.status(repository, sys.executable))
+    _print_hooks(context.obj, hooks.status(repository, sys.executable))
     for line in allow.waiting(repository, settings):
         print(context.obj.retyped(line))
     return Status.GOOD
 
 
-def _print_hooks(hooks: Sequence[HookStatus]) -> None:
+def _print_hooks(command: Options, hooks: Sequence[HookStatus]) -> None:
     for hook in hooks:
-        print(f"{hook.path}: {hook.state}" + (", the earlier hook runs first" * hook.chains))
+        state = command.retyped(hook.state)
+        print(f"{hook.path}: {state}" + (", the earlier hook runs first" * hook.chains))
 
 
 def allow(
