@@ -69,7 +69,7 @@ def doctor(
     if restore:
         refuse_tracked(repository, settings.ledger)
         worst = _restore(settings.ledger, archive)
-    status, running = _examine(context.obj, settings.ledger)
+    status, running = _examine(context.obj, settings.ledger, archive)
     worst = max(worst, status, _archived(archive))
     for hook in hooks.status(repository, sys.executable):
         print(context.obj.retyped(f"hook        {hook.name}: {hook.state}"))
@@ -141,7 +141,7 @@ def _is_whole(path: Path, archive: Archive) -> bool:
     return False
 
 
-def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
+def _examine(options: Options, path: Path, archive: Archive) -> tuple[Status, list[str] | None]:
     """Check every row of the ledger. Return the status and the ulids of the trials that run; None
     where the ledger cannot be read."""
     from celedger.base.errors import LedgerDamaged, LedgerGone
@@ -152,6 +152,9 @@ def _examine(options: Options, path: Path) -> tuple[Status, list[str] | None]:
             trials = session.ledger.trials()
             running = [r.trial.ulid for r in trials if r.outcome is None]
             print(f"ledger      {path}: {count(len(trials), 'trial')}, {len(running)} running")
+            if (more := archive.trials() - len(trials)) > 0:
+                text = f"            its archive has {more} more: `celedger doctor --restore`"
+                print(options.retyped(text))
             return _damage(session.ledger.damage()), running
     except CeledgerError as error:
         print(options.retyped(f"ledger      {error}"))

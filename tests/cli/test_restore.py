@@ -274,3 +274,24 @@ def test_a_restore_that_lost_nothing_exits_0(tmp_path: Path) -> None:
     (project.root / "ledger.db").unlink()
     lost = project.run("doctor", "--restore")
     assert (lost.status, "lost        " in lost.out) == (128, True)
+
+
+def test_a_ledger_from_a_cache_may_lack_what_another_branch_measured_here(tmp_path: Path) -> None:
+    """On a self-hosted runner the archive stays, and each job restores its branch's ledger."""
+    project = scripted(tmp_path / "project")
+    project.history([1.0])
+    project.run("run", "HEAD")
+    cached = (project.root / "ledger.db").read_bytes()
+    git(project.root, "checkout", "-q", "-b", "other")
+    project.history([1.1])
+    project.run("run", "HEAD")
+    (project.root / "ledger.db").write_bytes(cached)
+    git(project.root, "checkout", "-q", "main")
+    project.history([1.2])
+    said = [project.run(*words).err for words in (["log"], ["run", "HEAD"], ["drift"])]
+    assert "lacks trials" not in "".join(said)
+    assert "its archive has 2 more: `celedger doctor --restore`" in project.run("doctor").out
+    (project.root / "ledger.db").write_bytes(cached)
+    assert "lacks trials that celedger wrote to it before" in project.run("log").err
+    assert "restored    4 trials" in project.run("doctor", "--restore").out
+    assert "its archive has" not in project.run("doctor").out
