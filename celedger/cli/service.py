@@ -196,7 +196,8 @@ def _agreed(
             )
         return True
     print(changes_text(gate, new, asked.texts), flush=True)
-    if ask and sys.stdin.isatty() and sys.stdout.isatty():
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if ask and all(stream is not None and stream.isatty() for stream in streams):
         return typer.confirm("Allow this?", err=True)
     warn(command.retyped(f"to allow exactly this, type `celedger allow {short}`"))
     return False

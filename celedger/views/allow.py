@@ -75,7 +75,7 @@ def _fact_text(line: str) -> str:
 
 def _is_json(text: str) -> bool:
     """Return True for a text that reads like another value: the text 1, and the number."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         json.loads(text)
         return True
     return False

@@ -356,6 +356,10 @@ def test_no_change_is_hidden_by_an_equal_text(tmp_path: Path) -> None:
     shown = evil(project, "suites/tiny/suite.toml", toml.read_bytes().replace(b"x = 1", b'x = "1"'))
     assert '  -asks: parameter x = 1\n  +asks: parameter x = "1"\n' in shown, shown
     assert "tiny/fit.py\n  +(executable)\n" in shown, shown
+    deep = "[" * 100_000  # no JSON, and deeper than it can be read
+    text = toml.read_text().replace('x = "1"', f'x = "{deep}"')
+    shown = evil(project, "suites/tiny/suite.toml", text.encode())
+    assert f"  +asks: parameter x = {deep}\n" in shown
 
 
 def test_allow_allows_exactly_what_has_the_hash(tmp_path: Path) -> None:
