@@ -178,7 +178,7 @@ def reading(options: Options) -> Iterator[Session]:
         archive = archive_of(repository, settings)
         _take_in_leftovers(repository, settings.ledger, archive)
         with Ledger.open(settings.ledger, readonly=True, archive=archive) as ledger:
-            _report_lost_trials(ledger, options)
+            _report_lost_trials(repository, ledger, options)
             yield Session(repository, settings, ledger, Gate.of(repository, attended=False))
 
 
@@ -211,7 +211,7 @@ def writing(
         with Ledger.open(
             settings.ledger, create=True, readonly=read_only, archive=archive
         ) as ledger:
-            _report_lost_trials(ledger, options)
+            _report_lost_trials(repository, ledger, options)
             if not read_only:
                 _report_leftovers(repository, ledger)
             if settings.engine == "local":
@@ -377,8 +377,10 @@ def _take_in_leftovers(repository: Repository, path: Path, archive: Archive) -> 
                 _report_leftovers(repository, ledger)
 
 
-def _report_lost_trials(ledger: Ledger, options: Options) -> None:
-    if ledger.lacks_trials():
+def _report_lost_trials(repository: Repository, ledger: Ledger, options: Options) -> None:
+    """Warn where trials of this branch are gone. A runner that restores a branch's ledger from a
+    cache has an archive with what it measured for other branches."""
+    if repository.has_in_history(ledger.lost_commits()):
         note(options.retyped(
             f"celedger: {ledger.path} lacks trials that celedger wrote to it before; "
             "`celedger doctor --restore` brings it back"

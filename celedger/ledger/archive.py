@@ -73,6 +73,13 @@ class Archive:
                 return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
         return 0
 
+    def trial_commits(self) -> list[tuple[str, str]]:
+        """Return the ulid and commit of each trial that it has; none where it cannot be read."""
+        sql = "SELECT ulid, sha FROM trials JOIN commits ON commits.id = trials.revision"
+        with suppress(*checksums.ERRORS), closing(opening.readonly(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+        return []
+
     def catch_up(self, ledger: sqlite3.Connection, started: Iterable[int] = ()) -> None:
         """Add the facts that the ledger completed since the last call, and trials (their ids) that
         have just started. Raises LedgerError where they cannot be written: the next call will."""

@@ -98,6 +98,13 @@ class Store:
         ((trials,),) = self._rows("SELECT count(*) FROM trials")
         return self.archive is not None and self.archive.trials() > trials
 
+    def lost_commits(self) -> set[str]:
+        """Return the commits of the trials that the archive has and the ledger has not."""
+        if self.archive is None or not self.lacks_trials():
+            return set()
+        known = {ulid for (ulid,) in self._rows("SELECT ulid FROM trials")}
+        return {sha for ulid, sha in self.archive.trial_commits() if ulid not in known}
+
     def __enter__(self) -> Self:
         return self
 

@@ -142,6 +142,17 @@ class Repository:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
         return answer.status == 0
 
+    def has_in_history(self, commits: Iterable[str]) -> bool:
+        """Return True if HEAD is one of these commits (hashes) or descends from one. Those that
+        this clone lacks are passed over."""
+        words = ("rev-list", "--ignore-missing", "--stdin")
+        asked = "".join(f"{sha}\n" for sha in commits)
+        present = ask(self.worktree, *words, "--no-walk", stdin=asked.encode()).text.split()
+        if not present:
+            return False
+        apart = ask(self.worktree, *words, stdin="\n".join([*present, "^HEAD\n"]).encode())
+        return apart.status != 0 or not {*present} <= {*apart.text.split()}
+
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]

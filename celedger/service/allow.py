@@ -26,7 +26,7 @@ def queue_folder(repository: Repository) -> Path:
 @dataclass(frozen=True)
 class Asked:
     """What the worker asks for. `problem` says why the suite cannot be read, if it cannot; `texts`
-    are the files of the suite, by the hashes of their contents."""
+    are the files of the suite and the programs that git tracks, by the hashes of their contents."""
 
     settings: Request
     starts: tuple[Request, ...]
@@ -51,7 +51,7 @@ def asked(repository: Repository, settings: Config, suite_name: str | None = Non
         )  # fmt: skip
     except CeledgerError as error:
         return Asked(own, (), problem=error)
-    return Asked(own, tuple(starts), suite.texts)
+    return Asked(own, tuple(starts), permission_requests.texts_of(repository, suite, starts))
 
 
 def waiting(repository: Repository, settings: Config, ledger: Ledger | None = None) -> list[str]:
