@@ -68,7 +68,8 @@ def _parts(mass: Floats) -> Iterator[Floats]:
         return
     edges = np.concatenate([[0.0], np.cumsum(mass)])
     for i in range(count):
-        yield np.clip(edges[1:], i, i + 1) - np.clip(edges[:-1], i, i + 1)
+        own = np.clip(edges[1:], i, i + 1) - np.clip(edges[:-1], i, i + 1)
+        yield np.where(own >= LEAST_MASS, own, 0.0)  # a neighbour's rest has the neighbour's size
 
 
 def _step(
