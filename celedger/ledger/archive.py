@@ -22,7 +22,7 @@ from pathlib import Path
 
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
-from celedger.ledger import checksums, opening
+from celedger.ledger import checksums, opening, validation
 from celedger.ledger.checksums import Union
 
 _LONGEST = 200  # bytes of a folder's name
@@ -195,7 +195,11 @@ def restore(path: Path, archive: Archive) -> Restored:
 
 def _writable(path: Path) -> sqlite3.Connection:
     try:
-        return opening.open_for_writing(path, create=True)
+        ledger = opening.open_for_writing(path, create=True)
+        if validation.left_out(ledger):  # it is rebuilt without them
+            ledger.close()
+            raise opening.damaged(path, "it has rows that celedger never writes")
+        return ledger
     except checksums.ERRORS as error:
         raise opening.explain(error, path) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
+from celedger.ledger import validation
 
 # A fact's table, each after those that its rows refer to.
 TABLES = (
@@ -111,6 +112,8 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
             continue
         try:
             same = checksum(connection, table, row) == value
+        except sqlite3.OperationalError:  # no damage: interrupted, say
+            raise
         except ERRORS:
             same = False
         if not same:
@@ -216,6 +219,8 @@ class Union:
         is_running = table == "trials" and written is None
         if not is_running and written != checksum(self._source, table, row):
             raise LookupError(f"row {row} of {table} is damaged")
+        if why := validation.problem(self._source, table, row):
+            raise LookupError(f"row {row} of {table}: {why}")
 
     def _rows(self, table: str, sql: str, row: int) -> tuple[list[str], list[list[Any]]]:
         """Return the columns and rows of a fact's part, with the target's keys."""

@@ -10,6 +10,7 @@ checksums of its rows anew: they cover every column.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -48,6 +49,13 @@ def run(db: Database, script: str) -> None:
     """Run each statement of `script`: `executescript` would commit the migration's transaction."""
     for statement in script.split(";\n"):
         db.conn.execute(statement)
+
+
+APPEND_ONLY = re.compile(
+    r"CREATE TRIGGER (\w+)_never_\w+ BEFORE (UPDATE|DELETE) ON \1 BEGIN "
+    r"SELECT RAISE\(ABORT, '[\w :-]+'\); END"
+)
+"""The triggers that this module makes: they refuse, and do nothing else."""
 
 
 def append_only(db: Database, *tables: str) -> None:

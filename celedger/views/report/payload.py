@@ -208,11 +208,15 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     if record.outcome is None or not record.outcome.log:
         return ""
     try:
-        with (folder / record.outcome.log).open("rb") as file:
+        logs = folder.resolve() / ".celedger" / "logs"
+        path = (folder / record.outcome.log).resolve()
+        if not path.is_relative_to(logs) or not path.is_file():
+            return ""
+        with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 4 * _LOG_LETTERS))
             text = file.read().decode(errors="replace")
-    except OSError:
+    except (OSError, ValueError, RuntimeError):  # no path, or a circle of links
         return ""
     lines = without_sequences(text).splitlines()[-_LOG_LINES:]
     return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
