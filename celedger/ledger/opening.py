@@ -92,9 +92,11 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
             limits.distrust(connection, path)
             schema.migrate(connection)
             connection.execute("PRAGMA query_only = ON")
-        _verify(connection, path)
+        for line in structure.foreign_tables(connection, whole=True):
+            raise damaged(path, line)
         for line in validation.described(connection, validation.broken(connection)):
-            raise LedgerError(f"{path} is refused: {line}", "nothing of it was taken in")
+            raise LedgerDamaged(f"{path} is refused: {line}", "nothing of it was taken in")
+        _verify(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -103,7 +105,7 @@ def open_from_elsewhere(path: Path, folder: Path) -> sqlite3.Connection:
 
 def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     """Return a connection to a copy of a ledger, without what would run when it is written to."""
-    for line in structure.foreign_tables(source, is_older=True):
+    for line in structure.foreign_tables(source, whole=False):
         raise damaged(path, line)
     copy = _connect(path, "mode=rwc")
     source.backup(copy)
@@ -116,10 +118,7 @@ def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
 
 
 def _verify(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise LedgerDamaged for tables that are no tables, and rows that are not as they were
-    written."""
-    for line in structure.foreign_tables(connection):
-        raise damaged(path, line)
+    """Raise LedgerDamaged for rows that are not as they were written."""
     wrong = list(islice(checksums.damage(connection), 2))
     if "interrupted" in wrong or limits.is_exhausted():
         raise limits.ended()
@@ -143,6 +142,8 @@ def _opened(path: Path, query: str, *, check: bool = True) -> sqlite3.Connection
         if check and not is_stamped(path):
             before = _state(path)
             limits.limit_time(connection, path)
+            for line in structure.foreign_tables(connection, whole=False):
+                raise damaged(path, line)
             _verify(connection, path)
             broken = validation.broken(connection)
             connection.set_progress_handler(None, 0)

@@ -16,19 +16,20 @@ from celedger.ledger import schema
 _Structure = tuple[set[tuple[str, str, int]], set[tuple[str, str, str]]]
 
 
-def foreign_tables(connection: sqlite3.Connection, *, is_older: bool = False) -> Iterator[str]:
-    """Yield what of the tables that celedger reads is not as its schema makes them: a view in the
-    place of a table would run a program of whoever made the file. Reads no row of them. A ledger
-    of an older schema lacks some."""
+def foreign_tables(connection: sqlite3.Connection, *, whole: bool) -> Iterator[str]:
+    """Yield what of the tables that celedger reads is none: a view in the place of a table would
+    run a program of whoever made the file. `whole` yields, too, what today's schema has and the
+    file has otherwise."""
     kinds = {
         str(name).lower(): (kind, root)
         for kind, name, root in connection.execute(
             "SELECT type, name, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
         )
     }
-    for table, expected in _expected().items():
+    expected = _expected() if whole else dict.fromkeys(schema.TABLES)
+    for table, own in expected.items():
         kind, root = kinds.get(table, ("", 0))
-        if is_older and not kind:
+        if not whole and not kind:
             continue
         if kind != "table" or not root:
             yield f"{table} is no table"
@@ -36,7 +37,7 @@ def foreign_tables(connection: sqlite3.Connection, *, is_older: bool = False) ->
         columns, keys = _structure(connection, table)
         if not all(_COLUMN(name) and not hidden for name, _, hidden in columns):
             yield f"{table} has columns that are none of celedger's"
-        elif not is_older and not (expected[0] <= columns and expected[1] == keys):
+        elif own is not None and not (own[0] <= columns and own[1] == keys):
             yield f"the columns of {table} are not those of its schema"
 
 

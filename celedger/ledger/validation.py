@@ -37,7 +37,7 @@ from celedger.ledger import ulid as ulids
 LAST_SECOND = 253_402_214_400  # the year 9999 ends a day later, in every time zone
 LAST_EPOCH = 2**53 - 1  # a float holds each
 _LAST_STEP = 2**24  # values before the first one of a row are filled up with NaN
-_LARGEST_FOOTPRINT = 1 << 28  # bytes of its paths, unpacked
+_LARGEST_FOOTPRINT = 1 << 26  # bytes of its paths, unpacked
 _DEEPEST = 32  # levels of JSON; a report of ours has 5
 _LONGEST_NAME = 1000
 _UNSAFE = frozenset({"Cc", "Zl", "Zp", "Cs"})
@@ -94,9 +94,13 @@ def _is_inside(value: Any) -> bool:
 
 
 def _is_command(value: Any) -> bool:
-    """Return True for words quoted for a shell: views print them for a person to type."""
+    """Return True for a single command: views print it for a person to type into a shell."""
+    if not _is_name(value) or re.search(r"[`$]", value):
+        return False
+    lexer = shlex.shlex(value, posix=True, punctuation_chars=True)
+    lexer.commenters = ""
     try:
-        return isinstance(value, str) and shlex.join(shlex.split(value)) == value
+        return not any(set(word) <= set(lexer.punctuation_chars) for word in lexer)
     except ValueError:
         return False
 
@@ -254,7 +258,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "findings": {
         "ulid": ULID, "verb": NAME, "suite": NAME, "task": NAME,
-        "command": Rule("command with its words", _is_command), "started": TIME,
+        "command": Rule("single command", _is_command), "started": TIME,
         "headline": TEXT, "document": Rule("JSON object", _json(_mapping)),
     },
 }  # fmt: skip
@@ -392,18 +396,27 @@ def leave_out(connection: sqlite3.Connection, rows: Rows) -> None:
     the table."""
     if not rows:
         return
+    views = [
+        f"CREATE TEMP VIEW {table} AS SELECT * FROM main.{table} WHERE {owner} NOT IN "
+        f"(SELECT row FROM temp.left_out WHERE fact = '{fact}')"
+        for table, owner, fact in _hidden(rows)
+    ]
+    if not left_out(connection):
+        whole = "CREATE TEMP TABLE left_out (fact, row, why, PRIMARY KEY (fact, row))"
+        values = json.dumps([[*key, why] for key, why in rows.items()])
+        columns = ", ".join(f"json_extract(value, '$[{n}]')" for n in range(3))
+        fill = f"INSERT INTO temp.left_out SELECT {columns} FROM json_each(?)"
+        _change(connection, [whole])
+        _change(connection, [fill], (values,))
+    _change(connection, views)
+
+
+def _change(connection: sqlite3.Connection, statements: list[str], values: Any = ()) -> None:
+    """Run statements on temporary tables, also where nothing else may be written."""
     (is_readonly,) = connection.execute("PRAGMA query_only").fetchone()
     connection.execute("PRAGMA query_only = OFF")
-    if not left_out(connection):
-        connection.execute("CREATE TEMP TABLE left_out (fact, row, why, PRIMARY KEY (fact, row))")
-        connection.executemany(
-            "INSERT INTO temp.left_out VALUES (?, ?, ?)", [(*key, why) for key, why in rows.items()]
-        )
-    for table, owner, fact in _hidden(rows):
-        connection.execute(
-            f"CREATE TEMP VIEW {table} AS SELECT * FROM main.{table} WHERE {owner} NOT IN "
-            f"(SELECT row FROM temp.left_out WHERE fact = '{fact}')"
-        )
+    for statement in statements:
+        connection.execute(statement, values)
     connection.execute(f"PRAGMA query_only = {is_readonly}")
 
 
@@ -420,8 +433,7 @@ def left_out(connection: sqlite3.Connection) -> Rows:
 @contextmanager
 def everything(connection: sqlite3.Connection, rows: Rows) -> Iterator[None]:
     """Show the tables as they are: what is written goes there."""
-    for table, *_ in _hidden(rows):
-        connection.execute(f"DROP VIEW temp.{table}")
+    _change(connection, [f"DROP VIEW temp.{table}" for table, *_ in _hidden(rows)])
     try:
         yield
     finally:
