@@ -266,14 +266,14 @@ def _state(path: Path) -> str:
 # --- what a merge, or whoever made an archive of files, can have laid
 
 
-def refuse_planted(path: Path, *folders: Path) -> None:
+def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> None:
     """Raise where git tracks what celedger keeps beside a ledger, or a name there or in the other
     folders is a link: a merge can replace the one, also a file that is ignored, and celedger would
-    write through the other."""
+    write through the other. An example that is only read `may_be_tracked`."""
     from celedger.repo import tracked_in
 
     names = [f"{path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
-    if tracked := tracked_in(path.parent, [*names, ".celedger"]):
+    if tracked := tracked_in(path.parent, [*names[may_be_tracked:], ".celedger"]):
         where = shlex.quote(str(path.parent))
         raise RepositoryError(
             f"git tracks {tracked[0]}, so that a merge can replace what celedger keeps there",

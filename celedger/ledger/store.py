@@ -62,7 +62,8 @@ class Store:
         path = Path(path).absolute()
         if archive is not None:
             must_be_there(path, archive)
-        opening.refuse_planted(path, *([archive.folder] if archive is not None else []))
+        folders = [archive.folder] if archive is not None else []
+        opening.refuse_planted(path, *folders, may_be_tracked=readonly and archive is None)
         try:
             if readonly:
                 return cls(path, opening.open_for_reading(path), archive)

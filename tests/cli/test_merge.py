@@ -91,3 +91,11 @@ def test_the_page_reads_no_log_outside_of_the_folder_of_logs(world: hostile.Worl
     path.write_text(hostile.SECRET)
     done, _ = world.ask("report")
     assert world.harm(done) == "disclosed"  # its own log is shown: this test would see it
+
+
+def test_an_epoch_after_a_gap_of_any_length_does_not_fill_the_memory(world: hostile.World) -> None:  # type: ignore[name-defined]
+    late = "UPDATE points SET epoch = 1 << 52 WHERE epoch = 3"
+    hostile.poison(world.ledger, lambda db: db.execute(late), world.outside)
+    for words in (("report",), ("show",), ("export",), ("plot", "curves", "HEAD", "--task", "fit")):
+        done, _ = world.ask(*words)
+        assert (done.status, world.harm(done)) == (0, ""), (words, done.err)

@@ -31,6 +31,8 @@ EPOCHS = 50
 """Newest measured commits whose epochs are on the page, beside those of open changes."""
 _DETAILED = 5000
 """Commits of the axis up to which those that nobody measured have author and subject, too."""
+_MOST_EPOCHS = 100_000
+"""From the first to the last epoch of a curve; a longer one is not on the page."""
 _LOGS, _LOG_LINES, _LOG_LETTERS = 20, 12, 1500
 _NAMED_VERDICTS = frozenset(VerdictKind) - {VerdictKind.SAME, VerdictKind.TOO_NOISY}
 
@@ -259,6 +261,8 @@ def _epochs(
     by_metric: dict[str, Any] = {}
     for (name, position), curve in curves.items():
         first, last = min(curve), max(curve)
+        if last - first > _MOST_EPOCHS:  # a gap of any length costs a row nothing
+            continue
         points = [_significant(curve.get(e, math.nan), 4) for e in range(first, last + 1)]
         by_metric.setdefault(name, {})[position] = [first, *points]
     return by_metric
