@@ -31,6 +31,9 @@ CACHE_KIB = 16_384
 CHECKPOINT_PAGES = 10_240  # of -wal; SQLite's default of 1000 doubles the mean cost of an epoch
 _SMALLEST_SQLITE = 512  # bytes, its smallest page; anything shorter it takes for a new database
 _RULES = 1  # of `validation`: grows where a ledger that was sound may not be
+# At the end of a journal that names the journal of a transaction over several files; celedger makes
+# none (https://sqlite.org/fileformat2.html#the_rollback_journal).
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _ELSEWHERE = "name another ledger in the configuration, or move this file away"
 
 _NETWORK = {
@@ -109,11 +112,8 @@ def _copied(source: sqlite3.Connection, path: Path) -> sqlite3.Connection:
         raise damaged(path, line)
     copy = _connect(path, "mode=rwc")
     source.backup(copy)
-    for name, sql in copy.execute(
-        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-    ).fetchall():
-        if not schema.APPEND_ONLY.fullmatch(sql):
-            copy.execute('DROP TRIGGER "{}"'.format(name.replace('"', '""')))
+    for name in structure.foreign_triggers(copy):
+        copy.execute('DROP TRIGGER "{}"'.format(name.replace('"', '""')))
     return copy
 
 
@@ -284,6 +284,9 @@ def refuse_planted(path: Path, *folders: Path, may_be_tracked: bool = False) -> 
     for folder in own:
         with contextlib.suppress(OSError):
             links += [Path(entry) for entry in os.scandir(folder) if entry.is_symlink()]
+    journal = Path(f"{path}-journal")
+    if size(journal) and journal.read_bytes().endswith(_JOURNAL_MAGIC):
+        raise LedgerError(f"{journal} names another file, which SQLite would delete", "remove it")
     if links:
         raise LedgerError(
             f"{links[0]} is a symbolic link, and celedger writes through none", "remove it"
@@ -402,6 +405,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if sound != "ok":  # what is damaged must not get a checksum
             raise damaged(path, sound)
+        for name in structure.foreign_triggers(connection):  # it would run
+            raise damaged(path, f"the trigger {name} is none of celedger's")
         copy = Path(f"{path}.before-{schema.version()}")
         copy.unlink(missing_ok=True)
         connection.execute("VACUUM INTO ?", (str(copy),))

@@ -57,3 +57,9 @@ def _expected() -> dict[str, _Structure]:
         schema.migrate(connection)
         tables = [name for name in schema.TABLES if not name.startswith("_")]
         return {table: _structure(connection, table) for table in tables}
+
+
+def foreign_triggers(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the triggers that do anything but refuse a change."""
+    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    return [name for name, sql in triggers if not schema.APPEND_ONLY.fullmatch(sql)]

@@ -197,6 +197,8 @@ def test_a_journal_beside_another_ledger_is_not_obeyed(theirs: Path, tmp_path: P
     hostile.lay("a journal that names a file", theirs, precious)
     with pytest.raises(LedgerError, match="was not closed properly"):
         merge(tmp_path / "own.db", theirs)
+    with pytest.raises(LedgerError, match="names another file, which SQLite would delete"):
+        Ledger.open(theirs, readonly=True)
     assert precious.read_text() == "precious"
 
 
@@ -250,3 +252,10 @@ def test_json_of_any_depth_is_judged_without_a_crash() -> None:
 def test_a_trial_that_failed_keeps_its_log(ledger: Ledger, facts: Any) -> None:
     facts.finished(ledger, 1.0, OutcomeKind.FAILED)
     assert validation.broken(ledger._connection) == {}
+
+
+def test_a_trigger_in_a_ledger_of_an_older_schema_does_not_run(theirs: Path) -> None:
+    """A migration writes to it."""
+    poison(theirs, "schema: an older one, with a trigger")
+    with pytest.raises(LedgerDamaged, match="the trigger evil is none of celedger's"):
+        Ledger.open(theirs)
