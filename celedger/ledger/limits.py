@@ -13,7 +13,7 @@ from pathlib import Path
 
 from celedger.base.errors import LedgerDamaged
 
-SECONDS, SECONDS_A_MIB = 5.0, 2.0  # of processor time to read a ledger: six times what it takes
+SECONDS, SECONDS_A_MIB = 3.0, 1.0  # of processor time to read a ledger: three times what it takes
 _OPCODES = 100_000  # of SQLite between two looks at the time and at signals: a millisecond
 _exhausted: set[Path] = set()  # ledgers whose time is up
 # What a ledger of ours never needs more of.
