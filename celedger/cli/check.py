@@ -68,8 +68,8 @@ def check(
     with a line that says why. Only what the suite declares decides: exits 1 when an incident that
     is in force made something worse at this commit or before it, 125 when something cannot be
     told, also because noise hides changes as small as the floor (--lenient passes that, and a
-    first measurement) or because a trial was killed, 0 otherwise. `git bisect run celedger check` works, and skips what cannot
-    be told.
+    first measurement) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
+    works, and skips what cannot be told.
 
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.

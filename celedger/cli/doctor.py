@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celedger.base.errors import CeledgerError, Status, explained
-from celedger.cli.session import Options, archive_of, reading, refuse_tracked, settled
+from celedger.cli.session import Options, archive_of, reading, settled
 from celedger.views.format import count, measure
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def doctor(
     archive = archive_of(repository, settings)
     worst = _surroundings(repository, settings)
     if restore:
-        refuse_tracked(repository, settings.ledger)
         worst = max(worst, _restore(settings.ledger, archive))
     status, running = _examine(context.obj, settings.ledger, archive)
     is_sound = running is not None and status == Status.GOOD
@@ -116,8 +115,10 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
 
 def _restore(path: Path, archive: Archive) -> Status:
     from celedger.base.errors import UsageError
+    from celedger.ledger import opening
     from celedger.ledger.archive import restore
 
+    opening.refuse_planted(path)
     if not path.exists() and not archive.size:
         raise UsageError(f"there is nothing to restore {path} from", "make one: `celedger run`")
     whole = _is_whole(path, archive)

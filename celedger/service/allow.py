@@ -109,9 +109,8 @@ def note_merge(repository: Repository) -> None:
 def _start_worker(repository: Repository) -> None:
     from celedger.system import process
 
-    log = os.open(
-        repository.state_dir / "worker.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    log = os.open(repository.state_dir / "worker.log", flags, 0o600)
     try:
         process.spawn(
             [sys.executable, "-P", "-m", "celedger", "worker", "--from-hook"],
