@@ -1,5 +1,5 @@
-"""What reporting costs the training: `celedger.child.log` against its targets
-(at most 10 µs a step, 10 ms in a short run, imports included). Run: python benchmarks/child_log.py"""
+"""What reporting costs the training: `celedger.child.log` against its targets (at most 10 µs a
+step, 10 ms in a short run, imports included). Run: python benchmarks/child_log.py"""
 
 from __future__ import annotations
 
