@@ -5,7 +5,7 @@
 | seed | N(0, 1), drawn anew for every trial |
 | exact | a seed repeats bit by bit; one commit in four, events, environments draw all seeds anew |
 | outlier | N(0, 1), 3 % lie 5 to 20 sd off, on either side |
-| collapse | N(0, 1), 3 to 12 % lie 6 to 20 sd above (spread .15 of it); one rate, one distance a life |
+| collapse | N(0, 1), 3 to 12 % lie 6 to 20 sd above (both one a life; spread .15 of the latter) |
 | integer | N(0, 1), then rounded to multiples of .5 to 1.5 sd |
 | scale | N(0, 1) times 1 + .1 × the level's rise in sd, at least .4 |
 | session | N(0, 1), and an effect of the session of .5 to 3 sd (log-uniform, one a life) |
