@@ -70,6 +70,8 @@ class Step:
         unit: Standard deviation of a trial.
         is_newest: True for the newest step of its chain.
         node: Index in `MetricHistory.nodes` of the node at which it shows first.
+        posterior: Probability of each place from `first` to `last`; their sum is at most 1. Empty
+            where only the set is known: its places then count alike, `likeliest` twice.
     """
 
     first: int
@@ -88,6 +90,7 @@ class Step:
     is_newest: bool
     node: int
     kind: StepKind = StepKind.STEP
+    posterior: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,7 @@ class ToldIncident:
         first, last: Places of its set then.
         states: By metric.
         was_sure: True once two sessions or a bisect confirmed the rise, or P(step) was >= .99.
+        sizes: Size and its standard error by metric, as last said while the step stood.
     """
 
     id: str
@@ -170,6 +174,7 @@ class ToldIncident:
     states: Mapping[MetricKey, IncidentState]
     kind: StepKind = StepKind.STEP
     was_sure: bool = False
+    sizes: Mapping[MetricKey, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,11 @@ class StepIncident:
         shares: By metric, withdrawn ones left out unless all are.
         closed: The place of the commit that mended it (the likeliest), None while it is not.
         mended: Probability that it is wholly mended.
+        is_named: True where a bisect named `likeliest`; `probability` is then the bisect's.
+        joined: Id of the slow drift that this incident turned out to be a part of, else "". It is
+            then `withdrawn`, but was no false alarm.
+        in_doubt: True where the step is doubted, although it was sure once: a rise of one commit.
+            It keeps its state until a control of the risen commit decides.
     """
 
     id: str
@@ -197,6 +207,9 @@ class StepIncident:
     closed: int | None = None
     mended: float = 0.0
     was_sure: bool = False
+    is_named: bool = False
+    joined: str = ""
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

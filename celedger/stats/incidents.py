@@ -1,0 +1,375 @@
+"""The incidents of a line: which steps are one cause, and whether it is open, partly or wholly
+mended, accepted or a false alarm. Everything that a view, `check` or an alert says is read here.
+
+Pure: derived anew from histories, what was last told, and what people and bisects said. `causes.py`
+has the sets of commits, `mends.py` the filter of mends, `controls.py` the doubts of short rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from celedger.stats.causes import NEAR, Before, CommitSet, paired
+from celedger.stats.controls import Contrast, RiseVerdict
+from celedger.stats.course import (
+    Acts,
+    IncidentState,
+    MetricHistory,
+    MetricKey,
+    Share,
+    Step,
+    StepIncident,
+    StepKind,
+    ToldIncident,
+)
+from celedger.stats.line_steps import Floors, LineSteps
+from celedger.stats.mend_evidence import CommitEvidence
+from celedger.stats.mends import CLOSED, KEPT, OPEN, Fall, Mend, Rise, follow
+
+__all__ = ["CommitEvidence", "Derived", "derive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Attributes:
+    incidents: All told ones and the new ones, oldest first.
+    suspected: Steps up that are not sure enough to open; larger than the floor.
+    changes: Steps down that mend nothing: improvements.
+    rises: The newest steps up of P >= .5, and those that were sure once and are doubted now: if
+        HEAD is lower, a control of the risen commit decides.
+    last_fall: The newest fall of the line, None without one.
+    disturbed: Controls that showed a rise to be false: leave out the trials of `old` in
+        `high_sessions`.
+    """
+
+    incidents: tuple[StepIncident, ...]
+    suspected: tuple[tuple[MetricKey, Step], ...]
+    changes: tuple[tuple[MetricKey, Step], ...]
+    rises: tuple[tuple[MetricKey, Step], ...]
+    last_fall: Fall | None
+    disturbed: tuple[Contrast, ...]
+
+
+@dataclass(slots=True)
+class _Cause:
+    """An incident while it is put together: `told` is None for a new one."""
+
+    told: ToldIncident | None
+    members: dict[MetricKey, Step] = field(default_factory=dict)
+    commits: CommitSet | None = None
+
+    def add(self, key: MetricKey, step: Step, commits: CommitSet) -> None:
+        self.members[key] = step
+        if self.commits is None:
+            self.commits = commits
+        elif self.commits.meets(commits):
+            self.commits = self.commits.both(commits)
+
+    def kind(self) -> StepKind:
+        drifts = [s.kind is StepKind.DRIFT for s in self.members.values()]
+        return StepKind.DRIFT if drifts and all(drifts) else StepKind.STEP
+
+
+def derive(
+    histories: Mapping[MetricKey, MetricHistory],
+    told: Sequence[ToldIncident],
+    *,
+    floors: Floors,
+    acts: Acts | None = None,
+    evidence: CommitEvidence | None = None,
+    contrasts: Sequence[Contrast] = (),
+) -> Derived:
+    """Derive every incident of a line from what was measured and said.
+
+    Args:
+        histories: By metric, of all tasks of the line.
+        told: What was last said of each incident.
+        floors: By metric: the smallest change that counts, at a level.
+        acts: Only those that still hold: an incident that was dismissed opens again on newer
+            trials if the caller leaves the act out.
+        evidence: What commits say of one another; None where it is not known.
+        contrasts: Two commits in one session (`controls.contrasts`).
+    """
+    line = LineSteps(histories, floors, acts or Acts(), contrasts)
+    put = _Assembly(line, told)
+    loose = [(key, s) for key in line.steps for s in put.assign(key)]
+    put.part()
+    put.join([(k, s) for k, s in loose if line.opens(k, s)] + put.confirmed())
+    filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
+    by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
+    mends, falls = follow([r for _, r in filtered], line.kept(), evidence, by_sessions)
+    became = {id(c): mend for (c, _), mend in zip(filtered, mends, strict=True)}
+    incidents = [
+        put.incident(c, became.get(id(c))) if c.members else put.unseen(c) for c in put.causes
+    ]
+    return Derived(
+        tuple(sorted(incidents, key=lambda i: (i.first, i.last, i.id))),
+        tuple((k, s) for k, s in loose if not line.opens(k, s) and line.suspects(k, s)),
+        tuple((k, s) for f in falls if f.nobodys >= KEPT for k, s in line.improvements(f)),
+        tuple(put.rises(incidents)),
+        falls[-1] if falls else None,
+        tuple(line.false),
+    )
+
+
+class _Assembly:
+    """The causes of a line while they are put together of steps."""
+
+    def __init__(self, line: LineSteps, told: Sequence[ToldIncident]) -> None:
+        self.line = line
+        self.causes = [_Cause(t) for t in sorted(told, key=lambda t: (t.first, t.last, t.id))]
+
+    def assign(self, key: MetricKey) -> list[Step]:
+        """Give the metric's rises to the told incidents that they were; return the others."""
+        drifts = [s for s in self.line.steps[key] if self._is_drift(s)]
+        rising = [
+            s
+            for s in self.line.steps[key]
+            if s.size > 0 and not self.line.is_false(key, s)
+            if s in drifts
+            or (s.kind is StepKind.STEP and not any(_inside(s.first, s.last, d) for d in drifts))
+        ]
+        sure = [s for s in rising if self.line.probability(key, s) >= KEPT]
+        told = [(c, c.told) for c in self.causes if c.told is not None and key in c.told.states]
+        before = [self._before(key, t) for _, t in told]
+        taken = set()
+        for i, j in paired(sure, before).items():
+            cause, was = told[j]
+            if before[j].is_active or self._is_dismissed(was) or self.line.opens(key, sure[i]):
+                cause.members[key] = sure[i]
+                taken.add(sure[i])
+        return [s for s in rising if s not in taken]
+
+    def part(self) -> None:
+        """Part the incidents whose metrics cannot have one cause, as a bisect showed. The largest
+        part keeps the identity."""
+        for cause in list(self.causes):
+            parts: list[_Cause] = []
+            for key, step in sorted(cause.members.items(), key=lambda m: self.line.rank(*m)):
+                own = self.line.commit_set(key, step)
+                into = [p for p in parts if p.commits is not None and _may_be_one(p.commits, own)]
+                if into:
+                    max(into, key=lambda p: _shared(p.commits, own)).add(key, step, own)
+                else:
+                    parts.append(_Cause(None, {key: step}, own))
+            if parts:
+                largest = min(parts, key=self._smallness)
+                cause.members, cause.commits = largest.members, largest.commits
+                self.causes += [p for p in parts if p is not largest]
+
+    def join(self, opened: Iterable[tuple[MetricKey, Step]]) -> None:
+        """Join new steps to the incidents whose commits they share; open incidents for the rest."""
+        for key, step in sorted(opened, key=lambda o: (self.line.rank(*o), o[0], o[1].first)):
+            own = self.line.commit_set(key, step)
+            fitting = [
+                c
+                for c in self.causes
+                if c.commits is not None and c.commits.meets(own) and key not in c.members
+                if c.kind() is step.kind and not self._is_dismissed(c.told)
+            ]
+            if fitting:
+                max(fitting, key=lambda c: _shared(c.commits, own)).add(key, step, own)
+            else:
+                self.causes.append(_Cause(None, {key: step}, own))
+
+    def confirmed(self) -> list[tuple[MetricKey, Step]]:
+        """Return the short rises of no incident that a control found to be real."""
+        rises: list[tuple[MetricKey, Step]] = []
+        for c in self.line.real:
+            known = [x.members[c.key] for x in self.causes if c.key in x.members]
+            known += [s for k, s in rises if k == c.key]
+            known += [s for s in self.line.steps[c.key] if self.line.opens(c.key, s)]
+            told = [x.told for x in self.causes if x.told is not None and c.key in x.told.states]
+            if any(s.first <= c.old <= max(s.last, s.likeliest) for s in known):
+                continue
+            if any(t.first <= c.old <= t.last + NEAR for t in told):
+                continue
+            step = self.line.vanished(c.key, c.old, c.old, (c.rise, c.rise_error), CLOSED)
+            if self.line.opens(c.key, step):
+                rises.append((c.key, step))
+        return rises
+
+    def as_rise(self, cause: _Cause) -> Rise | None:
+        """Return a cause as the filter of mends sees it; None if a person has closed it, or the
+        history has none of its steps."""
+        kept = self.line.kept()
+        steps = {
+            k: s
+            for k, s in cause.members.items()
+            if s in kept.get(k, ()) and not self._is_accepted(k, cause)
+        }
+        if not steps or cause.commits is None or self._is_dismissed(cause.told):
+            return None
+        recovered = cause.told is not None and cause.told.state is IncidentState.RECOVERED
+        commits = cause.commits.smallest()
+        return Rise(steps, commits.first, commits.last, recovered)
+
+    def incident(self, cause: _Cause, mend: Mend | None) -> StepIncident:
+        """Return the incident of a cause whose steps stand."""
+        assert cause.commits is not None
+        commits = cause.commits.smallest()
+        likeliest, probability = commits.likeliest()
+        state, closed, gone = IncidentState.OPEN, None, 0.0
+        accepted = {k for k in cause.members if self._is_accepted(k, cause)}
+        if self._is_dismissed(cause.told):
+            state = IncidentState.WITHDRAWN
+        elif len(accepted) == len(cause.members):
+            state = IncidentState.ACCEPTED
+        elif mend is not None:
+            state, closed, gone = mend.state, mend.closed, mend.gone
+        else:  # a short rise, of which the history has no step
+            state, closed = self._controlled(cause.members, likeliest) or (state, closed)
+        sure = any(self.line.probability(k, s) >= CLOSED for k, s in cause.members.items())
+        told = cause.told
+        return StepIncident(
+            told.id if told is not None else "",
+            cause.kind(),
+            state,
+            commits.first,
+            commits.last,
+            likeliest,
+            probability,
+            {
+                k: Share(s, IncidentState.ACCEPTED if k in accepted else state)
+                for k, s in sorted(cause.members.items())
+            },
+            closed=closed,
+            mended=gone,
+            was_sure=sure or commits.named is not None or (told is not None and told.was_sure),
+            is_named=commits.named is not None,
+        )
+
+    def unseen(self, cause: _Cause) -> StepIncident:
+        """Return a told incident of which the history has no step any more."""
+        told = cause.told
+        assert told is not None
+        measured = {k: self._as_told(k, told) for k in told.states if k in self.line.histories}
+        state, closed, doubted, joined = told.state, None, False, ""
+        drift = next((c for c in self.causes if _holds(c, told)), None)
+        decided = self._controlled(measured, None, told)
+        if told.id in self.line.acts.dismissed_ids:
+            state = IncidentState.WITHDRAWN
+        elif not measured:
+            pass  # no longer measured: as it was
+        elif drift is not None:
+            state, joined = IncidentState.WITHDRAWN, drift.told.id if drift.told else ""
+        elif decided is not None:
+            state, closed = decided
+        elif not self._may_be_short(told, measured):
+            state = IncidentState.WITHDRAWN
+        else:
+            doubted = state in (IncidentState.OPEN, IncidentState.PARTLY)
+        return StepIncident(
+            told.id,
+            told.kind,
+            state,
+            told.first,
+            told.last,
+            max((s.likeliest for s in measured.values()), default=told.last),
+            1 / (told.last - told.first + 1),
+            {k: Share(s, state) for k, s in sorted(measured.items())},
+            closed=closed,
+            was_sure=told.was_sure,
+            joined=joined,
+            in_doubt=doubted,
+        )
+
+    def rises(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
+        """Yield the rises for which a control runs if HEAD is lower."""
+        for key in self.line.steps:
+            for step in self.line.newest_rises(key):
+                yield key, step
+        for incident in incidents:
+            if incident.in_doubt:
+                yield from ((k, share.step) for k, share in incident.shares.items())
+
+    def _as_told(self, key: MetricKey, told: ToldIncident) -> Step:
+        size = told.sizes.get(key, (0.0, 0.0))
+        step = self.line.vanished(key, told.first, told.last, size, 0.0)
+        return replace(step, size=size[0], error=size[1]) if key in told.sizes else step
+
+    def _may_be_short(self, told: ToldIncident, measured: Mapping[MetricKey, Step]) -> bool:
+        """Return True if an incident that was sure may be a rise of one commit, and not noise."""
+        return told.was_sure and any(
+            self.line.risen_node(k, told.first, told.last) is not None
+            and self.line.is_large_still(k, s.size)
+            for k, s in measured.items()
+        )
+
+    def _controlled(
+        self, steps: Mapping[MetricKey, Step], place: int | None, told: ToldIncident | None = None
+    ) -> tuple[IncidentState, int | None] | None:
+        """Return the state of a short rise that a control decided, and what mended it."""
+        verdicts = []
+        for c in self.line.contrasts:
+            step = steps.get(c.key)
+            if step is None or not step.first <= c.old <= max(step.last, step.likeliest):
+                continue
+            size = (step.size, step.error) if told is not None and c.key in told.sizes else ()
+            verdicts.append((c.verdict(*size), c.is_over(*size), c))
+        for verdict, over, c in verdicts:
+            if verdict is RiseVerdict.REAL:
+                if over:
+                    return IncidentState.RECOVERED, self.line.next_measured(c.key, c.old)
+                return IncidentState.PARTLY, None
+        if any(verdict is RiseVerdict.FALSE for verdict, *_ in verdicts):
+            return IncidentState.WITHDRAWN, None
+        return None
+
+    def _is_drift(self, step: Step) -> bool:
+        """Return True for a slow rise that is sure, or was told before and is probable still."""
+        if step.kind is not StepKind.DRIFT or step.size <= 0:
+            return False
+        was = any(
+            c.told is not None and c.told.kind is StepKind.DRIFT
+            for c in self.causes
+            if c.told is not None and _inside(c.told.first, c.told.last, step)
+        )
+        return step.probability >= (KEPT if was else OPEN)
+
+    def _before(self, key: MetricKey, told: ToldIncident) -> Before:
+        active = told.states[key] is not IncidentState.WITHDRAWN and not self._is_dismissed(told)
+        return Before(told.first, told.last, active, told.kind is StepKind.DRIFT)
+
+    def _is_dismissed(self, told: ToldIncident | None) -> bool:
+        return told is not None and told.id in self.line.acts.dismissed_ids
+
+    def _is_accepted(self, key: MetricKey, cause: _Cause) -> bool:
+        told = cause.told
+        if told is not None and told.id in self.line.acts.accepted_ids:
+            return True
+        was = told is not None and told.states.get(key) is IncidentState.ACCEPTED
+        commits = cause.commits
+        return commits is not None and self.line.is_accepted(
+            key, commits.smallest().first, commits.smallest().last, was=was
+        )
+
+    def _smallness(self, part: _Cause) -> tuple[int, tuple[bool, float]]:
+        return -len(part.members), min(self.line.rank(k, s) for k, s in part.members.items())
+
+
+def _inside(first: int, last: int, drift: Step) -> bool:
+    return drift.first - 1 <= last and first <= drift.last + 1
+
+
+def _holds(cause: _Cause, told: ToldIncident) -> bool:
+    """Return True if the cause is a slow drift of a told incident's metric, around its commits."""
+    return any(
+        step.kind is StepKind.DRIFT and key in told.states and _inside(told.first, told.last, step)
+        for key, step in cause.members.items()
+    )
+
+
+def _may_be_one(a: CommitSet, b: CommitSet) -> bool:
+    """Return True if two sets that were told as one incident may still be: they share a commit,
+    or no bisect named one, and they miss one another by no more than their lengths."""
+    if a.named is not None or b.named is not None:
+        return a.meets(b)
+    gap = max(a.first - b.last, b.first - a.last)
+    return gap <= len(a.weights) + len(b.weights)
+
+
+def _shared(a: CommitSet | None, b: CommitSet) -> float:
+    """Return the probability that two independent sets have the same first bad commit."""
+    return a.shared(b) if a is not None else 0.0

@@ -1,0 +1,320 @@
+"""Which trial tells most about what is in doubt: at the start of a job, and after its own trials.
+
+Pure: reads histories and derived incidents; runs nothing. One budget holds for all metrics of a
+job: one trial often serves several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from celedger.stats.controls import MOST, Contrast, RiseVerdict
+from celedger.stats.course import (
+    IncidentState,
+    MetricHistory,
+    MetricKey,
+    Node,
+    Step,
+    StepIncident,
+    StepKind,
+)
+from celedger.stats.incidents import Derived
+from celedger.stats.line_steps import DOUBT, FEWEST_REPEATS
+from celedger.stats.mends import CLOSED, KEPT, ONE_SIDED, OPEN
+
+EXACT_DOUBT = 0.003
+"""P(step) from which a metric whose bits repeat is run again: bits seldom change by themselves."""
+RECENT = 20
+"""Measured commits within which a chain was seen, so that it needs no anchor."""
+ANCHOR_TRIALS = 2
+"""Fewest trials of the anchor and of HEAD beside it in a new chain."""
+FIRST_JOBS = 4
+"""Jobs in which HEAD runs at least twice: they tell the noise of a trial."""
+FIRST_TRIALS = 3
+"""Trials of HEAD in the very first job, where it has one of its own."""
+FIRST_SESSIONS = 5
+"""Jobs after the first in which the commit before runs once more: they tell that of a session."""
+PAIRS = 2.0
+"""Session sd over trial sd above which HEAD always runs beside the commit before: no number of
+HEAD's own trials tells a step below three session sd."""
+PINNED, EVERY = 0.7, 2
+"""Session sd over trial sd above which the oldest commit of the chain runs in every second job:
+the runs tell the machine's state, so a slow drift of the code is seen."""
+COULD_BE = 0.3
+"""P(an incident is mended) from which a sure fall asks for a control of it."""
+CONTROLS_A_JOB, CONTROLS_AN_INCIDENT = 4, 8
+"""Most trials that ask whose mend a fall is."""
+
+
+class Why(StrEnum):
+    AGAIN = "again"  # HEAD, since its own level is in doubt
+    BESIDE = "beside"  # the commit before the doubtful place, or before HEAD
+    ANCHOR = "anchor"  # the last commit measured before, in a new chain; or HEAD beside it
+    CONTROL = "control"  # a commit before an incident, or the oldest one of the chain
+    REPEAT = "repeat"  # HEAD, since the noise is not known
+    RISEN = "risen"  # the commit of a rise that is doubted now, or HEAD beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One trial to run.
+
+    Attributes:
+        key: The metric that asked, None where none did.
+        beside: The commit that it is compared with. Choose a seed that this one has in the
+            present session and `place` has not, where there is one.
+        incident: Id of the incident that the trial is about, "" without one.
+    """
+
+    place: int
+    key: MetricKey | None
+    why: Why
+    beside: int | None = None
+    incident: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as far as it went.
+
+    Attributes:
+        head: Place that the job measures; `chain` is that of the present environment.
+        run: The places of this session's trials so far, in their order.
+        own: How many trials HEAD had before any extra one.
+        previous: The newest place that was measured before this job, None for the first job.
+        earlier: How many jobs were before this one; `in_chain` of them in this chain.
+        left: Extra trials that may still run.
+        needs_anchor: What `needs_anchor` said before this job's trials.
+        has_sessions: The metrics whose values of one session share an effect.
+        asked: How many trials each incident had that asked whose mend a fall is, in all jobs; and
+            under "" in this one.
+        rises: `Derived.rises` as it was before this job's trials.
+    """
+
+    head: int
+    chain: int
+    run: Sequence[int]
+    own: int
+    previous: int | None
+    earlier: int
+    in_chain: int
+    left: int
+    needs_anchor: bool = False
+    has_sessions: Collection[MetricKey] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
+    rises: Sequence[tuple[MetricKey, Step]] = ()
+
+
+def needs_anchor(histories: Mapping[MetricKey, MetricHistory], head: int, chain: int) -> bool:
+    """Return True if the chain was not seen within the last measured commits before HEAD."""
+    seen = {
+        (place, node.chain)
+        for history in histories.values()
+        for node in history.nodes
+        for place in (node.first, node.last)
+        if place < head
+    }
+    recent = sorted({place for place, _ in seen})[-RECENT:]
+    return bool(recent) and not any((place, chain) in seen for place in recent)
+
+
+def next_trial(
+    histories: Mapping[MetricKey, MetricHistory],
+    derived: Derived,
+    job: Job,
+    contrasts: Sequence[Contrast] = (),
+) -> Wanted | None:
+    """Return the trial that tells most, None if nothing that one could settle is in doubt.
+
+    Call it after each trial with what is known then.
+    """
+    if job.left <= 0:
+        return None
+    asking: Sequence[Callable[[], Wanted | None]] = (
+        lambda: _at_start(histories, job),
+        lambda: _risen(histories, job, contrasts),
+        lambda: _doubt(histories, derived, job),
+        lambda: _whose_mend(histories, derived, job),
+    )
+    return next((wanted for ask in asking if (wanted := ask()) is not None), None)
+
+
+def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted | None:
+    """Return what a job needs whatever its trials say."""
+    at_head, previous = job.run.count(job.head), job.previous
+    if previous is None or previous == job.head:
+        first = job.earlier == 0 and job.own == 1
+        return Wanted(job.head, None, Why.REPEAT) if first and at_head < FIRST_TRIALS else None
+    at_previous = job.run.count(previous)
+    if job.needs_anchor:
+        if at_previous < max(ANCHOR_TRIALS, job.own):
+            return Wanted(previous, None, Why.ANCHOR, job.head)
+        if at_head < ANCHOR_TRIALS:
+            return Wanted(job.head, None, Why.ANCHOR, previous)
+        return None
+    if job.earlier < FIRST_JOBS and at_head < ANCHOR_TRIALS:
+        return Wanted(job.head, None, Why.REPEAT)
+    sessions = {k: histories[k].noise.session for k in sorted(job.has_sessions) if k in histories}
+    if not sessions:
+        return None
+    loudest = max(sessions, key=lambda k: sessions[k])
+    typical = sorted(sessions.values())[len(sessions) // 2]
+    if at_previous < 1 and (1 <= job.earlier <= FIRST_SESSIONS or typical > PAIRS):
+        return Wanted(previous, loudest, Why.BESIDE, job.head)
+    pinned = min((n.first for n in histories[loudest].nodes if n.chain == job.chain), default=None)
+    due = job.in_chain >= EVERY and job.in_chain % EVERY == 0 and typical > PINNED
+    if due and pinned is not None and pinned not in job.run:
+        return Wanted(pinned, loudest, Why.CONTROL, job.head)
+    return None
+
+
+def _risen(
+    histories: Mapping[MetricKey, MetricHistory], job: Job, contrasts: Sequence[Contrast]
+) -> Wanted | None:
+    """Return the risen commit, or HEAD beside it, where HEAD is lower than a rise that its step
+    does not explain any more."""
+    for key, rise in job.rises:
+        risen = rise.likeliest
+        history = histories.get(key)
+        if history is None or risen >= job.head or rise.chain != job.chain:
+            continue
+        stands = any(
+            s.probability >= OPEN and s.first <= rise.last and rise.first <= s.last
+            for s in history.steps
+            if s.size > max(rise.size / 2, ONE_SIDED * s.error)
+        )
+        head = _node_of(history, job.chain, job.head)
+        if stands or head is None or head.level > rise.before + rise.size / 2:
+            continue
+        beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
+        if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):
+            continue
+        at_risen, at_head = job.run.count(risen), job.run.count(job.head)
+        if at_risen >= MOST and at_head >= MOST:
+            continue
+        if at_risen <= at_head and at_risen < MOST:
+            return Wanted(risen, key, Why.RISEN, job.head)
+        return Wanted(job.head, key, Why.RISEN, risen)
+    return None
+
+
+def _doubt(
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
+) -> Wanted | None:
+    """Return the trial for the newest step of this chain that is the most in doubt."""
+    is_open = {
+        key
+        for i in derived.incidents
+        if i.state in (IncidentState.OPEN, IncidentState.PARTLY)
+        for key in i.shares
+    }
+    doubts = [
+        (abs(step.probability - 0.5), key, step)
+        for key, history in sorted(histories.items())
+        for step in _doubted(history, job, is_open=key in is_open)
+        if not _is_in_drift(derived, key, step)
+    ]
+    if not doubts:
+        return None
+    _, key, step = min(doubts, key=lambda d: (d[0], d[1]))
+    history = histories[key]
+    noise = history.noise
+    incident = next((i.id for i in derived.incidents if _is_about(i, key, step)), "")
+    if noise.freedom < FEWEST_REPEATS and not noise.is_exact:
+        return Wanted(job.head, key, Why.REPEAT, incident=incident)
+    old, new = _sides(history.nodes, step)
+    again = Wanted(job.head, key, Why.AGAIN, old, incident)
+    if old is None:
+        return again
+    beside = Wanted(old, key, Why.BESIDE, job.head, incident)
+    if key in job.has_sessions:
+        if job.run.count(old) < job.run.count(new):
+            return Wanted(old, key, Why.BESIDE, new, incident)
+        return Wanted(new, key, Why.AGAIN, old, incident)
+    if noise.is_exact:  # equal seeds: each new one of HEAD is run at the commit before, too
+        return beside if job.run.count(old) < job.run.count(job.head) - job.own else again
+    before, after = _trials(history, step)
+    return beside if before < after else again
+
+
+def _doubted(history: MetricHistory, job: Job, *, is_open: bool) -> Iterator[Step]:
+    """Yield the newest step of the chain if another trial could settle it."""
+    noise = history.noise
+    known = noise.is_exact or noise.freedom >= FEWEST_REPEATS
+    doubt = EXACT_DOUBT if noise.is_exact else DOUBT
+    for step in history.steps:
+        if step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP:
+            sure = OPEN if step.size > 0 else CLOSED if is_open else doubt
+            if doubt <= step.probability and (step.probability < sure or not known):
+                yield step
+
+
+def _sides(nodes: Sequence[Node], step: Step) -> tuple[int | None, int]:
+    """Return the measured commits before and after a step; None if another chain measured one."""
+    new = nodes[step.node]
+    old = nodes[step.node - 1] if step.node > 0 else None
+    return (old.last if old is not None and old.chain == new.chain else None), new.first
+
+
+def _trials(history: MetricHistory, step: Step) -> tuple[int, int]:
+    """Return how many trials tell the level before a step, and how many that after it."""
+    earlier = [s.node for s in history.steps if s.probability > KEPT and s.node < step.node]
+    own = [(i, len(n.rows)) for i, n in enumerate(history.nodes) if n.chain == step.chain]
+    start = max(earlier, default=0)
+    return (
+        sum(count for i, count in own if start <= i < step.node),
+        sum(count for i, count in own if i >= step.node),
+    )
+
+
+def _whose_mend(
+    histories: Mapping[MetricKey, MetricHistory], derived: Derived, job: Job
+) -> Wanted | None:
+    """Return HEAD, or the last commit before an incident, in turns, where HEAD fell for sure and it
+    is not clear whether that incident is over."""
+    fall = derived.last_fall
+    if fall is None or job.asked.get("", 0) >= CONTROLS_A_JOB:
+        return None
+    fell = any(
+        s.is_newest
+        and s.chain == job.chain
+        and s.probability >= CLOSED
+        and -s.size > ONE_SIDED * s.error
+        for s in fall.steps.values()
+    )
+    could = [
+        i
+        for i in derived.incidents
+        if i.state in (IncidentState.OPEN, IncidentState.PARTLY) and i.mended >= COULD_BE
+        if job.asked.get(i.id, 0) < CONTROLS_AN_INCIDENT and not i.in_doubt
+    ]
+    if not fell or not could:
+        return None
+    incident = max(could, key=lambda i: (i.mended, -i.first))
+    for key, share in incident.shares.items():
+        old = share.step.known
+        if share.step.chain == job.chain and _node_of(histories[key], job.chain, old) is not None:
+            if job.run.count(old) < job.run.count(job.head):
+                return Wanted(old, key, Why.CONTROL, job.head, incident.id)
+            return Wanted(job.head, key, Why.CONTROL, old, incident.id)
+    return None
+
+
+def _is_about(incident: StepIncident, key: MetricKey, step: Step) -> bool:
+    return key in incident.shares and incident.first <= step.last and step.first <= incident.last
+
+
+def _is_in_drift(derived: Derived, key: MetricKey, step: Step) -> bool:
+    """Return True for a rise inside of a slow drift that is told already."""
+    return step.size > 0 and any(
+        i.kind is StepKind.DRIFT and i.state is not IncidentState.WITHDRAWN
+        for i in derived.incidents
+        if _is_about(i, key, step)
+    )
+
+
+def _node_of(history: MetricHistory, chain: int, place: int) -> Node | None:
+    own = [n for n in history.nodes if n.chain == chain and n.first <= place <= n.last]
+    return own[-1] if own else None

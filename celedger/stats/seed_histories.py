@@ -1,0 +1,395 @@
+"""The likeliest histories of a metric that is a function of code and seed.
+
+The value of seed i at node k of a line is
+
+    y(k, i) = L(k) + u(i) + e
+
+with L the level of the code, u what the seed adds, and e what differs between two trials of one
+seed (rounding, where bits repeat). Between two nodes the level makes a step or not, and the seeds
+are kept, moved each on its own, or drawn anew, as a refactor does that changes the order of random
+numbers. A history is such a choice for each pair of neighbours. Given a history all is normal, with
+covariances in proportion to the variance of a trial: so the mean and the covariance of (L, u) are
+those of a Kalman filter in that unit, and the variance itself is integrated out of the evidence.
+The likeliest histories are kept (a beam).
+
+Lives here: the filter. It must not know trials, places or commits; `seed_pairs.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from celedger.stats.arrays import Floats, Ints
+
+RELATIVE_SD = 0.005, 1.5
+"""Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""
+STEP_SCALES = 4.0, 32.0, 256.0
+"""Standard deviations of a step, in those of a trial, equally likely: a regression of one sd and a
+loss that doubles are both possible without a larger noise."""
+OWN_MOVES = 0.03, 0.3
+"""Standard deviations of a seed's own move, in those of a trial, equally likely."""
+AT_A_STEP = 0.3, 0.4, 0.3
+"""Probabilities that a step keeps the seeds (all move alike), moves each, draws all anew."""
+HABIT_COUNT, HABIT_COMMITS = 0.1, 1.5
+"""Prior counts of what commits without a step do to the seeds: (re-draws + .1) / (commits + 1.5),
+for moves the same."""
+BEAM = 48
+"""Histories kept: 400 change no probability of 300 simulated lives by more than .01."""
+NEGLIGIBLE = 14.0
+"""Histories less likely than the best by exp(14) are dropped at once: a doubt counts from .003."""
+FLAT = 1e4
+"""Prior variance of the first level, in that of a trial, about the first node's mean."""
+
+_KEPT, _DRAWN = 0, 1 + len(OWN_MOVES)
+_KINDS = _DRAWN + 1
+_OWN = np.array([0.0, *np.square(OWN_MOVES)])
+_STEP = np.array([0.0, *np.square(STEP_SCALES)])
+_STEP_LOG_PRIOR = np.log(
+    [AT_A_STEP[0], *[AT_A_STEP[1] / len(OWN_MOVES)] * len(OWN_MOVES), AT_A_STEP[2]]
+) - math.log(len(STEP_SCALES))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeedTable:
+    """The values of one chain, as the filter reads them.
+
+    Attributes:
+        nodes: Index of each node in the caller's sequence.
+        gaps: Commits from the node before to this one; quiet: commits of the node that changed no
+            bit.
+        columns: For each node, where its seeds stand in the state (0 is the level). Those from
+            `passing` on were measured at this node alone.
+        values, counts: Mean of each seed's trials at a node, and their number.
+        rounding: Standard deviation that the values' resolution adds.
+    """
+
+    nodes: tuple[int, ...]
+    gaps: Ints
+    quiet: Ints
+    columns: tuple[Ints, ...]
+    values: tuple[Floats, ...]
+    counts: tuple[Floats, ...]
+    width: int
+    passing: int
+    centre: float
+    level: float
+    rounding: float
+
+
+@dataclass(slots=True, eq=False)
+class Beam:
+    """H histories and what the values say under each, in units of a trial's variance.
+
+    Attributes:
+        base: Log prior of the history less half the log determinant of the values' covariance.
+        square: Sum of squares of the standardised innovations; `log_evidence` of both.
+        mean, covariance: Of the level and the seeds at the present node.
+        share: The seed's share of the variance.
+        path: Index in `paths`: the nodes at which the level made a step.
+        drawn: The node at which the seeds were drawn last.
+        draws, moves, commits: What commits without a step did to the seeds, counted.
+        trail: For each node the (parent, step scale, kind of move) of its histories.
+    """
+
+    base: Floats
+    square: Floats
+    mean: Floats
+    covariance: Floats
+    share: Floats
+    path: Ints
+    drawn: Ints
+    draws: Floats
+    moves: Floats
+    commits: Floats
+    log_evidence: Floats
+    paths: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+    trail: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+
+    def weights(self) -> Floats:
+        """Return the histories' probabilities."""
+        weight = np.exp(self.log_evidence - self.log_evidence.max())
+        return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Integrates a trial's standard deviation out, under a log-normal prior.
+
+    `log_median` and `precision` are those of log sd, `lowest` the smallest possible log sd.
+    """
+
+    log_median: float
+    precision: float
+    lowest: float
+
+    def mode(self, square: Floats, count: float) -> Floats:
+        """Return the likeliest log sd, given the sum of squares of so many values.
+
+        The derivative is zero where w + log w = k (Lambert's function), solved by Newton.
+        """
+        start = self.log_median - count / self.precision
+        k = np.log(np.maximum(square, 1e-300) * 2 / self.precision) - 2 * start
+        w = np.where(k > 1, k, np.exp(np.minimum(k, 1) - 0.5))
+        for _ in range(5):
+            w = w * (1 + k - np.log(w)) / (1 + w)
+        return np.maximum(start + w / 2, self.lowest)
+
+    def log_evidence(self, square: Floats, count: float) -> Floats:
+        """Return the log of the integral by Laplace's method: its integrand has one maximum."""
+        x = self.mode(square, count)
+        misfit = square * np.exp(-2 * x)
+        peak = -self.precision / 2 * np.square(x - self.log_median) - count * x - misfit / 2
+        return np.asarray(peak - np.log(self.precision + 2 * misfit) / 2, dtype=np.float64)
+
+
+def _scale(table: SeedTable) -> _Scale:
+    lowest = max(table.rounding, 1e-6 * table.level)
+    log_median = math.log(max(RELATIVE_SD[0] * table.level, lowest))
+    return _Scale(log_median, RELATIVE_SD[1] ** -2, math.log(lowest))
+
+
+def filtered(
+    table: SeedTable,
+    shares: tuple[float, ...],
+    hazard: float,
+    spreads: Sequence[tuple[int, float]] = (),
+    size: int = BEAM,
+) -> Beam:
+    """Return the likeliest histories of a chain.
+
+    Args:
+        shares: What the seed's share of the variance may be, equally likely.
+        hazard: Prior probability that a commit makes a step.
+        spreads: Degrees of freedom and sum of squares of seeds that other chains measured.
+    """
+    scale = _scale(table)
+    count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
+    beam = _started(table, shares, sum(square for _, square in spreads))
+    for k, values in enumerate(table.values):
+        count += len(values)
+        prior = _log_prior(beam, int(table.gaps[k]), hazard) if k else _certain(len(beam.base))
+        log_determinant, square = _predicted(beam, table, k)
+        base = (beam.base + prior - log_determinant / 2).ravel()
+        square = (beam.square + square).ravel()
+        log_evidence = base + scale.log_evidence(square, count)
+        beam = _survivors(beam, k, base, square, log_evidence, size)
+        _observe(beam, table, k)
+        beam.commits += table.quiet[k]
+    return beam
+
+
+def _started(table: SeedTable, shares: tuple[float, ...], square: float) -> Beam:
+    h, d = len(shares), table.width
+    zeros, none = np.zeros(h), np.zeros(h, dtype=np.int64)
+    share = np.array(shares)
+    covariance = np.zeros((h, d, d))
+    covariance[:, np.arange(d), np.arange(d)] = share[:, None]
+    covariance[:, 0, 0] = FLAT
+    return Beam(
+        zeros, np.full(h, square), np.zeros((h, d)), covariance, share, none, none,
+        zeros, zeros, zeros, zeros,
+    )  # fmt: skip
+
+
+def _certain(h: int) -> Floats:
+    """Return the log prior at the first node: no step, seeds kept."""
+    prior = np.full((len(_STEP), _KINDS, h), -np.inf)
+    prior[0, _KEPT] = 0
+    return prior
+
+
+def _log_prior(beam: Beam, gap: int, hazard: float) -> Floats:
+    """Return the log prior of each child: (step scale, kind of move, history).
+
+    A commit without a step draws the seeds anew at least as often as one makes a step: however many
+    commits changed no bit, the values of one seed do not tell a step from a new draw.
+    """
+    draw = np.maximum((beam.draws + HABIT_COUNT) / (beam.commits + HABIT_COMMITS), hazard)
+    move = (beam.moves + HABIT_COUNT) / (beam.commits + HABIT_COMMITS)
+    changed = np.minimum(draw + move, 1 - 1e-3)
+    log_kept = gap * np.log1p(-changed)
+    log_changed = np.log(-np.expm1(log_kept)) - np.log(draw + move)
+    log_still = gap * math.log1p(-hazard)
+    prior = np.empty((len(_STEP), _KINDS, len(draw)))
+    prior[0, _KEPT] = log_still + log_kept
+    prior[0, _KEPT + 1 : _DRAWN] = log_still + log_changed + np.log(move / len(OWN_MOVES))
+    prior[0, _DRAWN] = log_still + log_changed + np.log(draw)
+    prior[1:] = (math.log(-math.expm1(log_still)) + _STEP_LOG_PRIOR)[:, None]
+    return prior
+
+
+def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
+    """Return log determinant and sum of squares of a node's values for each child.
+
+    A step adds a constant to their covariance, so that all its scales follow from one elimination,
+    of the errors and of a column of ones (the matrix determinant lemma).
+    """
+    at, values = table.columns[k], table.values[k]
+    h, s = len(beam.base), len(values)
+    residual = (1 - beam.share)[:, None] / table.counts[k]
+    error = np.empty((_KINDS, h, s))
+    error[_DRAWN] = (values - table.centre) - beam.mean[:, :1]
+    error[:_DRAWN] = error[_DRAWN] - beam.mean[:, at]
+    cross = beam.covariance[:, 0, at]
+    level = beam.covariance[:, 0, 0, None, None]
+    sigma = np.empty((_KINDS, h, s, s))
+    sigma[:_DRAWN] = level + cross[:, :, None] + cross[:, None, :]
+    sigma[:_DRAWN] += beam.covariance[:, at[:, None], at]
+    sigma[_DRAWN] = level
+    diagonal = sigma[:, :, np.arange(s), np.arange(s)]
+    diagonal[:_DRAWN] += _OWN[:, None, None] + residual
+    diagonal[_DRAWN] += beam.share[:, None] + residual
+    sigma[:, :, np.arange(s), np.arange(s)] = diagonal
+    log_determinant, errors, mixed, ones = (np.zeros((_KINDS, h)) for _ in range(4))
+    one = np.ones((_KINDS, h, s))
+    for i in range(s):
+        pivot = sigma[:, :, i, i]
+        e, o = error[:, :, i] / pivot, one[:, :, i] / pivot
+        log_determinant += np.log(pivot)
+        errors += e * error[:, :, i]
+        mixed += e * one[:, :, i]
+        ones += o * one[:, :, i]
+        if i + 1 < s:
+            below = sigma[:, :, i + 1 :, i]
+            error[:, :, i + 1 :] -= below * e[:, :, None]
+            one[:, :, i + 1 :] -= below * o[:, :, None]
+            sigma[:, :, i + 1 :, i + 1 :] -= (
+                below[..., None] * (below / pivot[..., None])[..., None, :]
+            )
+    step = _STEP[:, None, None]
+    grown = 1 + step * ones
+    return log_determinant + np.log(grown), errors - step * np.square(mixed) / grown
+
+
+def _survivors(
+    beam: Beam, k: int, base: Floats, square: Floats, log_evidence: Floats, size: int
+) -> Beam:
+    """Return the likeliest children before they see the values of node `k`.
+
+    Histories with the same steps, last re-draw and share differ in what the present no longer
+    shows: the likeliest stands for all, with the sum of their probabilities.
+    """
+    order = np.argsort(-log_evidence)[: 4 * size]
+    order = order[log_evidence[order] > log_evidence[order[0]] - NEGLIGIBLE]
+    h = len(beam.base)
+    scale, kind, parent = order // (h * _KINDS), order // h % _KINDS, order % h
+    drawn = np.where(kind == _DRAWN, k, beam.drawn[parent])
+    key = (beam.path[parent] * 2 + (scale > 0)) * (k + 1) + drawn
+    keys = np.stack([key, beam.share[parent].view(np.int64)]) if np.ptp(beam.share) else key
+    _, first, group = np.unique(keys, axis=-1, return_index=True, return_inverse=True)
+    total = np.bincount(group.ravel(), np.exp(log_evidence[order] - log_evidence[order[0]]))
+    best = np.argsort(first)[:size]
+    gained = np.log(total[best]) + log_evidence[order[0]] - log_evidence[order[first[best]]]
+    chosen, scale, kind, parent = (x[first[best]] for x in (order, scale, kind, parent))
+    still = scale == 0
+    return Beam(
+        base[chosen] + gained,
+        square[chosen],
+        *_moved(beam, scale, kind, parent),
+        beam.share[parent],
+        _extended(beam, k, scale, parent),
+        drawn[first[best]],
+        beam.draws[parent] + (still & (kind == _DRAWN)),
+        beam.moves[parent] + (still & (kind > _KEPT) & (kind < _DRAWN)),
+        beam.commits[parent] + still * (k > 0),
+        log_evidence[chosen] + gained,
+        beam.paths,
+        [*beam.trail, (parent, scale, kind)],
+    )
+
+
+def _extended(beam: Beam, k: int, scale: Ints, parent: Ints) -> Ints:
+    """Return the index of each child's path; new paths are entered."""
+    path = beam.path[parent]
+    for at in np.flatnonzero(scale):
+        beam.paths.append((*beam.paths[path[at]], k))
+        path[at] = len(beam.paths) - 1
+    return path
+
+
+def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints) -> tuple[Floats, Floats]:
+    """Return mean and covariance of the children before they see values."""
+    mean, covariance = beam.mean[parent], beam.covariance[parent]
+    anew = kind == _DRAWN
+    mean[anew, 1:] = 0
+    covariance[anew, 1:] = 0
+    covariance[anew, :, 1:] = 0
+    seeds = np.arange(1, mean.shape[1])
+    own = np.where(anew, beam.share[parent], _OWN[np.where(anew, _KEPT, kind)])
+    covariance[:, seeds, seeds] += own[:, None]
+    covariance[:, 0, 0] += _STEP[scale]
+    return mean, covariance
+
+
+def _observe(beam: Beam, table: SeedTable, k: int) -> None:
+    """Update the beam's means and covariances by the values of node `k`, one after another: where
+    bits repeat, their joint covariance is nearly singular."""
+    mean, covariance = beam.mean, beam.covariance
+    triples = zip(table.columns[k].tolist(), table.values[k], table.counts[k], strict=True)
+    for at, value, number in triples:
+        both = covariance[:, :, 0] + covariance[:, :, at]
+        variance = both[:, 0] + both[:, at] + (1 - beam.share) / number
+        gain = both / variance[:, None]
+        mean += gain * ((value - table.centre) - mean[:, 0] - mean[:, at])[:, None]
+        covariance -= gain[:, :, None] * both[:, None, :]
+    if table.columns[k].max() >= table.passing:  # free for the next node
+        passing = np.arange(table.passing, table.width)
+        mean[:, passing] = 0
+        covariance[:, passing] = 0
+        covariance[:, :, passing] = 0
+        covariance[:, passing, passing] = beam.share[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """The levels between the steps of one history: mean and covariance, and the sd of a trial."""
+
+    mean: Floats
+    covariance: Floats
+    sd: float
+
+
+def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
+    """Return the levels that the values have under one history of the beam.
+
+    Args:
+        spread: Degrees of freedom of the spreads that `filtered` was given.
+    """
+    kinds, at = [], which
+    for parent, _, kind in reversed(beam.trail):
+        kinds.append(int(kind[at]))
+        at = int(parent[at])
+    path = beam.paths[beam.path[which]]
+    kind = np.array(kinds[::-1])
+    nodes = np.arange(len(kind))
+    segment = np.searchsorted(np.array(path, dtype=np.int64), nodes, side="right")
+    block = np.cumsum(kind == _DRAWN)
+    wandered = np.cumsum(np.where(kind == _DRAWN, 0.0, _OWN[np.where(kind == _DRAWN, 0, kind)]))
+    since = wandered - wandered[np.searchsorted(block, block)]
+    share, segments = float(beam.share[which]), len(path) + 1
+    precision, weighted, count = np.zeros((segments, segments)), np.zeros(segments), spread - 1
+    at_node = np.repeat(nodes, [len(values) for values in table.values])
+    columns, values, number = (
+        np.concatenate(x) for x in (table.columns, table.values, table.counts)
+    )
+    # a column that nodes share in passing stands for another seed at each
+    seed = np.where(columns < table.passing, columns, table.width + np.arange(len(columns)))
+    for one in np.unique(seed):
+        rows = np.flatnonzero(seed == one)
+        k = at_node[rows]
+        kept = np.minimum(since[k][:, None], since[k]) + share
+        sigma = np.where(block[k][:, None] == block[k], kept, 0.0)
+        sigma[np.arange(len(k)), np.arange(len(k))] += (1 - share) / number[rows]
+        design = (segment[k][:, None] == np.arange(segments)).astype(np.float64)
+        solved = np.linalg.solve(sigma, np.column_stack([design, values[rows] - table.centre]))
+        precision += design.T @ solved[:, :-1]
+        weighted += design.T @ solved[:, -1]
+        count += len(rows)
+    covariance = np.linalg.inv(precision)
+    sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
+    mean = np.asarray(table.centre + covariance @ weighted, dtype=np.float64)
+    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), sd)

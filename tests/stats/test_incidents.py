@@ -1,0 +1,450 @@
+"""What is open, mended, accepted or a false alarm, derived from steps made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from celedger.stats.controls import Contrast
+from celedger.stats.course import (
+    Acts,
+    IncidentState,
+    MetricHistory,
+    MetricKey,
+    StepKind,
+    ToldIncident,
+    TrialNoise,
+)
+from celedger.stats.incidents import CommitEvidence, Derived, derive
+from tests.stats.made_steps import (
+    LOSS,
+    NO_FLOOR,
+    NOISE,
+    OTHER,
+    TIME,
+    history,
+    open_at,
+    step,
+    told,
+)
+
+OPEN, PARTLY, RECOVERED = IncidentState.OPEN, IncidentState.PARTLY, IncidentState.RECOVERED
+ACCEPTED, WITHDRAWN = IncidentState.ACCEPTED, IncidentState.WITHDRAWN
+
+
+def of(
+    *histories: tuple[MetricKey, MetricHistory],
+    said: Sequence[ToldIncident] = (),
+    acts: Acts | None = None,
+    evidence: CommitEvidence | None = None,
+    contrasts: Sequence[Contrast] = (),
+    floor: float | None = None,
+) -> Derived:
+    floors = NO_FLOOR if floor is None else {key: lambda level: floor for key, _ in histories}
+    return derive(
+        dict(histories),
+        said,
+        floors=floors,
+        acts=acts,
+        evidence=evidence,
+        contrasts=contrasts,
+    )
+
+
+def states(derived: Derived) -> list[tuple[int, int, IncidentState]]:
+    return [(i.first, i.last, i.state) for i in derived.incidents]
+
+
+# What opens
+
+
+def test_a_sure_rise_above_the_floor_opens() -> None:
+    derived = of((LOSS, history(step(10, 12, size=8))), floor=5)
+    assert states(derived) == [(10, 12, OPEN)]
+    incident = derived.incidents[0]
+    assert incident.id == "" and incident.shares[LOSS].step.size == 8
+    assert incident.likeliest == 12 and 0.4 < incident.probability < 0.6
+
+
+@pytest.mark.parametrize(
+    "rise",
+    [
+        step(10, size=8, probability=0.94),
+        step(10, size=4),  # below the floor
+        step(10, size=8, error=5.0),  # below 1.64 standard errors
+        step(10, size=-8),
+    ],
+    ids=["not sure", "below the floor", "size not clear", "better"],
+)
+def test_what_is_not_a_clear_rise_does_not_open(rise: object) -> None:
+    assert not of((LOSS, history(rise)), floor=5).incidents  # type: ignore[arg-type]
+
+
+def test_nothing_opens_below_four_degrees_of_freedom_but_exact_metrics() -> None:
+    few = replace(NOISE, freedom=3)
+    derived = of((LOSS, history(step(10, size=8), noise=few)))
+    assert not derived.incidents
+    assert [s.first for _, s in derived.suspected] == [10]
+    exact = replace(few, is_exact=True)
+    assert states(of((LOSS, history(step(10, size=8), noise=exact)))) == [(10, 10, OPEN)]
+
+
+def test_a_doubt_above_the_floor_is_suspected_and_improvements_are_changes() -> None:
+    derived = of(
+        (LOSS, history(step(10, size=-8), step(30, size=8, before=92, probability=0.4))), floor=5
+    )
+    assert [(k, s.first) for k, s in derived.suspected] == [(LOSS, 30)]
+    assert [(k, s.first) for k, s in derived.changes] == [(LOSS, 10)]
+    assert not derived.incidents
+
+
+# One cause
+
+
+def test_many_metrics_that_share_a_commit_are_one_incident_with_the_joint_set() -> None:
+    derived = of(
+        (LOSS, history(step(10, 14, size=8))),
+        (TIME, history(step(12, 18, size=9))),
+        (OTHER, history(step(11, 13, size=7))),
+    )
+    assert states(derived) == [(12, 13, OPEN)]
+    assert set(derived.incidents[0].shares) == {LOSS, TIME, OTHER}
+
+
+def test_metrics_whose_sets_share_no_commit_are_two_incidents() -> None:
+    derived = of((LOSS, history(step(10, 12, size=8))), (TIME, history(step(13, 18, size=9))))
+    assert states(derived) == [(10, 12, OPEN), (13, 18, OPEN)]
+
+
+def test_a_new_metric_joins_the_incident_that_was_told() -> None:
+    derived = of(
+        (LOSS, history(step(10, 12, size=8))),
+        (TIME, history(step(12, 15, size=9))),
+        said=[open_at("aaaaaaaa", 10, 12)],
+    )
+    assert [(i.id, i.first, i.last) for i in derived.incidents] == [("aaaaaaaa", 12, 12)]
+    assert set(derived.incidents[0].shares) == {LOSS, TIME}
+
+
+def test_the_joint_set_uses_each_posterior() -> None:
+    a = replace(step(10, 13, size=8), posterior=(0.1, 0.6, 0.2, 0.1))
+    b = replace(step(11, 14, size=8), posterior=(0.8, 0.1, 0.05, 0.05))
+    incident = of((LOSS, history(a)), (TIME, history(b))).incidents[0]
+    assert (incident.first, incident.last, incident.likeliest) == (11, 11, 11)
+    assert incident.probability == 1.0
+
+
+def test_what_a_bisect_named_is_the_incidents_commit_and_probability() -> None:
+    acts = Acts(named={LOSS: {11: 0.97}})
+    incident = of(
+        (LOSS, history(step(10, 14, size=8))), (TIME, history(step(9, 12, size=9))), acts=acts
+    ).incidents[0]
+    assert (incident.first, incident.last, incident.likeliest) == (11, 11, 11)
+    assert incident.probability == 0.97 and incident.is_named and incident.was_sure
+
+
+def test_a_bisect_parts_a_joined_incident_and_the_largest_keeps_the_identity() -> None:
+    said = [open_at("aaaaaaaa", 12, 14, keys=(LOSS, TIME, OTHER))]
+    derived = of(
+        (LOSS, history(step(10, 14, size=8))),
+        (TIME, history(step(12, 16, size=9))),
+        (OTHER, history(step(12, 18, size=9))),
+        said=said,
+        acts=Acts(named={LOSS: {11: 0.98}}),
+    )
+    assert [(i.id, i.first, i.last, set(i.shares)) for i in derived.incidents] == [
+        ("", 11, 11, {LOSS}),
+        ("aaaaaaaa", 12, 16, {TIME, OTHER}),
+    ]
+
+
+# Identity
+
+
+def test_a_step_whose_set_moved_keeps_its_name() -> None:
+    derived = of((LOSS, history(step(12, 20, size=8))), said=[open_at("aaaaaaaa", 9, 12)])
+    assert [(i.id, i.state) for i in derived.incidents] == [("aaaaaaaa", OPEN)]
+
+
+def test_wider_sets_do_not_rob_one_another_of_their_names() -> None:
+    """12-18 is nearest to 15-18; it must not take its name from the step at 17."""
+    said = [open_at("aaaaaaaa", 12, 14), open_at("bbbbbbbb", 15, 18)]
+    derived = of((LOSS, history(step(12, 18, size=8), step(17, 19, size=9, before=108))), said=said)
+    assert [(i.id, i.first, i.state) for i in derived.incidents] == [
+        ("aaaaaaaa", 12, OPEN),
+        ("bbbbbbbb", 17, OPEN),
+    ]
+
+
+def test_a_small_size_neither_opens_nor_withdraws() -> None:
+    small = history(step(10, size=0.5, error=0.5))
+    assert not of((LOSS, small)).incidents
+    assert states(of((LOSS, small), said=[open_at("aaaaaaaa", 10)])) == [(10, 10, OPEN)]
+
+
+def test_a_rise_on_top_of_an_open_one_has_its_own_share() -> None:
+    derived = of(
+        (LOSS, history(step(10, size=8), step(20, 21, size=12, before=108))),
+        said=[open_at("aaaaaaaa", 10)],
+    )
+    assert [(i.id, i.first, i.shares[LOSS].step.size) for i in derived.incidents] == [
+        ("aaaaaaaa", 10, 8),
+        ("", 20, 12),
+    ]
+
+
+def test_an_incident_stays_told_until_its_step_is_less_probable_than_not() -> None:
+    doubted = history(step(10, size=8, probability=0.6))
+    assert states(of((LOSS, doubted), said=[open_at("aaaaaaaa", 10)])) == [(10, 10, OPEN)]
+    gone = history(step(10, size=8, probability=0.4))
+    assert states(of((LOSS, gone), said=[open_at("aaaaaaaa", 10)])) == [(10, 10, WITHDRAWN)]
+
+
+def test_a_withdrawn_one_opens_again_under_its_name_but_only_if_it_is_sure() -> None:
+    said = [open_at("aaaaaaaa", 10, state=WITHDRAWN)]
+    assert states(of((LOSS, history(step(10, size=8, probability=0.9))), said=said)) == [
+        (10, 10, WITHDRAWN)
+    ]
+    derived = of((LOSS, history(step(10, size=8))), said=said)
+    assert [(i.id, i.state) for i in derived.incidents] == [("aaaaaaaa", OPEN)]
+
+
+# Environments
+
+
+def test_a_new_environment_closes_nothing_and_counts_a_step_that_both_saw_once() -> None:
+    both = history(
+        step(10, 12, size=8),
+        step(11, 14, size=8, before=300, chain=1),
+        chains=[(0, 0, 30), (1, 8, 59)],
+    )
+    assert states(of((LOSS, both), said=[open_at("aaaaaaaa", 10, 12)])) == [(10, 12, OPEN)]
+    upgrade = history(step(10, 12, size=8), chains=[(0, 0, 30), (1, 30, 59)])
+    derived = of((LOSS, upgrade), said=[open_at("aaaaaaaa", 10, 12, was_sure=True)])
+    assert states(derived) == [(10, 12, OPEN)]
+
+
+def test_a_fall_in_the_new_environment_mends_what_the_old_one_saw() -> None:
+    lives = history(
+        step(10, 12, size=8),
+        step(40, size=-8, before=300, chain=1),
+        chains=[(0, 0, 30), (1, 30, 59)],
+    )
+    derived = of((LOSS, lives), said=[open_at("aaaaaaaa", 10, 12)])
+    assert states(derived) == [(10, 12, RECOVERED)]
+    assert derived.incidents[0].closed == 40
+
+
+# Mends
+
+
+def test_a_fall_to_the_level_of_before_is_recovered() -> None:
+    derived = of((LOSS, history(step(10, size=8), step(30, 31, size=-8, before=108))))
+    assert states(derived) == [(10, 10, RECOVERED)]
+    assert derived.incidents[0].closed == 31 and derived.incidents[0].mended > 0.9
+    assert not derived.changes
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_what_is_half_mended_is_not_recovered(share: float) -> None:
+    lives = history(step(10, size=16, error=0.2), step(30, size=-16 * share, before=116, error=0.2))
+    assert states(of((LOSS, lives))) == [(10, 10, PARTLY)]
+
+
+def test_a_fall_that_is_not_sure_makes_nothing_good() -> None:
+    rise = step(10, size=8)
+    for fall in (
+        step(30, size=-8, before=108, probability=0.98),
+        step(30, size=-8, before=108, error=3.0),
+    ):
+        assert states(of((LOSS, history(rise, fall))))[0][2] is not RECOVERED
+
+
+def test_a_mend_is_taken_back_only_below_one_half() -> None:
+    lives = history(step(10, size=8), step(30, size=-8, before=108, probability=0.96))
+    assert states(of((LOSS, lives)))[0][2] is not RECOVERED
+    said = [open_at("aaaaaaaa", 10, state=RECOVERED)]
+    assert states(of((LOSS, lives), said=said)) == [(10, 10, RECOVERED)]
+
+
+def test_two_halves_mend_the_whole() -> None:
+    lives = history(step(10, size=16), step(30, size=-8, before=116), step(40, size=-8, before=108))
+    derived = of((LOSS, lives))
+    assert states(derived) == [(10, 10, RECOVERED)]
+    assert derived.incidents[0].closed == 40
+
+
+def test_of_two_the_one_whose_size_fell_is_recovered() -> None:
+    lives = history(step(10, size=6), step(20, size=20, before=106), step(30, size=-20, before=126))
+    assert states(of((LOSS, lives))) == [(10, 10, OPEN), (20, 20, RECOVERED)]
+
+
+def test_of_two_of_one_size_the_named_revert_mends_the_right_one() -> None:
+    lives = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
+    alone = of((LOSS, lives))
+    assert [i.state for i in alone.incidents] == [OPEN, OPEN]
+    names = CommitEvidence({30: 10}, lambda c, d: (c, d) == (30, 10))
+    assert states(of((LOSS, lives), evidence=names)) == [
+        (10, 10, RECOVERED),
+        (20, 20, OPEN),
+    ]
+
+
+def test_the_files_that_a_mend_touches_count() -> None:
+    lives = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
+    touching = CommitEvidence({}, lambda c, d: d == 10)
+    first, second = of((LOSS, lives), evidence=touching).incidents
+    before, _ = of((LOSS, lives)).incidents
+    assert first.mended > 0.8 > before.mended and first.mended > second.mended
+
+
+def test_a_metric_that_did_not_fall_speaks_against_a_mend() -> None:
+    up = step(10, size=8)
+    down = step(30, size=-8, before=108)
+    one = of((LOSS, history(up, down)), (TIME, history(up)))
+    assert states(one)[0][2] is not RECOVERED
+    both = of((LOSS, history(up, down)), (TIME, history(up, down)))
+    assert states(both) == [(10, 10, RECOVERED)]
+
+
+def test_a_smaller_fall_of_another_metric_is_an_improvement() -> None:
+    derived = of((LOSS, history(step(10, size=8))), (TIME, history(step(30, size=-8))), floor=2)
+    assert states(derived) == [(10, 10, OPEN)]
+    assert [(k, s.first) for k, s in derived.changes] == [(TIME, 30)]
+
+
+# Acts
+
+
+def test_an_accepted_commit_leaves_what_can_be_mended() -> None:
+    lives = history(
+        step(10, 12, size=8), step(20, size=8, before=108), step(30, size=-8, before=116)
+    )
+    acts = Acts(accepted={("core", "", ""): frozenset({11})})
+    assert states(of((LOSS, lives), acts=acts)) == [(10, 12, ACCEPTED), (20, 20, RECOVERED)]
+    other = Acts(accepted={("other", "", ""): frozenset({11})})
+    assert states(of((LOSS, lives), acts=other))[0][2] is not ACCEPTED
+
+
+def test_an_incident_is_accepted_by_its_name_or_in_one_metric() -> None:
+    lives = [(LOSS, history(step(10, size=8))), (TIME, history(step(10, size=8)))]
+    said = [open_at("aaaaaaaa", 10, keys=(LOSS, TIME))]
+    by_name = of(*lives, said=said, acts=Acts(accepted_ids=frozenset({"aaaaaaaa"})))
+    assert states(by_name) == [(10, 10, ACCEPTED)]
+    one = of(*lives, said=said, acts=Acts(accepted={TIME: frozenset({10})})).incidents[0]
+    assert one.state is OPEN
+    assert {k: s.state for k, s in one.shares.items()} == {LOSS: OPEN, TIME: ACCEPTED}
+
+
+def test_a_dismissed_incident_is_withdrawn_and_does_not_come_back_as_another() -> None:
+    derived = of(
+        (LOSS, history(step(10, size=8))),
+        said=[open_at("aaaaaaaa", 10)],
+        acts=Acts(dismissed_ids=frozenset({"aaaaaaaa"})),
+    )
+    assert [(i.id, i.state) for i in derived.incidents] == [("aaaaaaaa", WITHDRAWN)]
+    assert not derived.suspected
+
+
+def test_an_incident_of_a_task_that_was_removed_is_kept_as_it_was() -> None:
+    derived = of((TIME, history()), said=[open_at("aaaaaaaa", 10)])
+    assert states(derived) == [(10, 10, OPEN)]
+
+
+# Slow drift
+
+
+def test_a_drift_takes_the_oldest_incident_inside_and_the_others_join_it() -> None:
+    said = [open_at("aaaaaaaa", 12, 14), open_at("bbbbbbbb", 25, 27), open_at("cccccccc", 50)]
+    lives = history(
+        step(10, 40, size=12, kind=StepKind.DRIFT), step(50, size=8, before=112), commits=70
+    )
+    drift, joined, beside = of((LOSS, lives), said=said).incidents
+    assert (drift.id, drift.kind, drift.state) == ("aaaaaaaa", StepKind.DRIFT, OPEN)
+    assert (drift.first, drift.last) == (10, 40)
+    assert (joined.id, joined.joined, joined.state) == ("bbbbbbbb", "aaaaaaaa", WITHDRAWN)
+    assert (beside.id, beside.kind, beside.state) == ("cccccccc", StepKind.STEP, OPEN)
+
+
+def test_a_drift_that_is_not_sure_absorbs_nothing_until_it_was_told() -> None:
+    steps = (
+        step(10, 40, size=12, kind=StepKind.DRIFT, probability=0.7),
+        step(12, 14, size=6),
+    )
+    assert of((LOSS, history(*steps)), said=[open_at("aaaaaaaa", 12)]).incidents[0].kind is (
+        StepKind.STEP
+    )
+    drift = replace(open_at("aaaaaaaa", 10, 40), kind=StepKind.DRIFT)
+    assert [i.kind for i in of((LOSS, history(*steps)), said=[drift]).incidents] == [StepKind.DRIFT]
+
+
+# Short rises
+
+
+def beside(old: int, new: int, *, still: float, size: float = 10.0, asked: bool = True) -> Contrast:
+    """A control of the risen commit `old` beside HEAD, `new`: how much worse it still is."""
+    return Contrast(LOSS, 0, 7, old, new, -still, 0.6, 4, size, 0.8, 0.0, 1.0, (5,), is_asked=asked)
+
+
+SHORT = open_at("aaaaaaaa", 20, was_sure=True)
+DOUBTED = history(step(20, size=10, probability=0.2))
+
+
+def test_a_short_rise_that_was_sure_waits_for_a_control() -> None:
+    derived = of((LOSS, DOUBTED), said=[SHORT])
+    assert states(derived) == [(20, 20, OPEN)]
+    assert derived.incidents[0].in_doubt
+    assert [(k, s.likeliest, s.size) for k, s in derived.rises] == [(LOSS, 20, 10.0)]
+    unsure = of((LOSS, DOUBTED), said=[replace(SHORT, was_sure=False)])
+    assert states(unsure) == [(20, 20, WITHDRAWN)]
+
+
+def test_the_control_decides_whether_a_short_rise_was_real() -> None:
+    real = of((LOSS, DOUBTED), said=[SHORT], contrasts=[beside(20, 21, still=10)])
+    assert states(real) == [(20, 20, RECOVERED)] and real.incidents[0].closed == 21
+    false = of((LOSS, DOUBTED), said=[SHORT], contrasts=[beside(20, 21, still=0)])
+    assert states(false) == [(20, 20, WITHDRAWN)]
+    assert [(c.old, c.high_sessions) for c in false.disturbed] == [(20, (5,))]
+    between = of((LOSS, DOUBTED), said=[SHORT], contrasts=[beside(20, 21, still=5)])
+    assert states(between) == [(20, 20, OPEN)]
+
+
+def test_a_rise_that_the_noise_explains_now_is_withdrawn() -> None:
+    loud = replace(DOUBTED, noise=TrialNoise(8.0, 0.1, 40, 0.01))
+    assert states(of((LOSS, loud), said=[SHORT])) == [(20, 20, WITHDRAWN)]
+    unmeasured = history(chains=[(0, 0, 19)], commits=20)
+    assert states(of((LOSS, unmeasured), said=[SHORT])) == [(20, 20, WITHDRAWN)]
+
+
+def test_a_control_tells_a_short_rise_that_was_never_open() -> None:
+    derived = of((LOSS, DOUBTED), contrasts=[beside(20, 21, still=10)])
+    assert states(derived) == [(20, 20, RECOVERED)]
+    again = of(
+        (LOSS, DOUBTED),
+        said=[told(derived.incidents[0], "aaaaaaaa")],
+        contrasts=[beside(20, 21, still=10)],
+    )
+    assert [(i.id, i.state) for i in again.incidents] == [("aaaaaaaa", RECOVERED)]
+    by_chance = of((LOSS, DOUBTED), contrasts=[beside(20, 21, still=10, asked=False)])
+    assert not by_chance.incidents
+
+
+def test_a_control_beside_a_head_that_has_not_fallen_decides_nothing() -> None:
+    equal = replace(beside(20, 21, still=0), new_above=10.0)
+    assert states(of((LOSS, DOUBTED), said=[SHORT], contrasts=[equal])) == [(20, 20, OPEN)]
+
+
+def test_derived_anew_from_what_was_told_nothing_changes() -> None:
+    lives = [
+        (
+            LOSS,
+            history(step(10, size=8), step(20, size=8, before=108), step(30, size=-16, before=116)),
+        ),
+        (TIME, history(step(10, 12, size=8), step(40, size=9, before=108))),
+    ]
+    first = of(*lives)
+    said = [told(i, f"{n:08x}") for n, i in enumerate(first.incidents)]
+    second = of(*lives, said=said)
+    assert [replace(i, id="") for i in second.incidents] == list(first.incidents)

@@ -1,0 +1,200 @@
+"""Which extra trial a job asks for, from histories made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from celedger.stats.controls import Contrast
+from celedger.stats.course import MetricHistory, MetricKey, Step, ToldIncident
+from celedger.stats.incidents import derive
+from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial
+from tests.stats.made_steps import LOSS, NO_FLOOR, NOISE, TIME, history, open_at, step
+
+HEAD = 59
+LOUD = replace(NOISE, session=3.0)
+QUIET = replace(NOISE, session=0.2)
+PLAIN = Job(
+    head=HEAD, chain=0, run=[HEAD, HEAD], own=2, previous=58, earlier=30, in_chain=30, left=6
+)
+
+
+def wanted(
+    histories: Mapping[MetricKey, MetricHistory],
+    job: Job,
+    *,
+    said: Sequence[ToldIncident] = (),
+    contrasts: Sequence[Contrast] = (),
+) -> Wanted | None:
+    return next_trial(histories, derive(histories, said, floors=NO_FLOOR), job, contrasts)
+
+
+def doubt(probability: float = 0.4, size: float = 8) -> Step:
+    return step(HEAD, size=size, probability=probability)
+
+
+def test_nothing_in_doubt_asks_for_nothing() -> None:
+    assert wanted({LOSS: history()}, PLAIN) is None
+    assert wanted({LOSS: history(doubt(0.02))}, PLAIN) is None
+    assert wanted({LOSS: history(doubt(0.96))}, PLAIN) is None
+
+
+def test_no_budget_asks_for_nothing() -> None:
+    assert wanted({LOSS: history(doubt())}, replace(PLAIN, left=0)) is None
+
+
+# The start of a job
+
+
+def test_the_first_jobs_run_head_twice() -> None:
+    first = replace(PLAIN, run=[HEAD], own=1, previous=None, earlier=0, in_chain=0)
+    assert wanted({LOSS: history()}, first) == Wanted(HEAD, None, Why.REPEAT)
+    assert wanted({LOSS: history()}, replace(first, run=[HEAD] * 3)) is None
+    third = replace(first, previous=58, earlier=3)
+    assert wanted({LOSS: history()}, third) == Wanted(HEAD, None, Why.REPEAT)
+    assert wanted({LOSS: history()}, replace(third, run=[HEAD] * 2)) is None
+    assert wanted({LOSS: history()}, replace(third, earlier=4)) is None
+
+
+def test_a_new_chain_runs_the_anchor_as_often_as_head() -> None:
+    lives = {LOSS: history(chains=[(0, 0, 58), (1, 59, 59)])}
+    assert needs_anchor(lives, HEAD, 1)
+    job = replace(PLAIN, chain=1, needs_anchor=True, in_chain=0, run=[HEAD] * 3, own=3)
+    for _ in range(3):
+        assert wanted(lives, job) == Wanted(58, None, Why.ANCHOR, HEAD)
+        job = replace(job, run=[*job.run, 58])
+    assert wanted(lives, job) is None
+    single = replace(job, run=[HEAD, 58, 58], own=1)
+    assert wanted(lives, single) == Wanted(HEAD, None, Why.ANCHOR, 58)
+
+
+def test_a_chain_seen_within_the_last_twenty_measured_commits_needs_no_anchor() -> None:
+    assert not needs_anchor({LOSS: history(chains=[(1, 0, 45), (0, 46, 59)])}, HEAD, 1)
+    assert needs_anchor({LOSS: history(chains=[(1, 0, 30), (0, 31, 59)])}, HEAD, 1)
+    assert not needs_anchor({}, HEAD, 1)
+
+
+def test_the_first_sessions_run_the_commit_before_once_more() -> None:
+    job = replace(PLAIN, earlier=5, has_sessions={TIME})
+    lives = {TIME: history(noise=QUIET)}
+    assert wanted(lives, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
+    assert wanted(lives, replace(job, run=[HEAD, 58])) is None
+    assert wanted(lives, replace(job, earlier=6)) is None
+    assert wanted(lives, replace(job, has_sessions=())) is None
+
+
+def test_where_sessions_differ_much_head_always_runs_beside_the_commit_before() -> None:
+    job = replace(PLAIN, has_sessions={TIME}, in_chain=31)
+    assert wanted({TIME: history(noise=LOUD)}, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
+
+
+def test_every_second_job_runs_the_oldest_commit_where_sessions_differ() -> None:
+    lives = {TIME: history(noise=replace(NOISE, session=1.0))}
+    job = replace(PLAIN, has_sessions={TIME})
+    assert wanted(lives, job) == Wanted(0, TIME, Why.CONTROL, HEAD)
+    assert wanted(lives, replace(job, run=[HEAD, 0])) is None
+    assert wanted(lives, replace(job, in_chain=31)) is None
+    assert wanted({TIME: history(noise=QUIET)}, job) is None
+
+
+# Doubts
+
+
+def test_a_doubt_asks_for_the_side_with_fewer_trials() -> None:
+    lives = {LOSS: history(doubt())}
+    assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+    recent = {LOSS: history(step(58, size=5), step(59, size=-5, before=105, probability=0.4))}
+    nodes = list(recent[LOSS].nodes)
+    nodes[59] = replace(nodes[59], rows=(1, 2, 3))
+    recent = {LOSS: replace(recent[LOSS], nodes=tuple(nodes))}
+    assert wanted(recent, PLAIN) == Wanted(58, LOSS, Why.BESIDE, HEAD)
+
+
+def test_of_all_metrics_the_greatest_doubt_asks() -> None:
+    lives = {LOSS: history(doubt(0.9)), TIME: history(doubt(0.5))}
+    asked = wanted(lives, PLAIN)
+    assert asked is not None and asked.key == TIME
+
+
+def test_a_metric_with_sessions_runs_both_sides_in_turns() -> None:
+    lives = {TIME: history(doubt(), noise=QUIET)}
+    job = replace(PLAIN, has_sessions={TIME}, run=[HEAD, HEAD], in_chain=31)
+    assert wanted(lives, job) == Wanted(58, TIME, Why.BESIDE, HEAD)
+    job = replace(job, run=[HEAD, HEAD, 58, 58])
+    assert wanted(lives, job) == Wanted(HEAD, TIME, Why.AGAIN, 58)
+
+
+def test_without_repeats_the_first_doubt_asks_for_head_again() -> None:
+    few = replace(NOISE, freedom=0)
+    for probability in (0.4, 0.99):
+        lives = {LOSS: history(doubt(probability), noise=few)}
+        assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.REPEAT)
+    assert wanted({LOSS: history(noise=few)}, PLAIN) is None
+
+
+def test_where_bits_repeat_a_new_seed_runs_on_both_sides() -> None:
+    exact = replace(NOISE, is_exact=True)
+    lives = {LOSS: history(doubt(0.005), noise=exact)}
+    assert wanted(lives, PLAIN) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+    assert wanted(lives, replace(PLAIN, run=[HEAD] * 3)) == Wanted(58, LOSS, Why.BESIDE, HEAD)
+    assert wanted(lives, replace(PLAIN, run=[HEAD] * 3 + [58])) == Wanted(HEAD, LOSS, Why.AGAIN, 58)
+
+
+def test_a_fall_is_worth_a_trial_only_while_something_is_open() -> None:
+    fall = step(HEAD, size=-8, before=108, probability=0.9)
+    assert wanted({LOSS: history(fall)}, PLAIN) is None
+    asked = wanted({LOSS: history(step(10, size=8), fall)}, PLAIN)
+    assert asked is not None and asked.why is Why.AGAIN
+
+
+def test_only_the_present_chain_is_asked() -> None:
+    lives = {LOSS: history(step(30, size=8, probability=0.4), chains=[(0, 0, 40), (1, 30, 59)])}
+    assert wanted(lives, replace(PLAIN, chain=1)) is None
+
+
+# Controls
+
+
+RISE = step(58, size=10, probability=0.9)
+FALLEN = {LOSS: history(step(58, size=10, probability=0.02))}
+
+
+def control(*, still: float) -> Contrast:
+    return Contrast(LOSS, 0, 9, 58, HEAD, -still, 0.6, 4, 10.0, 0.8, 0.0, 1.0, is_asked=True)
+
+
+def test_a_rise_that_is_doubted_runs_again_beside_a_lower_head() -> None:
+    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    assert wanted(FALLEN, job) == Wanted(58, LOSS, Why.RISEN, HEAD)
+    assert wanted(FALLEN, replace(job, run=[HEAD, HEAD, 58, 58, 58])) == Wanted(
+        HEAD, LOSS, Why.RISEN, 58
+    )
+    assert wanted(FALLEN, job, contrasts=[control(still=10)]) is None
+    asked = wanted(FALLEN, job, contrasts=[control(still=5)])
+    assert asked is not None and asked.why is Why.RISEN
+    assert wanted(FALLEN, replace(job, run=[HEAD] * 4 + [58] * 4)) is None
+
+
+def test_a_rise_is_not_controlled_while_head_is_as_high_or_its_step_stands() -> None:
+    job = replace(PLAIN, rises=[(LOSS, RISE)])
+    stands = {LOSS: history(step(58, size=10, probability=0.99))}
+    assert wanted(stands, job) is None
+    high = {LOSS: history(step(58, size=10, probability=0.6))}
+    asked = wanted(high, job)
+    assert asked is not None and asked.why is not Why.RISEN
+
+
+def test_a_sure_fall_that_several_could_explain_asks_for_the_commit_before_the_likeliest() -> None:
+    lives = {
+        LOSS: history(
+            step(10, size=8), step(20, size=8, before=108), step(HEAD, size=-8, before=116)
+        )
+    }
+    said = [open_at("aaaaaaaa", 10), open_at("bbbbbbbb", 20)]
+    asked = wanted(lives, PLAIN, said=said)
+    assert asked == Wanted(19, LOSS, Why.CONTROL, HEAD, "bbbbbbbb")
+    turn = wanted(lives, replace(PLAIN, run=[HEAD, HEAD, 19, 19]), said=said)
+    assert turn == Wanted(HEAD, LOSS, Why.CONTROL, 19, "bbbbbbbb")
+    assert wanted(lives, replace(PLAIN, asked={"": 4}), said=said) is None
+    spent = wanted(lives, replace(PLAIN, asked={"bbbbbbbb": 8}), said=said)
+    assert spent is None or spent.incident == "aaaaaaaa"
