@@ -76,7 +76,9 @@ def _judge(name: str, prototype: str | None, without: tuple[str, ...]) -> Judge:
     if prototype:
         folder, _, model = prototype.partition(":")
         return PrototypeJudge(Path(folder), model or "model", without)
-    raise NotImplementedError(name)
+    from lives.pure import PureJudge  # a prototype needs no product
+
+    return {"pure": PureJudge}[name](without)
 
 
 def _one(scenes: bool, judge: Callable[[], Judge], unit: Unit) -> tuple[Unit, Score]:

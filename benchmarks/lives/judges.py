@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import lives
 import lives.life
-from lives.life import Job, Life, Regression, Session
+from lives.life import Life, Session
 
 PARTS = ("repeats", "anchors", "sessions", "reruns", "recovered")
 """What `--without` can switch off."""
@@ -39,8 +39,8 @@ class Judge(Protocol):
         """Run a job's trials through the session; return all incidents there ever were."""
         ...
 
-    def accept(self, regression: Regression) -> None:
-        """Take note that a person accepted what a commit did."""
+    def accept(self, commit: int, incident: str) -> None:
+        """Take note that a person accepted an incident, whose true first bad commit is given."""
 
 
 OPTIONS = {
@@ -87,8 +87,8 @@ class PrototypeJudge:
         self._judge.start(life)
         self._life = life
 
-    def accept(self, regression: Regression) -> None:
-        self._judge.accept(regression, 0)
+    def accept(self, commit: int, incident: str) -> None:
+        self._judge.accept(SimpleNamespace(commit=commit), 0)
 
     def job(self, session: Session) -> list[Row]:
         def run(commit: int, count: int) -> list[tuple[int, int, Any]]:
@@ -107,6 +107,3 @@ class PrototypeJudge:
 class _PrototypeEvidence:
     def __init__(self, life: Life) -> None:
         self.names, self.overlap = life.names, life.touches
-
-
-__all__ = ["PARTS", "Job", "Judge", "PrototypeJudge", "Row"]

@@ -2,9 +2,9 @@
 
 A score is a number of cells; a cell is (hits, cases), summed over lives. Rates of false things have
 commits or lives as cases. A listed incident is held against the regression that its set contains,
-else against one at most `REACH` commits away; each against one, nearest first. Two regressions
-between the same measured commits are one step to everybody: they count as one for what is listed,
-and are left out of what is found.
+else against one at most `REACH` commits away; each against one, nearest first. Several changes
+between the same measured commits are one step to everybody: regressions count as one for what is
+listed, and all are left out of what is found and mended.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lives.life import Life, Regression, Session
 
 REACH = 3  # commits by which a set may miss the truth and still be about it
 LISTED = ("open", "partly")
+GONE = ("withdrawn", "joined")  # a false alarm; a part of a drift that is told as one
 ISOLATED = 12  # commits on either side in which nothing else happens
 OPEN_JOBS = 3  # hooks after which an open regression has to be listed
 BANDS = {"1.5-2.5": 2.5, "2.5-4": 4.0, "4-6": 6.0, "6-10": math.inf}  # sizes in sd, and below what
@@ -105,6 +106,7 @@ class LifeScore:
         self.pairs: dict[str, Regression] = {}
         self.rows: list[Row] = []
         self.extra: list[tuple[int, int]] = []  # head and extra trials of each hook
+        self.unlisted: dict[Regression, list[int]] = {}  # jobs in which it had to be listed
 
     def count(self, name: str, hits: float, cases: float = 1) -> None:
         total = self.counts.setdefault(name, [0.0, 0.0])
@@ -148,7 +150,7 @@ class LifeScore:
                 if gap <= REACH:
                     middle = abs(row.first + row.last - truth.commit - truth.last) / 2
                     shared = any(truth.sizes[m] > 0 for m in row.sizes)
-                    gone = row.state == "withdrawn"
+                    gone = row.state in GONE
                     cost[a, b] = -1e6 + 1e5 * gone + 3e5 * (gap > 0) + 2e5 * (not shared) + middle
                     cost[a, b] -= 10 * (row.id in self.known[truth].ids)
         pairs = zip(*linear_sum_assignment(cost), strict=True)
@@ -156,7 +158,7 @@ class LifeScore:
 
     def _said(self, row: Row, head: int, job: int) -> None:
         truth, before = self.pairs.get(row.id), self.states.get(row.id)
-        if truth is not None and row.state != "withdrawn":
+        if truth is not None and row.state not in GONE:
             known = self.known[truth]
             known.ids.add(row.id)
             if known.opened is None and row.state in LISTED:
@@ -208,16 +210,19 @@ class LifeScore:
         self.count(name, 1, 0)
         self.fault(name, f"{row.first}..{row.last} {row.sizes}, truth {truth.commit}", job)
 
+    def _are_parted(self, one: int, other: int) -> bool:
+        """Return True if a commit was measured that has the older change and not the newer."""
+        return any(min(one, other) <= c < max(one, other) for c in self.measured)
+
     def _group(self, truth: Regression) -> list[Regression]:
         """Return the regressions that no measured commit parts from it."""
-        return [
-            r
-            for r in self.life.regressions
-            if not any(
-                min(r.commit, truth.commit) <= c < max(r.commit, truth.commit)
-                for c in self.measured
-            )
-        ]
+        return [r for r in self.life.regressions if not self._are_parted(r.commit, truth.commit)]
+
+    def _is_alone(self, place: int) -> bool:
+        """Return True if measured commits part a change from every other change."""
+        others = [p for r in self.life.regressions for p in (r.commit, *(m for m, _ in r.mends))]
+        others += [p for p, _ in self.life.moves]
+        return not any(p != place and not self._are_parted(p, place) for p in others)
 
     def _open_list(self, head: int, job: int) -> None:
         listed = {self.pairs[r.id] for r in self.rows if r.state in LISTED and r.id in self.pairs}
@@ -229,11 +234,15 @@ class LifeScore:
             is_open = truth.left(head) * self._real_size(truth) >= 3 and truth not in self.accepted
             if truth.commits > 1:  # a drift is due once it is over
                 is_open = is_open and head >= truth.last
-            if is_open and jobs >= OPEN_JOBS:
+            if is_open and jobs >= OPEN_JOBS and self._is_due(truth):
                 right = any(r in listed for r in self._group(truth))
                 self.count("open list right", right)
                 if not right:
-                    self.fault("not listed", f"{truth.commit} of {truth.size:.1f} sd", job)
+                    self.unlisted.setdefault(truth, []).append(job)
+
+    def _is_due(self, truth: Regression) -> bool:
+        """Return False where a mend or an improvement of its own gap hides it."""
+        return len(self._group(truth)) > 1 or self._is_alone(truth.commit)
 
     def _real_size(self, truth: Regression) -> float:
         """Return its size in the sd of a trial at the level there."""
@@ -246,10 +255,13 @@ class LifeScore:
         life, last = self.life, self.life.jobs[-1].head
         for name in ("good, nothing mended", "wrong one good", "false incidents", "false drifts"):
             self.count(name, 0, life.commits if name.startswith("false") else 1)
+        for truth, jobs in self.unlisted.items():
+            text = f"{truth.commit} of {truth.size:.1f} sd in {len(jobs)} jobs to {jobs[-1]}"
+            self.fault("not listed", text, jobs[0])
         self._false_ones()
         self._withdrawn()
         for truth in life.regressions:
-            if truth.commit <= last and len(self._group(truth)) == 1:
+            if truth.commit <= last and self._is_alone(truth.commit):
                 self._found(truth, last)
                 self._mends(truth)
         score = Score(faults=self.faults)
@@ -311,7 +323,7 @@ class LifeScore:
                 self.fault("never found", f"{truth.commit} of {size:.1f} sd", -1)
             return
         self.count("steps told as drift", known.is_drift)
-        rows = [r for r in self.rows if self.pairs.get(r.id) is truth and r.state != "withdrawn"]
+        rows = [r for r in self.rows if self.pairs.get(r.id) is truth and r.state not in GONE]
         if rows:
             holds = any(r.first <= truth.commit <= r.last for r in rows)
             self.count("sets hold", holds)
@@ -326,7 +338,7 @@ class LifeScore:
         rows = [
             r
             for r in self.rows
-            if r.state != "withdrawn" and r.first <= truth.last and truth.commit <= r.last
+            if r.state not in GONE and r.first <= truth.last and truth.commit <= r.last
         ]
         others = [
             o
@@ -351,7 +363,7 @@ class LifeScore:
             return
         if truth in self.accepted or sum(h >= mend for h in self.life.heads()) < 2:
             return
-        if self.life.jobs[known.opened].head >= mend:
+        if self.life.jobs[known.opened].head >= mend or not self._is_alone(mend):
             return
         before = max((c for c in self.measured if c < mend), default=0)
         others = any(  # what the same gap mends counts as open beside it
@@ -386,9 +398,13 @@ def play(life: Life, judge: Judge) -> tuple[Score, LifeScore]:
         hooks += job.kind == "hook"
         for regression in list(due):
             waited = hooks - score.first_hook.get(regression, hooks)
-            listed = any(score.pairs.get(r.id) is regression for r in rows if r.state in LISTED)
+            listed = [
+                row.id
+                for row in rows
+                if row.state in LISTED and score.pairs.get(row.id) is regression
+            ]
             if listed and waited >= due[regression]:
-                judge.accept(regression)
+                judge.accept(regression.commit, listed[0])
                 score.accepted.add(regression)
                 del due[regression]
     result = score.finish()

@@ -30,8 +30,8 @@ class Oracle:
     def start(self, life: Any) -> None:
         self._life, self._accepted = life, set()
 
-    def accept(self, regression: Any) -> None:
-        self._accepted.add(regression)
+    def accept(self, commit: int, incident: str) -> None:
+        self._accepted.add(commit)
 
     def job(self, session: Any) -> list[Any]:
         from lives.judges import Row
@@ -45,7 +45,7 @@ class Oracle:
                 continue
             left = r.left(head)
             state = "open" if left == 1 else "partly" if left else "recovered"
-            state = "accepted" if r in self._accepted else state
+            state = "accepted" if r.commit in self._accepted else state
             sd, size = self._life.noise.sd, r.sizes
             sizes = {
                 m: (x, x - s, x + s) for m, (x, s) in enumerate(zip(size * sd, sd, strict=True))
