@@ -5,8 +5,8 @@ Lives here: the nodes of a line, from places, seeds and bits alone. It knows no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -45,18 +45,21 @@ class CommitNodes:
 
     Attributes:
         chain, first, last: Of each node.
-        starts: True where a chain begins.
         rows: Of each node, its own trials.
         draws: Of each draw, the rows whose mean it is.
         node, session, rank: Of each draw.
         counts: True for a draw that may tell of noise; False for a re-used result.
         offset: Index of each node's first draw, and the number of draws at the end.
+        cell: Of each draw, the index of its group of repeats: a node's draws, or for speed and
+            memory those of one session. A re-used result is a group of its own.
+        beside: Of each cell, the cell of the node before, of the same chain and session; -1 if
+            there is none.
+        is_exact: True if a seed was run twice at one commit, and each time gave equal bits.
     """
 
     chain: Ints
     first: Ints
     last: Ints
-    starts: Bools
     rows: tuple[tuple[int, ...], ...]
     draws: tuple[tuple[int, ...], ...]
     node: Ints
@@ -64,9 +67,34 @@ class CommitNodes:
     rank: Ints
     counts: Bools
     offset: Ints
+    cell: Ints
+    beside: Ints
+    is_exact: bool
 
     def __len__(self) -> int:
         return len(self.chain)
+
+    def by_chain(self) -> list[CommitNodes]:
+        """Return the nodes of each chain, everything counted from its first one."""
+        starts = np.flatnonzero(np.append(True, np.diff(self.chain) != 0)[: len(self)])
+        result = []
+        for begin, end in pairwise([*starts.tolist(), len(self)]):
+            nodes, draws = slice(begin, end), slice(self.offset[begin], self.offset[end])
+            cell = self.cell[draws]
+            cells = slice(cell[0], cell[-1] + 1)
+            own = {name: getattr(self, name)[nodes] for name in ("chain", "first", "last", "rows")}
+            of_draws = ("draws", "session", "rank", "counts")
+            own |= {name: getattr(self, name)[draws] for name in of_draws}
+            chain = replace(
+                self,
+                **own,
+                node=self.node[draws] - begin,
+                offset=self.offset[begin : end + 1] - self.offset[begin],
+                cell=cell - cell[0],
+                beside=np.maximum(self.beside[cells] - cell[0], -1),
+            )
+            result.append(chain)
+        return result
 
 
 def _gather(m: Measurements) -> list[_Open]:
@@ -106,6 +134,36 @@ def _draws(node: _Open, m: Measurements, one_seed: bool) -> list[tuple[int, ...]
     return [tuple(distinct.values()) for distinct in by_seed.values()]
 
 
+def _repeats_exactly(m: Measurements) -> bool:
+    """Return True if a seed was run twice at one commit, and each time gave equal bits."""
+    seen: dict[tuple[int, int, int], set[int]] = {}
+    count: dict[tuple[int, int, int], int] = {}
+    for row in np.flatnonzero(m.own & (m.bits >= 0)).tolist():
+        key = (int(m.chain[row]), int(m.place[row]), int(m.seed[row]))
+        seen.setdefault(key, set()).add(int(m.bits[row]))
+        count[key] = count.get(key, 0) + 1
+    again = [key for key, n in count.items() if n > 1]
+    return bool(again) and all(len(seen[key]) == 1 for key in again)
+
+
+def _cells(node: Ints, session: Ints, counts: Bools, has_sessions: bool) -> Ints:
+    new = np.append(True, np.diff(node) != 0)[: len(node)]
+    if has_sessions:
+        new[1:] |= np.diff(session) != 0
+    new |= ~counts
+    return np.cumsum(new) - 1
+
+
+def _beside(cell: Ints, node: Ints, session: Ints, chain: Ints) -> Ints:
+    begins = np.flatnonzero(np.append(True, np.diff(cell) != 0)[: len(cell)])
+    places = list(zip(node[begins].tolist(), session[begins].tolist(), strict=True))
+    index = {place: i for i, place in enumerate(places)}
+    return np.array(
+        [index.get((k - 1, s), -1) if k and chain[k] == chain[k - 1] else -1 for k, s in places],
+        dtype=np.int64,
+    )
+
+
 def commit_nodes(m: Measurements) -> CommitNodes:
     """Return the nodes of one metric.
 
@@ -117,30 +175,23 @@ def commit_nodes(m: Measurements) -> CommitNodes:
     draws = [_draws(node, m, one_seed) for node in nodes]
     flat = [draw for group in draws for draw in group]
     newest = np.array([max(draw) for draw in flat], dtype=np.int64)
-    sizes = [len(group) for group in draws]
+    sizes = np.array([len(group) for group in draws], dtype=np.int64)
     chain = np.array([node.chain for node in nodes], dtype=np.int64)
+    of_draw = np.repeat(np.arange(len(nodes)), sizes)
+    session, counts = m.session[newest], m.own[newest]
+    cell = _cells(of_draw, session, counts, m.has_sessions)
     return CommitNodes(
         chain=chain,
         first=np.array([node.first for node in nodes], dtype=np.int64),
         last=np.array([node.last for node in nodes], dtype=np.int64),
-        starts=np.append(True, np.diff(chain) != 0)[: len(nodes)],
         rows=tuple(tuple(node.own) for node in nodes),
         draws=tuple(flat),
-        node=np.repeat(np.arange(len(nodes)), sizes),
-        session=m.session[newest] if flat else newest,
-        rank=m.rank[newest] if flat else newest,
-        counts=m.own[newest] if flat else newest.astype(np.bool_),
-        offset=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+        node=of_draw,
+        session=session,
+        rank=m.rank[newest],
+        counts=counts,
+        offset=np.concatenate([[0], np.cumsum(sizes)]),
+        cell=cell,
+        beside=_beside(cell, of_draw, session, chain),
+        is_exact=_repeats_exactly(m),
     )
-
-
-def repeats_exactly(m: Measurements) -> bool:
-    """Return True if a seed was run twice at one commit, and each time gave equal bits."""
-    seen: dict[tuple[int, int, int], set[int]] = {}
-    count: dict[tuple[int, int, int], int] = {}
-    for row in np.flatnonzero(m.own & (m.bits >= 0)).tolist():
-        key = (int(m.chain[row]), int(m.place[row]), int(m.seed[row]))
-        seen.setdefault(key, set()).add(int(m.bits[row]))
-        count[key] = count.get(key, 0) + 1
-    again = [key for key, n in count.items() if n > 1]
-    return bool(again) and all(len(seen[key]) == 1 for key in again)

@@ -1,13 +1,14 @@
 """One metric's history: levels that step, noise from repeats of the same code only.
 
 Lives here: `trace`, which joins noise, chain, steps and drifts for the metrics of one task. It
-knows places on a line, not commits; it has no clock, no file, no process.
+knows places on a line, not commits; it has no clock, no file, no process. `seed_pairs.py` replaces
+the steps of metrics whose seeds repeat bit by bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,163 +16,372 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from celedger.stats import level_likelihood, metric_passes, repeat_tables, trial_noise
+from celedger.stats import (
+    level_likelihood,
+    machine_state,
+    metric_passes,
+    repeat_tables,
+    settled,
+    trial_noise,
+)
 from celedger.stats.arrays import Floats, Ints
-from celedger.stats.commit_nodes import CommitNodes, commit_nodes, repeats_exactly
-from celedger.stats.course import Measurements, MetricHistory, MetricKey, Node, TrialNoise
+from celedger.stats.commit_nodes import CommitNodes, commit_nodes
+from celedger.stats.course import (
+    Measurements,
+    MetricHistory,
+    MetricKey,
+    Node,
+    Step,
+    StepKind,
+    TrialNoise,
+)
 from celedger.stats.level_steps import StepEvidence, steps_of
-from celedger.stats.metric_passes import NoisePoint, Passed, Prepared, alike, prepare
+from celedger.stats.metric_passes import NoisePoint, Passed, Prepared
+from celedger.stats.settled import ChainResult, Kept, Stretch
+from celedger.stats.slow_drift import replaced, with_drifts
+from celedger.stats.trial_noise import NoisePosterior
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability
 .95 then comes at most .13 times in 1,000 commits (`research/lives.md`, section 4)."""
 METRICS_OF_HAZARD = 10.0
 """The hazard is a budget of the task: of M metrics, each has 1 / (1 + M / 10) of it."""
+WARM_UP_STEP = 0.1  # deviations by which the warm-up moves before values are corrected anew
+LEAST_WARM_UP = 1e-9  # of the level; less is rounding
 UNMEASURED = MetricHistory(
     TrialNoise(sd=0.0, log_sd_error=trial_noise.LOG_SD_PRIOR, freedom=0, outliers=0.0), (), ()
 )
 BLOCK = 10  # metrics in memory at once
 _FLOATS = 6_000_000  # in one array of the passes
 
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One metric's draws: values less the effect of their place in a session."""
+    """One metric's draws: values less the effect of their place in a session.
+
+    Attributes:
+        least: The least deviation of a metric of few values, else 0.
+        level: The typical size of a value.
+        scale: Of the tables of noise: a power of two near `level`.
+    """
 
     key: MetricKey
     has_sessions: bool
-    is_exact: bool
     nodes: CommitNodes
     values: Floats
-    group: Ints
+    least: float
+    level: float
     scale: float
+    kept: Kept
 
 
-def hazard_of(nodes: CommitNodes, metrics: int) -> Floats:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """What holds for all metrics of a task; `chains` are those of each metric's nodes, by the
+    identity of the nodes."""
+
+    told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]]
+    pinned: Mapping[int, int]
+    budget: float
+    chains: dict[int, list[CommitNodes]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """One metric in one chain that must be passed.
+
+    Attributes:
+        told: Drifts that were told.
+        contents: Digests of what the nodes before a given one rest on: for the result, and for
+            what is settled.
+        pins: Cells of the pinned commit.
+        stretch: What is settled, None if nothing is.
+        control: Level of the pinned commit, for each row.
+    """
+
+    series: Series
+    metric: Prepared
+    told: Sequence[tuple[int, int]]
+    contents: tuple[Callable[[int], str], Callable[[int], str]]
+    pins: Ints
+    stretch: Stretch | None
+    control: Floats
+
+    @property
+    def chain(self) -> int:
+        return int(self.metric.nodes.chain[0])
+
+
+def budget_of(metrics: int) -> float:
+    """Return each metric's share of the prior, of a task with so many metrics."""
+    return 1 / (1 + metrics / METRICS_OF_HAZARD)
+
+
+def hazard_of(nodes: CommitNodes, budget: float) -> Floats:
     """Return P(step before each node) of the prior: any commit of a gap may have made it."""
-    each = HAZARD / (1 + metrics / METRICS_OF_HAZARD)
     gap = np.append(1, np.maximum(1, nodes.first[1:] - nodes.last[:-1]))
-    result: Floats = 1 - (1 - each) ** gap[: len(nodes)]
+    result: Floats = 1 - (1 - HAZARD * budget) ** gap[: len(nodes)]
     return result
 
 
-def _series(key: MetricKey, measured: Measurements, known: dict[Any, CommitNodes]) -> Series:
-    """Return a metric's draws. Metrics that were measured alike share their nodes."""
+def _nodes(measured: Measurements, known: dict[Any, CommitNodes]) -> CommitNodes:
+    """Return a metric's nodes. Metrics that were measured alike share them."""
     columns = (measured.place, measured.chain, measured.session, measured.rank, measured.seed)
     arrays: list[NDArray[Any]] = [*columns, measured.own, measured.bits]
     if not measured.has_sessions and (measured.bits < 0).any():
         arrays.append(measured.value)  # it tells repeats of a seed whose bits are not known
     alike = (measured.has_sessions, *(array.tobytes() for array in arrays))
-    nodes = known.setdefault(alike, commit_nodes(measured)) if alike not in known else known[alike]
+    if alike not in known:
+        known[alike] = commit_nodes(measured)
+    return known[alike]
+
+
+def _series(key: MetricKey, measured: Measurements, nodes: CommitNodes, kept: Kept) -> Series:
+    """Return a metric's draws."""
     values = measured.value[np.array([draw[0] for draw in nodes.draws], dtype=np.int64)]
     for i, draw in enumerate(nodes.draws):
         if len(draw) > 1:
             values[i] = measured.value[list(draw)].mean()
-    group = trial_noise.groups(nodes, measured.has_sessions)
-    if measured.has_sessions and len(values):
-        values = trial_noise.without_warm_up(nodes, values, group)
-    return Series(
-        key=key,
-        has_sessions=measured.has_sessions,
-        is_exact=repeats_exactly(measured),
-        nodes=nodes,
-        values=values,
-        group=group,
-        scale=2.0 ** round(math.log2(trial_noise.scale_of(values))),
-    )
+    level, least = trial_noise.scale_of(values), trial_noise.least_sd(nodes, values)
+    if measured.has_sessions:
+        amplitude = trial_noise.warm_up(nodes, values)
+        sd = math.exp(kept.facts["noise"]["log_sd"]) if "noise" in kept.facts else 0.0
+        old = kept.facts.get("warm_up", math.inf)
+        if abs(amplitude - old) <= WARM_UP_STEP * sd:
+            amplitude = old
+        if abs(amplitude) < LEAST_WARM_UP * level:
+            amplitude = 0.0
+        kept.facts["warm_up"] = amplitude
+        values = values - trial_noise.warmth(nodes) * amplitude
+    scale = 2.0 ** round(math.log2(level))
+    return Series(key, measured.has_sessions, nodes, values, least, level, scale, kept)
 
 
-def _tables(series: Series) -> Floats:
+def _table(series: Series) -> Floats:
     """Return what the metric's repeats say, as `repeat_tables.table` has it."""
-    counts = series.nodes.counts
+    nodes = series.nodes
     has_modes = trial_noise.HAS_SECOND_MODE and not series.has_sessions
-    values = series.values[counts] / series.scale
-    return repeat_tables.table(values, series.group[counts], has_modes)
+
+    def of(begin: int, end: int) -> slice:
+        return slice(int(nodes.offset[begin]), int(nodes.offset[end]))
+
+    def name(begin: int, end: int) -> str:
+        draws = of(begin, end)
+        cell = nodes.cell[draws] - nodes.cell[draws][0]
+        return settled.digest(
+            series.scale, has_modes, series.values[draws], cell, nodes.counts[draws]
+        )
+
+    def compute(begin: int, end: int) -> Floats:
+        draws = of(begin, end)
+        counts = nodes.counts[draws]
+        values = series.values[draws][counts] / series.scale
+        return repeat_tables.table(values, nodes.cell[draws][counts], has_modes)
+
+    return settled.summed_table(len(nodes), compute, name, series.kept)
 
 
-def _freedom(series: Series) -> int:
-    counted = series.group[series.nodes.counts]
+def _freedom(nodes: CommitNodes) -> int:
+    counted = nodes.cell[nodes.counts]
     return len(counted) - len(np.unique(counted))
 
 
-def _noise(kind: Sequence[Series]) -> list[tuple[TrialNoise, NoisePoint]]:
+def _posterior(kind: Sequence[Series]) -> NoisePosterior:
     """Return the noise of all metrics of one kind: those with sessions, or those without."""
-    has_sessions = kind[0].has_sessions
-    level = np.array([trial_noise.scale_of(s.values) for s in kind])
+    differences = None
+    if kind[0].has_sessions:
+        differences = [trial_noise.session_differences(s.nodes, s.values) for s in kind]
     scale = np.array([s.scale for s in kind])
-    known = trial_noise.posterior(
-        tables=np.array([_tables(s) for s in kind]),
-        log_level=np.log(level / scale),
+    return trial_noise.posterior(
+        tables=np.array([_table(s) for s in kind]),
+        log_level=np.log(np.array([s.level for s in kind]) / scale),
         log_scale=np.log(scale),
-        least=np.array([trial_noise.least_sd(s.values, s.group) for s in kind]),
-        freedom=np.array([_freedom(s) for s in kind]),
-        differences=[trial_noise.session_differences(s.nodes, s.values, s.group) for s in kind]
-        if has_sessions
-        else None,
+        least=np.array([s.least for s in kind]),
+        freedom=np.array([_freedom(s.nodes) for s in kind]),
+        differences=differences,
     )
-    result = []
-    for i, series in enumerate(kind):
-        point = NoisePoint(
-            log_sd=float(known.log_sd[i]),
-            log_sd_error=float(known.log_sd_error[i]),
-            outliers=float(known.outliers[i]),
-            modes=tuple(known.modes[i].tolist()),
-            log_ratio=float(known.log_ratio[i]) if has_sessions else None,
-            log_ratio_error=float(known.log_ratio_error[i]),
+
+
+def _noise(series: Series, known: NoisePosterior, i: int) -> tuple[TrialNoise, NoisePoint]:
+    """Return the noise of metric `i` of its kind, to be told and to be passed with."""
+    point = NoisePoint(
+        log_sd=float(known.log_sd[i]),
+        log_sd_error=float(known.log_sd_error[i]),
+        outliers=float(known.outliers[i]),
+        modes=tuple(known.modes[i].tolist()),
+        log_ratio=float(known.log_ratio[i]) if series.has_sessions else None,
+        log_ratio_error=float(known.log_ratio_error[i]),
+    )
+    noise = TrialNoise(
+        sd=math.exp(point.log_sd),
+        log_sd_error=point.log_sd_error,
+        freedom=int(known.freedom[i]),
+        outliers=point.outliers,
+        session=math.exp(known.log_ratio[i]) if series.has_sessions else 0.0,
+        is_exact=series.nodes.is_exact,
+    )
+    return noise, settled.on_lattice(point, series.kept)
+
+
+def _result(job: _Job, passed: Passed, budget: float) -> ChainResult:
+    """Return what a pass and the settled stretch before it say together."""
+    metric, stretch = job.metric, job.stretch
+    moments, level, variance = passed.moments, passed.level, passed.variance
+    if stretch is not None:
+        old = settled.result(job.series.kept, job.chain)
+        assert old is not None  # it is kept with every stretch
+        moments = np.concatenate([old.moments[: stretch.first], moments])
+        level = np.concatenate([old.level[: stretch.first], level])
+        variance = np.concatenate([old.variance[: stretch.first], variance])
+    contrast = precision = np.zeros(len(level))
+    if metric.cells is not None:
+        contrast, precision = level_likelihood.contrasts(
+            metric.cells, len(level), metric.rows.weight
         )
-        noise = TrialNoise(
-            sd=math.exp(point.log_sd),
-            log_sd_error=point.log_sd_error,
-            freedom=int(known.freedom[i]),
-            outliers=point.outliers,
-            session=math.exp(known.log_ratio[i]) if has_sessions else 0.0,
-            is_exact=series.is_exact,
+    evidence = StepEvidence(
+        moments, level, variance, contrast, precision, metric.unit, metric.origin
+    )
+    steps = steps_of(evidence, metric.nodes)
+    for drift in stretch.drifts if stretch is not None else ():
+        steps = replaced(steps, drift)
+    steps = with_drifts(steps, metric, passed, job.told, budget)
+    return ChainResult(moments, level, variance, steps, metric.unit, metric.origin)
+
+
+def _keep(job: _Job, passed: Passed, result: ChainResult) -> None:
+    """Keep a chain's result, and settle what is old enough."""
+    nodes, stretch = job.metric.nodes, job.stretch
+    first = settled.first_unsettled(nodes, result.steps, passed.first)
+    if first > passed.first:
+        message = passed.messages.forward[first - 1 - passed.first]
+        drifts = [
+            step
+            for step in result.steps
+            if step.kind is StepKind.DRIFT and step.last < nodes.first[first]
+        ]
+        stretch = Stretch(first, job.contents[1](first), message, drifts, job.control)
+    settled.keep(job.series.kept, job.chain, result, job.contents[0](len(nodes)), stretch)
+
+
+def _content(nodes: CommitNodes, values: Floats, *parts: object) -> Callable[[int], str]:
+    """Return the function that names what the nodes of a chain before a given one rest on.
+
+    Args:
+        parts: What all nodes rest on, beside places, sessions and values.
+    """
+
+    def content(end: int) -> str:
+        draws = int(nodes.offset[end])
+        columns = (nodes.node, nodes.session, nodes.cell, values)
+        return settled.digest(
+            *parts, nodes.first[:end], nodes.last[:end], *(column[:draws] for column in columns)
         )
-        result.append((noise, point))
+
+    return content
+
+
+def _job(
+    series: Series, nodes: CommitNodes, values: Floats, point: NoisePoint, task: _Task
+) -> _Job | None:
+    """Return one metric in one chain, ready for its pass; None if what was kept is current."""
+    chain, told = int(nodes.chain[0]), tuple(task.told_drifts.get(series.key, ()))
+    place = task.pinned.get(chain) if series.has_sessions else None
+    pins = machine_state.controls(nodes, place)
+    watched = place if len(pins) else None
+    parts = (chain, point, task.budget, watched)
+    of_result = _content(nodes, values, "result", *parts, told)
+    if settled.is_current(series.kept, chain, of_result(len(nodes))):
+        return None
+    metric = metric_passes.prepare(nodes, values, point, hazard_of(nodes, task.budget))
+    of_stretch = _content(nodes, values, "stretch", *parts, metric.grid.points)
+    stretch = settled.stretch(series.kept, chain, of_stretch)
+    return _Job(series, metric, told, (of_result, of_stretch), pins, stretch, np.zeros(0))
+
+
+def _corrected(jobs: Sequence[_Job]) -> list[_Job]:
+    """Return the jobs, sessions' effects corrected where a pinned commit tells of the machine."""
+    groups: dict[tuple[int, bool], list[_Job]] = {}
+    for job in jobs:
+        groups.setdefault((id(job.metric.nodes), job.stretch is None), []).append(job)
+    result: list[_Job] = []
+    for group in groups.values():
+        pins = group[0].pins
+        if not len(pins):
+            result += group
+            continue
+        known = [job.stretch.control for job in group if job.stretch is not None]
+        metrics, level = machine_state.corrected(
+            [job.metric for job in group], pins, np.concatenate(known) if known else None
+        )
+        at = 0
+        for job, metric in zip(group, metrics, strict=True):
+            control = level[at : at + len(metric.rows.sd)]
+            at += len(control)
+            result.append(replace(job, metric=metric, control=control))
     return result
 
 
-def _history(series: Series, metric: Prepared, passed: Passed, noise: TrialNoise) -> MetricHistory:
-    """Return nodes and steps from one metric's pass."""
-    nodes = series.nodes
-    contrast = precision = np.zeros(len(nodes))
-    if metric.cells is not None:
-        contrast, precision = level_likelihood.contrasts(
-            metric.cells, len(nodes), metric.rows.weight
-        )
-    evidence = StepEvidence(
-        moments=passed.moments,
-        level=passed.level,
-        variance=passed.variance,
-        contrast=contrast,
-        contrast_precision=precision,
-        unit=metric.unit,
-        origin=metric.origin,
-    )
-    steps = steps_of(evidence, nodes)
-    newest = {step.chain: step.node for step in steps}
-    return MetricHistory(
-        noise=noise,
-        nodes=tuple(
-            Node(
-                chain=int(nodes.chain[k]),
-                first=int(nodes.first[k]),
-                last=int(nodes.last[k]),
-                rows=nodes.rows[k],
-                level=float(passed.level[k]) * metric.unit + metric.origin,
-                error=float(passed.variance[k]) ** 0.5 * metric.unit,
-            )
-            for k in range(len(nodes))
-        ),
-        steps=tuple(replace(s, is_newest=s.node == newest[s.chain]) for s in steps),
-    )
+def _blocks(jobs: Sequence[_Job]) -> Iterator[tuple[int, Sequence[_Job]]]:
+    """Yield first node and metrics of each pass: few enough to be in memory at once."""
+    waiting: dict[tuple[int, ...], list[_Job]] = {}
+    for job in jobs:
+        first = job.stretch.first if job.stretch is not None else 0
+        waiting.setdefault((first, *metric_passes.alike(job.metric)), []).append(job)
+    for (first, _, rows, points), group in waiting.items():
+        each = rows * points * (len(group[0].metric.nodes) - first)
+        size = max(1, min(BLOCK, _FLOATS // each))
+        for at in range(0, len(group), size):
+            yield first, group[at : at + size]
+
+
+def _pass_all(kind: Sequence[Series], points: Sequence[NoisePoint], task: _Task) -> None:
+    """Bring what is kept of all chains of all metrics of one kind up to date."""
+    jobs = []
+    for series, point in zip(kind, points, strict=True):
+        begin = 0
+        for nodes in task.chains[id(series.nodes)]:
+            values = series.values[begin : begin + len(nodes.node)]
+            begin += len(values)
+            job = _job(series, nodes, values, point, task)
+            if job is not None:
+                jobs.append(job)
+    for first, block in _blocks(_corrected(jobs)):
+        earlier = [job.stretch.message for job in block if job.stretch is not None]
+        metrics = [job.metric for job in block]
+        for job, passed in zip(
+            block, metric_passes.run(metrics, first, earlier or None), strict=True
+        ):
+            _keep(job, passed, _result(job, passed, task.budget))
+
+
+def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -> MetricHistory:
+    """Join what is kept of a metric's chains."""
+    nodes: list[Node] = []
+    steps: list[Step] = []
+    for chain in chains:
+        result = settled.result(series.kept, int(chain.chain[0]))
+        assert result is not None  # each chain was just passed, or is current
+        newest = max(((s.last, s.node) for s in result.steps), default=None)
+        steps += [
+            replace(s, node=s.node + len(nodes), is_newest=(s.last, s.node) == newest)
+            for s in result.steps
+        ]
+        level = result.level * result.unit + result.origin
+        error = np.sqrt(result.variance) * result.unit
+        columns = (chain.chain, chain.first, chain.last, level, error)
+        one, first, last, levels, errors = (column.tolist() for column in columns)
+        nodes += map(Node, one, first, last, chain.rows, levels, errors)
+    steps.sort(key=lambda step: (step.likeliest, step.node))
+    return MetricHistory(noise, tuple(nodes), tuple(steps))
 
 
 def trace(
     measured: Mapping[MetricKey, Measurements],
     *,
-    told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]] = MappingProxyType({}),
-    pinned: Mapping[int, int] = MappingProxyType({}),
+    told_drifts: Mapping[MetricKey, Sequence[tuple[int, int]]] = _NOTHING,
+    pinned: Mapping[int, int] = _NOTHING,
     cache: MutableMapping[str, Any] | None = None,
 ) -> dict[MetricKey, MetricHistory]:
     """Return the history of every metric of one task.
@@ -181,29 +391,31 @@ def trace(
         told_drifts: First and last place of slow drifts that were told: one is kept down to a
             probability of one half.
         pinned: Chain -> place of the commit that is run again and again to know the machine.
-        cache: Kept from call to call. Items are checked by content before they are used; they may
-            vanish at any time.
+        cache: Kept from call to call: bytes, one item a metric. What an item rests on is checked by
+            its content; items may vanish at any time.
     """
+    task = _Task(told_drifts, pinned, budget_of(len(measured)), {})
     known: dict[Any, CommitNodes] = {}
-    every = [_series(key, m, known) for key, m in measured.items()]
-    result: dict[MetricKey, MetricHistory] = {}
+    every = []
+    for key, one in measured.items():
+        nodes = _nodes(one, known)
+        if len(nodes):
+            task.chains.setdefault(id(nodes), nodes.by_chain())
+            item = None if cache is None else cache.get(settled.item_name(key))
+            every.append(_series(key, one, nodes, settled.decode(item)))
+    result = dict.fromkeys(measured, UNMEASURED)
     for has_sessions in (False, True):
-        kind = [s for s in every if s.has_sessions == has_sessions and len(s.nodes)]
+        kind = [series for series in every if series.has_sessions == has_sessions]
         if not kind:
             continue
-        hazards = {id(s.nodes): hazard_of(s.nodes, len(measured)) for s in kind}
-        waiting: dict[tuple[int, int, int], list[tuple[Series, TrialNoise, Prepared]]] = {}
-        for series, (noise, point) in zip(kind, _noise(kind), strict=True):
-            metric = prepare(
-                series.nodes, series.values, series.group, point, hazards[id(series.nodes)]
-            )
-            waiting.setdefault(alike(metric), []).append((series, noise, metric))
-        for group in waiting.values():
-            each = len(group[0][2].rows.sd) * len(group[0][0].nodes) * len(group[0][2].grid.points)
-            size = max(1, min(BLOCK, _FLOATS // each))
-            for at in range(0, len(group), size):
-                block = group[at : at + size]
-                passed = metric_passes.run([metric for _, _, metric in block], 0, None)
-                for (series, noise, metric), one in zip(block, passed, strict=True):
-                    result[series.key] = _history(series, metric, one, noise)
-    return {key: result.get(key, UNMEASURED) for key in measured}
+        posterior = _posterior(kind)
+        noises = [_noise(series, posterior, i) for i, series in enumerate(kind)]
+        _pass_all(kind, [point for _, point in noises], task)
+        for series, (noise, _) in zip(kind, noises, strict=True):
+            result[series.key] = _history(series, noise, task.chains[id(series.nodes)])
+    if cache is not None:
+        for series in every:
+            item, name = settled.encode(series.kept), settled.item_name(series.key)
+            if cache.get(name) != item:
+                cache[name] = item
+    return result

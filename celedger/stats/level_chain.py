@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Floats, Ints
 
 _TINY = 1e-300
 _TAPS = ((1, 0.24), (2, 0.06))
@@ -87,7 +87,6 @@ def passes(
     fresh: Floats,
     same: Floats,
     prior: Floats,
-    starts: Bools,
     hazard: Floats,
     drift: Drift | None,
     earlier: Floats | None,
@@ -99,15 +98,15 @@ def passes(
         same: The same, given also that the level is that of the node before. `fresh` itself where
             nothing was measured side by side.
         prior: Of a level after a step: [rows, points].
-        starts: True where a chain begins: the level starts anew without a step.
         hazard: Prior probability of a step before the node.
-        earlier: The forward message of the node before the first one, None if there is none.
+        earlier: The forward message of the node before the first one. None: a chain starts anew,
+            without a step.
     """
     count = len(fresh)
     forward, evidence = np.empty_like(fresh), np.empty(fresh.shape[:2])
     before = earlier
     for k in range(count):
-        if starts[k] or before is None:
+        if before is None:
             x = prior * fresh[k]
         else:
             stays = before if drift is None else drift(before)
@@ -121,9 +120,8 @@ def passes(
         backward[k] = after
         scaled = after / evidence[k][:, None]
         anew = (fresh[k] * scaled * prior).sum(1)
-        if starts[k] or (k == 0 and earlier is None):
-            after = np.repeat(anew[:, None], prior.shape[1], 1)
-            continue
+        if k == 0 and earlier is None:
+            break
         step[k] = hazard[k] * anew
         if k == 0:
             break

@@ -8,12 +8,12 @@ noise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from celedger.stats import trial_density
-from celedger.stats.arrays import Bools, Floats, Ints
+from celedger.stats.arrays import Floats, Ints
 from celedger.stats.commit_nodes import CommitNodes
 
 SEES_SAME_SESSION = True  # a test switches it off
@@ -106,10 +106,10 @@ def of_draws(values: Floats, offset: Ints, rows: NoiseRows, points: Floats) -> N
     return NodeLikelihood(fresh, fresh, scale)
 
 
-def session_means(values: Floats, group: Ints, nodes: CommitNodes, rows: NoiseRows) -> SessionMeans:
+def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> SessionMeans:
     """Return the means of all cells, outliers clipped."""
-    begins = np.flatnonzero(np.append(True, np.diff(group) != 0))
-    sizes = np.diff(np.append(begins, len(group)))
+    begins = np.flatnonzero(np.append(True, np.diff(nodes.cell) != 0))
+    sizes = np.diff(np.append(begins, len(values)))
     mean = np.empty((len(rows.sd), len(begins)))
     for size in np.unique(sizes).tolist():
         cells = np.flatnonzero(sizes == size)
@@ -117,40 +117,13 @@ def session_means(values: Floats, group: Ints, nodes: CommitNodes, rows: NoiseRo
         middle = (np.median(trials, 1) if size > 2 else trials.mean(1))[:, None]
         reach = CLIP * rows.sd[:, None, None]
         mean[:, cells] = np.clip(trials, middle - reach, middle + reach).mean(2)
-    node, session = nodes.node[begins], nodes.session[begins]
-    index = {place: i for i, place in enumerate(zip(node.tolist(), session.tolist(), strict=True))}
-    beside = np.array(
-        [
-            -1 if nodes.starts[k] else index.get((k - 1, s), -1)
-            for k, s in zip(node.tolist(), session.tolist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
     return SessionMeans(
-        node=node,
-        session=session,
+        node=nodes.node[begins],
+        session=nodes.session[begins],
         mean=mean,
         variance=rows.sd[:, None] ** 2 / sizes,
         effect=np.repeat(rows.session[:, None] ** 2, len(begins), 1),
-        beside=beside if SEES_SAME_SESSION else np.full_like(beside, -1),
-    )
-
-
-def from_node(cells: SessionMeans, first: int) -> tuple[SessionMeans, Ints]:
-    """Return the cells of the nodes from `first` on, and their indices among all cells. `beside`
-    keeps pointing at all cells."""
-    kept = np.flatnonzero(cells.node >= first)
-    return (
-        replace(
-            cells,
-            node=cells.node[kept] - first,
-            session=cells.session[kept],
-            mean=cells.mean[:, kept],
-            variance=cells.variance[:, kept],
-            effect=cells.effect[:, kept],
-            beside=cells.beside[kept],
-        ),
-        kept,
+        beside=nodes.beside if SEES_SAME_SESSION else np.full_like(nodes.beside, -1),
     )
 
 
@@ -209,16 +182,11 @@ def of_sessions(
 def contrasts(cells: SessionMeans, count: int, weight: Floats) -> tuple[Floats, Floats]:
     """Return, of each node, its difference to the node before within sessions, and the precision of
     that; 0 where no session ran both."""
-    difference, precision = np.zeros(count), np.zeros(count)
-    is_linked: Bools = (cells.beside >= 0) & np.isfinite(cells.effect[0])
-    for j in np.flatnonzero(is_linked).tolist():
-        i = int(cells.beside[j])
-        if not np.isfinite(cells.effect[0, i]):
-            continue
-        here = 1 / float(weight @ (cells.variance[:, j] + cells.variance[:, i]))
-        k = int(cells.node[j])
-        total = precision[k] + here
-        apart = float(weight @ (cells.mean[:, j] - cells.mean[:, i]))
-        difference[k] = (difference[k] * precision[k] + apart * here) / total
-        precision[k] = total
+    speaks = np.isfinite(cells.effect[0])
+    j = np.flatnonzero((cells.beside >= 0) & speaks & speaks[cells.beside])
+    i, k = cells.beside[j], cells.node[j]
+    each = 1 / (weight @ (cells.variance[:, j] + cells.variance[:, i]))
+    apart = weight @ (cells.mean[:, j] - cells.mean[:, i])
+    precision: Floats = np.bincount(k, each, count).astype(np.float64)
+    difference: Floats = np.bincount(k, each * apart, count) / np.maximum(precision, 1e-300)
     return difference, precision

@@ -46,7 +46,7 @@ class NoisePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """One metric, ready for a pass: values in deviations (`unit`) from `origin`."""
+    """One metric in one chain, ready for a pass: values in deviations (`unit`) from `origin`."""
 
     nodes: CommitNodes
     values: Floats
@@ -99,18 +99,14 @@ def noise_rows(point: NoisePoint) -> NoiseRows:
     )
 
 
-def prepare(
-    nodes: CommitNodes, values: Floats, group: Ints, point: NoisePoint, hazard: Floats
-) -> Prepared:
-    """Return the metric ready for a pass. `group` is that of `trial_noise.groups`."""
+def prepare(nodes: CommitNodes, values: Floats, point: NoisePoint, hazard: Floats) -> Prepared:
+    """Return the metric ready for a pass."""
     unit, origin = math.exp(point.log_sd), float(values[0])
     scaled = values / unit - origin / unit
     rows = noise_rows(point)
     has_sessions = point.log_ratio is not None
     grid = level_grid(node_medians(scaled, nodes.offset), has_sessions)
-    cells = None
-    if has_sessions:
-        cells = level_likelihood.session_means(scaled, group, nodes, rows)
+    cells = level_likelihood.session_means(scaled, nodes, rows) if has_sessions else None
     return Prepared(nodes, scaled, unit, origin, rows, grid, cells, hazard, has_sessions)
 
 
@@ -153,7 +149,7 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
         block: Metrics that are `alike`.
         earlier: The forward message before `first` of each metric, None if `first` is 0.
     """
-    nodes, size = block[0].nodes, len(block[0].rows.sd)
+    size = len(block[0].rows.sd)
     likelihoods = [_likelihood(metric, first) for metric in block]
     fresh = _by_node([x.fresh for x in likelihoods])
     same = fresh
@@ -169,7 +165,6 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
         fresh,
         same,
         np.repeat([m.grid.prior for m in block], size, axis=0),
-        nodes.starts[first:],
         block[0].hazard[first:],
         drift,
         None if earlier is None else np.concatenate(earlier),
@@ -188,16 +183,20 @@ def run(block: Sequence[Prepared], first: int, earlier: Sequence[Floats] | None)
     return result
 
 
-def _near_mode(weight: Floats, grid: LevelGrid) -> Floats:
-    """Return the weights without those far from the largest, where the grid has gaps.
+def _near_mode(mass: Floats, metric: Prepared) -> Floats:
+    """Return the mass without what is far from its largest, where the grid has gaps.
 
     A probability of a millionth at a level that is a thousand deviations away would be the whole
     of a variance.
+
+    Args:
+        mass: [..., rows, points].
     """
-    if not grid.has_gaps:
-        return weight
-    mode = grid.points[weight.argmax(-1)]
-    result: Floats = weight * (np.abs(grid.points - mode[..., None]) <= _FAR)
+    if not metric.grid.has_gaps:
+        return mass
+    mode = metric.grid.points[np.tensordot(mass, metric.rows.weight, (-2, 0)).argmax(-1)]
+    near = np.abs(metric.grid.points - mode[..., None, None]) <= _FAR
+    result: Floats = mass * near
     return result
 
 
@@ -210,8 +209,8 @@ def _passed(
 ) -> Passed:
     """Average one metric's rows."""
     points, weight = metric.grid.points, metric.rows.weight
-    posterior = _near_mode(messages.forward * messages.backward, metric.grid)
-    total = posterior.sum(2)
+    posterior = _near_mode(messages.forward * messages.backward, metric)
+    total = posterior.sum(2) + 1e-300
     level = ((posterior @ points) / total) @ weight
     square = ((posterior @ points**2) / total) @ weight
     variance = np.maximum(square - level**2, (metric.grid.spacing / 4) ** 2)
@@ -220,8 +219,8 @@ def _passed(
         before = messages.forward[k - 1] if k else earlier
         assert before is not None  # a first node has no step before it
         after = likelihood.fresh[:, k] * messages.backward[k] / messages.evidence[k][:, None]
-        after = _near_mode(after * metric.grid.prior * metric.hazard[first + k], metric.grid)
-        before = _near_mode(before, metric.grid)
+        after = _near_mode(after * metric.grid.prior * metric.hazard[first + k], metric)
+        before = _near_mode(before, metric)
         every = np.broadcast_to(points, after.shape)
         moments[k] = np.tensordot(weight, level_chain.step_moments(before, after, every), 1)
     return Passed(first, moments, level, variance, messages, likelihood)

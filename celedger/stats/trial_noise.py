@@ -70,38 +70,33 @@ def scale_of(values: Floats) -> float:
     return float(np.median(sizes)) if len(sizes) else 1.0
 
 
-def groups(nodes: CommitNodes, has_sessions: bool) -> Ints:
-    """Return the group of each draw, numbered along the nodes: a node's draws, or those of one
-    session; draws that do not count are groups of their own."""
-    new = np.append(True, np.diff(nodes.node) != 0)
-    if has_sessions:
-        new |= np.append(True, np.diff(nodes.session) != 0)
-    new |= ~nodes.counts
-    return np.cumsum(new)
-
-
-def least_sd(values: Floats, group: Ints) -> float:
+def least_sd(nodes: CommitNodes, values: Floats) -> float:
     """Return the least deviation of a metric of few possible values, 0 for any other."""
-    together = np.lexsort((values, group))
-    is_tied = (np.diff(group[together]) == 0) & (np.diff(values[together]) == 0)
+    order = np.lexsort((values, nodes.cell))
+    is_tied = (np.diff(nodes.cell[order]) == 0) & (np.diff(values[order]) == 0)
+    if not is_tied.any():
+        return 0.0
     distances = np.diff(np.unique(values))
-    return float(TIE_SHARE * distances.min()) if is_tied.any() and len(distances) else 0.0
+    return float(TIE_SHARE * distances.min()) if len(distances) else 0.0
 
 
-def without_warm_up(nodes: CommitNodes, values: Floats, group: Ints) -> Floats:
-    """Return the draws' values less what a session's first trials are slower."""
-    warmth = np.exp(-nodes.rank / WARM_UP)
-    index = group - 1
-    own = warmth - (np.bincount(index, warmth) / np.bincount(index))[index]
-    amplitude = own @ values / (own @ own + WARM_UP_PRECISION)
-    corrected: Floats = values - warmth * amplitude
-    return corrected
+def warmth(nodes: CommitNodes) -> Floats:
+    """Return how cold each draw's session still was: 1 for its first trial, fading."""
+    result: Floats = np.exp(-nodes.rank / WARM_UP)
+    return result
 
 
-def session_differences(nodes: CommitNodes, values: Floats, group: Ints) -> tuple[Floats, Floats]:
+def warm_up(nodes: CommitNodes, values: Floats) -> float:
+    """Return by how much a session's first trial is slower, from repeats within sessions."""
+    cold = warmth(nodes)
+    own = cold - (np.bincount(nodes.cell, cold) / np.bincount(nodes.cell))[nodes.cell]
+    return float(own @ values / (own @ own + WARM_UP_PRECISION))
+
+
+def session_differences(nodes: CommitNodes, values: Floats) -> tuple[Floats, Floats]:
     """Return differences of one commit between sessions, and 1/n + 1/m of each."""
-    begins = np.flatnonzero(np.append(True, np.diff(group) != 0))
-    size = np.diff(np.append(begins, len(group)))
+    begins = np.flatnonzero(np.append(True, np.diff(nodes.cell) != 0))
+    size = np.diff(np.append(begins, len(values)))
     mean = np.add.reduceat(values, begins) / size
     same = np.flatnonzero(np.diff(nodes.node[begins]) == 0)
     return mean[same + 1] - mean[same], 1 / size[same] + 1 / size[same + 1]

@@ -1,0 +1,288 @@
+"""What is kept of a metric's history from job to job.
+
+Lives here: one item of bytes a metric. It holds the tables of noise, the lattice point of the
+noise, and for each chain the forward message before the newest nodes with what was found before
+it. Each part names by a digest what it rests on, so a stale one is never used. No file is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from celedger.stats.arrays import Floats
+from celedger.stats.commit_nodes import CommitNodes
+from celedger.stats.course import MetricKey, Step, StepKind
+from celedger.stats.metric_passes import NoisePoint
+
+VERSION = 1
+"""Of the model and the format: an item of another one is not read."""
+LAG = 120
+"""The newest nodes that every job passes again, and up to as many older ones: as many as the
+longest drift has commits."""
+TAIL_NODES, LEAF_NODES = 4, 2
+"""The newest nodes change most, and no table of theirs is kept. A kept table is of two nodes or
+more."""
+_SMALLEST_OUTLIERS = 0.005
+_LARGEST_ERROR = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """What is settled of one metric in one chain: its nodes before `first`.
+
+    Attributes:
+        content: The digest of what it rests on.
+        message: Forward message of the last settled node: [rows, points].
+        drifts: Those that end in the stretch.
+        control: Level of the pinned commit, for each row; empty if the machine is not known.
+    """
+
+    first: int
+    content: str
+    message: Floats
+    drifts: Sequence[Step]
+    control: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainResult:
+    """What the passes say of all nodes of one metric in one chain.
+
+    Attributes:
+        moments, level, variance: As in `level_steps.StepEvidence`.
+        steps: Their nodes are counted from the chain's first one.
+        unit, origin: As in `level_steps.StepEvidence`.
+    """
+
+    moments: Floats
+    level: Floats
+    variance: Floats
+    steps: Sequence[Step]
+    unit: float
+    origin: float
+
+
+@dataclass(slots=True)
+class Kept:
+    """One metric's item: `facts` are JSON; `tables` are of `repeat_tables`, by digest."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    tables: dict[str, Floats] = field(default_factory=dict)
+
+
+def encode(kept: Kept) -> bytes:
+    """Return the item's bytes: a line of JSON, then the arrays one after another."""
+    arrays = {**kept.arrays, **{f"table {key}": table for key, table in kept.tables.items()}}
+    layout = [[name, str(a.dtype), list(a.shape)] for name, a in arrays.items()]
+    head = json.dumps({"version": VERSION, "facts": kept.facts, "arrays": layout})
+    return b"\n".join([head.encode(), b"".join(a.tobytes() for a in arrays.values())])
+
+
+def decode(item: object) -> Kept:
+    """Return what an item holds; nothing if it is not one of this version, or is damaged."""
+    if not isinstance(item, bytes):
+        return Kept()
+    try:
+        head, body = item.split(b"\n", 1)
+        parsed = json.loads(head)
+        if parsed["version"] != VERSION:
+            return Kept()
+        kept, at = Kept(facts=parsed["facts"]), 0
+        for name, dtype, shape in parsed["arrays"]:
+            count = int(np.prod(shape, dtype=np.int64))
+            array = np.frombuffer(body, dtype, count, at).reshape(shape)
+            at += array.nbytes
+            if name.startswith("table "):
+                kept.tables[name.removeprefix("table ")] = array
+            else:
+                kept.arrays[name] = array
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Kept()
+    return kept
+
+
+def item_name(key: MetricKey) -> str:
+    return "history/" + "/".join(key)
+
+
+def digest(*parts: object) -> str:
+    """Return a name for the content of arrays, numbers and texts."""
+    name = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode()
+        name.update(len(data).to_bytes(8, "little") + data)
+    return name.hexdigest()
+
+
+def _snapped(new: float, old: float | None, width: float) -> float:
+    """Return the old value while the new one is within a step of it, else the nearest step."""
+    if old is not None and abs(new - old) <= width:
+        return old
+    return round(new / width) * width
+
+
+def on_lattice(new: NoisePoint, kept: Kept) -> NoisePoint:
+    """Return the noise moved to a lattice, and remember it.
+
+    While the point stays, so does every likelihood, and the settled message is valid.
+    """
+    old = NoisePoint(**kept.facts["noise"]) if "noise" in kept.facts else None
+    if old is not None and (old.log_ratio is None) != (new.log_ratio is None):
+        old = None
+    ratio = None
+    if new.log_ratio is not None:
+        ratio = _snapped(new.log_ratio, old.log_ratio if old else None, 0.1)
+    modes = tuple(round(rate, 3) for rate in new.modes)
+    if old is not None and len(old.modes) == len(modes):
+        moved = max((abs(a - b) for a, b in zip(old.modes, new.modes, strict=True)), default=0.0)
+        modes = tuple(old.modes) if moved <= 0.01 else modes
+    error = min(new.log_sd_error, _LARGEST_ERROR)
+    point = NoisePoint(
+        log_sd=_snapped(new.log_sd, old.log_sd if old else None, 0.05),
+        log_sd_error=_snapped(error, old.log_sd_error if old else None, 0.05),
+        outliers=max(
+            _SMALLEST_OUTLIERS, _snapped(new.outliers, old.outliers if old else None, 0.01)
+        ),
+        modes=modes,
+        log_ratio=ratio,
+        log_ratio_error=_snapped(new.log_ratio_error, old.log_ratio_error if old else None, 0.1),
+    )
+    kept.facts["noise"] = {name: getattr(point, name) for name in NoisePoint.__slots__}
+    return point
+
+
+def summed_table(
+    count: int, compute: Callable[[int, int], Floats], name: Callable[[int, int], str], kept: Kept
+) -> Floats:
+    """Return the sum of the tables of all nodes, and keep those of stretches.
+
+    Stretches have a power of two nodes and begin at a multiple of their length: a new commit
+    leaves nearly all as they are.
+
+    Args:
+        count: Of nodes.
+        compute: Return the table of the nodes [begin, end).
+        name: Return the digest of their values.
+    """
+    old, kept.tables = kept.tables, {}
+
+    def stretch(begin: int, size: int) -> Floats:
+        key = name(begin, begin + size)
+        if key in old:
+            return old[key]
+        if size <= LEAF_NODES:
+            return compute(begin, begin + size)
+        return stretch(begin, size // 2) + stretch(begin + size // 2, size // 2)
+
+    steady = max(0, count - TAIL_NODES)
+    total, begin = compute(steady, count), 0
+    for bit in reversed(range(steady.bit_length())):
+        size = 1 << bit
+        if steady & size:
+            table = stretch(begin, size)
+            kept.tables[name(begin, begin + size)] = table
+            total = total + table
+            begin += size
+    return total
+
+
+def first_unsettled(nodes: CommitNodes, steps: Sequence[Step], first: int) -> int:
+    """Return the node from which on later jobs must pass, when this one passed from `first` on.
+
+    It stays while less than twice `LAG` nodes are passed, and where it would cut a drift.
+    """
+    if len(nodes) - first < 2 * LAG:
+        return first
+    after = len(nodes) - LAG
+    for step in steps:
+        begin = int(np.searchsorted(nodes.first, step.first))
+        if step.kind is StepKind.DRIFT and begin < after and step.last >= nodes.first[after]:
+            after = begin
+    return max(first, after)
+
+
+def keep(
+    kept: Kept, chain: int, result: ChainResult, content: str, stretch: Stretch | None
+) -> None:
+    """Keep a chain's result, and what is settled of it.
+
+    Args:
+        content: The digest of what the result rests on.
+        stretch: None if nothing is settled.
+    """
+    places = np.flatnonzero(result.moments[:, :, 0].any(1))
+    name = f"chain {chain}"
+    kept.facts[name] = {
+        "content": content,
+        "steps": [asdict(step) for step in result.steps],
+        "unit": result.unit,
+        "origin": result.origin,
+    }
+    kept.arrays |= {
+        f"{name} places": places,
+        f"{name} moments": result.moments[places],
+        f"{name} level": result.level,
+        f"{name} variance": result.variance,
+    }
+    if stretch is None:
+        kept.facts.pop(f"{name} stretch", None)
+    else:
+        kept.facts[f"{name} stretch"] = {
+            "first": stretch.first,
+            "content": stretch.content,
+            "drifts": [asdict(step) for step in stretch.drifts],
+        }
+        kept.arrays[f"{name} message"] = stretch.message
+        kept.arrays[f"{name} control"] = stretch.control
+
+
+def _steps(stored: Sequence[dict[str, Any]]) -> list[Step]:
+    return [Step(**{**step, "kind": StepKind(step["kind"])}) for step in stored]
+
+
+def result(kept: Kept, chain: int) -> ChainResult | None:
+    """Return the result that was kept of a chain."""
+    name = f"chain {chain}"
+    facts = kept.facts.get(name)
+    if facts is None:
+        return None
+    level = kept.arrays[f"{name} level"]
+    moments = np.zeros((len(level), 2, 6))
+    moments[kept.arrays[f"{name} places"]] = kept.arrays[f"{name} moments"]
+    variance = kept.arrays[f"{name} variance"]
+    return ChainResult(
+        moments, level, variance, _steps(facts["steps"]), facts["unit"], facts["origin"]
+    )
+
+
+def is_current(kept: Kept, chain: int, content: str) -> bool:
+    """Return True if the result that was kept of a chain rests on the content of this digest."""
+    facts = kept.facts.get(f"chain {chain}")
+    return facts is not None and facts["content"] == content
+
+
+def stretch(kept: Kept, chain: int, content: Callable[[int], str]) -> Stretch | None:
+    """Return the stretch that was settled of a chain, None if there is none or it is stale.
+
+    Args:
+        content: Return the digest of what a stretch before the given node rests on now.
+    """
+    name = f"chain {chain}"
+    facts = kept.facts.get(f"{name} stretch")
+    if facts is None or content(facts["first"]) != facts["content"]:
+        return None
+    return Stretch(
+        facts["first"],
+        facts["content"],
+        kept.arrays[f"{name} message"],
+        _steps(facts["drifts"]),
+        kept.arrays[f"{name} control"],
+    )

@@ -1,0 +1,362 @@
+"""Slow drifts: a rise over many commits, weighed against steps.
+
+Lives here: paths of which one stretch is a ramp. The chain's messages are the alternative, so any
+number of steps is weighed against one ramp. Falls are no drift.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from celedger.stats import level_likelihood
+from celedger.stats.arrays import Floats, Ints
+from celedger.stats.course import Step, StepKind
+from celedger.stats.metric_passes import Passed, Prepared
+
+FINDS_DRIFTS = True  # a test switches it off
+
+DRIFT = 1 / 2000
+"""Prior probability that a drift begins at a commit, for one metric; a budget of the task like
+that of steps."""
+SHORTEST, LONGEST = 24, 120
+"""Commits that a drift lasts, log-uniform. One that goes on has the probability of all longer
+ones."""
+DOUBTFUL = 0.03
+"""A drift is looked for where some rise is as probable."""
+TOLD, KEPT = 0.95, 0.5
+"""A drift is told from the first on, and kept down to the second."""
+TAIL = 0.01
+"""Of the posterior of a drift's ends, what its set leaves out at either side."""
+REACH = 60  # commits before the oldest rise at which a drift may begin
+LEAST_NODES = 5
+LEAST_SIZE, LEAST_REACH, MOST_SIZE = 0.8, 12.0, 60.0
+"""Sizes from .8 deviations up to the grid's range, within 12 and 60."""
+PRIOR_WIDTH = 40.0  # of a drift's size, in deviations
+LEAST_VARIANCE = 0.01
+_LOG_SPAN = math.log(LONGEST / SHORTEST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How densely ramps are tried: every so many nodes as beginning; ends in a geometric sequence;
+    sizes by so many deviations; at most so many levels."""
+
+    stride: int
+    growth: float
+    size_step: float
+    levels: int
+
+
+_COARSE = _Search(stride=3, growth=1.3, size_step=1.2, levels=3)
+_FINE = _Search(stride=1, growth=1.12, size_step=0.4, levels=9)
+_SCREEN = 6.0
+"""The coarse search is at most so many nats too low."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SessionTerms:
+    """The cells of speed and memory: node, mean less kappa times that beside, kappa, deviation."""
+
+    node: Ints
+    mean: Floats
+    kappa: Floats
+    sd: Floats
+    outliers: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    """What ramps are weighed with: one metric's most probable row, one run of the grid, the nodes
+    of a pass."""
+
+    first: Ints
+    last: Ints
+    points: Floats
+    spacing: float
+    forward: Floats
+    log_forward: Floats
+    log_backward: Floats
+    log_fresh: Floats
+    stays: Floats  # log of (no step) / evidence
+    terms: _SessionTerms | None
+    log_prior: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ramp:
+    """One ramp from node `begin` (the last before it) to node `end` (the first after it), summed
+    over levels and sizes. Pairs: mean and mean square."""
+
+    begin: int
+    end: int
+    log_odds: float
+    size: tuple[float, float]
+    before: tuple[float, float]
+    after: tuple[float, float]
+
+
+def _log(x: Floats) -> Floats:
+    result: Floats = np.log(np.maximum(x, 1e-30))
+    return result
+
+
+def _log_sum(logs: Sequence[float]) -> float:
+    if not logs:
+        return -math.inf
+    top = max(logs)
+    return top + math.log(sum(math.exp(x - top) for x in logs))
+
+
+def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | None:
+    cells = metric.cells
+    if cells is None:
+        return None
+    kept = np.flatnonzero((cells.node >= first) & np.isfinite(cells.effect[row]))
+    mean = cells.mean[row, kept]
+    variance = cells.variance[row, kept] + cells.effect[row, kept]
+    kappa = np.zeros(len(kept))
+    i = cells.beside[kept]
+    linked = np.flatnonzero((i >= 0) & np.isfinite(cells.effect[row, np.maximum(i, 0)]))
+    all_kappa, all_variance = level_likelihood.contrast_terms(cells, i[linked], kept[linked])
+    kappa[linked], variance[linked] = all_kappa[row], all_variance[row]
+    mean[linked] -= kappa[linked] * cells.mean[row, i[linked]]
+    node = cells.node[kept] - first
+    return _SessionTerms(node, mean, kappa, np.sqrt(variance), metric.rows.outliers)
+
+
+def _chain(metric: Prepared, passed: Passed, level: float, log_prior: float) -> _Chain:
+    """Return the arrays for ramps near a level: those of the run of the grid that holds it."""
+    row = int(metric.rows.weight.argmax())
+    points = metric.grid.points
+    breaks = np.flatnonzero(np.diff(points) > 1.5 * metric.grid.spacing) + 1
+    at = int(np.clip(np.searchsorted(points, level), 0, len(points) - 1))
+    edges = [0, *breaks.tolist(), len(points)]
+    run = next(slice(a, b) for a, b in itertools.pairwise(edges) if a <= at < b)
+    first = passed.first
+    forward = passed.messages.forward[:, row, run]
+    stays = np.log1p(-metric.hazard[first:]) - np.log(passed.messages.evidence[:, row])
+    if metric.cells is not None:
+        stays = stays - passed.likelihood.scale[row]
+    return _Chain(
+        first=metric.nodes.first[first:],
+        last=metric.nodes.last[first:],
+        points=points[run],
+        spacing=metric.grid.spacing,
+        forward=forward,
+        log_forward=_log(forward),
+        log_backward=_log(passed.messages.backward[:, row, run]),
+        log_fresh=_log(passed.likelihood.fresh[row, :, run]),
+        stays=stays,
+        terms=_session_terms(metric, row, first),
+        log_prior=log_prior,
+    )
+
+
+def _log_likelihood(
+    chain: _Chain, begin: int, end: int, levels: Ints, sizes: Floats, ramp: Floats
+) -> Floats:
+    """Return the log likelihood of the nodes after `begin` up to `end`: [levels, sizes].
+
+    Args:
+        levels: Indices of the level at `begin`.
+        ramp: Share of the drift that each node has, `begin` with 0 first.
+    """
+    inside = slice(begin + 1, end + 1)
+    stays = float(chain.stays[inside].sum())
+    if chain.terms is None:
+        rise = np.rint(sizes[:, None] * ramp[1:] / chain.spacing).astype(np.int64)
+        index = np.minimum(levels[:, None, None] + rise, len(chain.points) - 1)
+        own_nodes: Floats = chain.log_fresh[np.arange(begin + 1, end + 1), index].sum(-1)
+        return own_nodes + stays
+    terms = chain.terms
+    low, high = np.searchsorted(terms.node, [begin + 1, end + 1])
+    own = slice(int(low), int(high))
+    k, kappa, sd = terms.node[own] - begin, terms.kappa[own], terms.sd[own]
+    level = (1 - kappa) * chain.points[levels][:, None]
+    moved = sizes[:, None] * (ramp[k] - kappa * ramp[k - 1])
+    z = ((terms.mean[own] - level)[:, None] - moved) / sd
+    own_cells: Floats = level_likelihood.mean_density(z, sd, terms.outliers).sum(-1)
+    return own_cells + stays
+
+
+def _ends(
+    chain: _Chain, begin: int, least: int, stop: int, growth: float
+) -> Iterator[tuple[int, float]]:
+    """Yield the nodes at which a ramp from `begin` may end, with the log prior of each length."""
+    done = skipped = 0
+    for end in range(begin + 3, stop):
+        length = int(chain.first[end] - chain.last[begin])
+        if length < SHORTEST or chain.first[end] < least:
+            continue
+        if length > LONGEST:
+            return
+        is_newest = end == stop - 1
+        width = int(chain.first[end] - chain.first[end - 1])
+        if done and length < growth * done and not is_newest:
+            skipped += width
+            continue
+        share = (width + skipped) / length / _LOG_SPAN
+        if is_newest:
+            share += math.log(LONGEST / length) / _LOG_SPAN
+        done, skipped = length, 0
+        yield end, math.log(share)
+
+
+def _one(
+    chain: _Chain, begin: int, end: int, levels: Ints, sizes: Floats, log_prior: float
+) -> _Ramp:
+    """Sum the ramps of one beginning and end over levels and sizes."""
+    length = chain.first[end] - chain.last[begin]
+    inside = slice(begin + 1, end + 1)
+    middle = 0.5 * (chain.first[inside] + chain.last[inside]) - chain.last[begin]
+    ramp = np.concatenate([[0.0], middle / length])
+    ramp[-1] = 1.0
+    logs = _log_likelihood(chain, begin, end, levels, sizes, ramp)
+    top = np.rint(sizes / chain.spacing).astype(np.int64)
+    index = np.minimum(levels[:, None] + top, len(chain.points) - 1)
+    thinned = chain.forward[begin].sum() / max(float(chain.forward[begin, levels].sum()), 1e-300)
+    logs += chain.log_forward[begin, levels][:, None] + chain.log_backward[end, index]
+    largest = float(logs.max())
+    weight = np.exp(logs - largest)
+    total = float(weight.sum())
+    weight /= total
+    before = np.broadcast_to(chain.points[levels][:, None], weight.shape)
+    values = (np.broadcast_to(sizes, weight.shape), before, before + sizes)
+    size, low, high = ((float((weight * x).sum()), float((weight * x * x).sum())) for x in values)
+    log_odds = largest + math.log(total * max(float(thinned), 1e-300)) + log_prior
+    return _Ramp(begin, end, log_odds, size, low, high)
+
+
+def _ramps(chain: _Chain, start: int, stop: int, rises: Sequence[int], how: _Search) -> list[_Ramp]:
+    """Return the ramps between nodes `start` and `stop` that hold the rises at the given nodes."""
+    least, most = chain.first[min(rises)], chain.first[max(rises)]
+    reach = min(MOST_SIZE, float(chain.points[-1] - chain.points[0]))
+    sizes = np.arange(LEAST_SIZE, max(LEAST_REACH, reach), how.size_step)
+    width = math.log(how.size_step / PRIOR_WIDTH)
+    result = []
+    for begin in range(start, stop - 3, how.stride):
+        if not least - REACH <= chain.last[begin] < most:
+            continue
+        forward = chain.forward[begin]
+        levels = np.flatnonzero(forward > 5e-3 * forward.max())
+        levels = levels[:: math.ceil(len(levels) / how.levels)] if len(levels) else levels
+        if not len(levels) or forward.max() < 1e-9:
+            continue
+        places = math.log(int(chain.first[begin + 1] - chain.last[begin]) * how.stride)
+        for end, length in _ends(chain, begin, int(least), stop, how.growth):
+            prior = chain.log_prior + places + length + width
+            result.append(_one(chain, begin, end, levels, sizes, prior))
+    return result
+
+
+def _older_of_two(ramps: list[_Ramp], start: int, stop: int) -> list[_Ramp]:
+    """Return the ramps of the older drift if two drifts explain more than a single one."""
+
+    def before(cut: int) -> float:
+        return _log_sum([ramp.log_odds for ramp in ramps if ramp.end <= cut])
+
+    def after(cut: int) -> float:
+        return _log_sum([ramp.log_odds for ramp in ramps if ramp.begin >= cut])
+
+    cut = max(range(start, stop), key=lambda at: before(at) + after(at))
+    if before(cut) + after(cut) > _log_sum([ramp.log_odds for ramp in ramps]):
+        ramps = [ramp for ramp in ramps if ramp.end <= cut]
+    best = max(ramps, key=lambda ramp: ramp.log_odds)
+    return [ramp for ramp in ramps if ramp.begin < best.end and ramp.end > best.begin]
+
+
+def _quantile(nodes: Ints, weight: Floats, share: float) -> int:
+    order = np.argsort(nodes, kind="stable")
+    at = min(int(np.searchsorted(np.cumsum(weight[order]), share)), len(order) - 1)
+    return int(nodes[order][at])
+
+
+def _as_step(ramps: Sequence[_Ramp], metric: Prepared, first: int) -> tuple[Step, int, int]:
+    """Return the drift with its probability, and the nodes at its ends, counted from `first`."""
+    logs = np.array([ramp.log_odds for ramp in ramps])
+    odds = math.exp(min(_log_sum(logs.tolist()), 300.0))
+    weight = np.exp(logs - logs.max())
+    weight /= weight.sum()
+    begin = _quantile(np.array([ramp.begin for ramp in ramps]), weight, TAIL)
+    end = _quantile(np.array([ramp.end for ramp in ramps]), weight, 1 - TAIL)
+    best = first + max(ramps, key=lambda ramp: ramp.log_odds).begin + 1
+    means = []
+    for pairs in zip(*((ramp.size, ramp.before, ramp.after) for ramp in ramps), strict=True):
+        mean, square = (float(weight @ np.array(column)) for column in zip(*pairs, strict=True))
+        means.append((mean, max(square - mean * mean, LEAST_VARIANCE) ** 0.5))
+    (size, error), (before, before_error), (after, after_error) = means
+    nodes, unit, origin = metric.nodes, metric.unit, metric.origin
+    step = Step(
+        first=int(nodes.last[first + begin]) + 1,
+        last=int(nodes.first[first + end]),
+        likeliest=int(nodes.first[best]),
+        probability=odds / (1 + odds),
+        size=size * unit,
+        error=error * unit,
+        before=before * unit + origin,
+        before_error=before_error * unit,
+        after=after * unit + origin,
+        after_error=after_error * unit,
+        chain=int(nodes.chain[best]),
+        known=int(nodes.last[first + begin]),
+        unit=unit,
+        is_newest=False,
+        node=best,
+        kind=StepKind.DRIFT,
+    )
+    return step, begin, end
+
+
+def _is_rise(step: Step) -> bool:
+    return step.kind is StepKind.STEP and step.size > 0 and step.probability >= DOUBTFUL
+
+
+def replaced(steps: Sequence[Step], drift: Step) -> list[Step]:
+    """Return the steps of a chain with the drift in place of the rises that are part of it."""
+
+    def is_part(step: Step) -> bool:
+        return _is_rise(step) and step.first <= drift.last and drift.first <= step.last
+
+    rest = [step for step in steps if not is_part(step)]
+    return sorted([*rest, drift], key=lambda step: step.node)
+
+
+def with_drifts(
+    steps: Sequence[Step],
+    metric: Prepared,
+    passed: Passed,
+    told: Sequence[tuple[int, int]],
+    budget: float,
+) -> list[Step]:
+    """Return the steps of a chain, rises that are one slow drift replaced by it.
+
+    Args:
+        told: First and last place of drifts that were told before.
+        budget: The metric's share of the task's prior.
+    """
+    result, first = list(steps), passed.first
+    waiting = [(0, len(metric.nodes) - first)] if FINDS_DRIFTS else []
+    while waiting:
+        start, stop = waiting.pop()
+        rises = [s for s in result if _is_rise(s) and start < s.node - first < stop]
+        if not rises or stop - start < LEAST_NODES:
+            continue
+        level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
+        chain = _chain(metric, passed, level, math.log(DRIFT * budget))
+        at = [step.node - first for step in rises]
+        coarse = [ramp.log_odds for ramp in _ramps(chain, start, stop, at, _COARSE)]
+        if _log_sum(coarse) < math.log(KEPT) - _SCREEN:
+            continue
+        ramps = _ramps(chain, start, stop, at, _FINE)
+        drift, begin, end = _as_step(_older_of_two(ramps, start, stop), metric, first)
+        is_told = any(a <= drift.last and drift.first <= b for a, b in told)
+        if drift.probability < (KEPT if is_told else TOLD):
+            continue
+        result = replaced(result, drift)
+        waiting += [(start, begin + 1), (end, stop)]
+    return result
