@@ -5,6 +5,7 @@ Lives here: which neighbouring places are one step, its set of commits, its size
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -60,15 +61,23 @@ def _clusters(mass: Floats) -> Iterator[tuple[int, int]]:
         yield int(likely[i]), int(likely[j])
 
 
-def _parts(mass: Floats) -> Iterator[Floats]:
-    """Yield the probability that each of the cluster's steps takes, in their order."""
-    count = max(1, round(float(mass.sum())))
+def _parts(mass: Floats) -> list[Floats]:
+    """Return the probability that each of the cluster's steps takes, in their order.
+
+    What is left beside whole steps is a step of its own: a doubt beside a certain step is worth a
+    trial. It is the oldest or the newest, whichever leaves the others in fewer places.
+    """
+    total = float(mass.sum())
+    count = max(1, math.ceil(total - LEAST_PROBABILITY))
     if count == 1:
-        yield mass
-        return
+        return [mass]
     edges = np.concatenate([[0.0], np.cumsum(mass)])
-    for i in range(count):
-        yield np.clip(edges[1:], i, i + 1) - np.clip(edges[:-1], i, i + 1)
+    ways = []
+    for least in (0.0, total - count):
+        cuts = [least + i for i in range(count)]
+        parts = [np.clip(edges, x, x + 1) for x in cuts]
+        ways.append([part[1:] - part[:-1] for part in parts])
+    return max(ways, key=lambda parts: sum(float(part @ part) for part in parts))
 
 
 def _step(
