@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,12 +29,14 @@ INACTIVE = 5e5
 class CommitSet:
     """The commits that may be the first bad one, with their probabilities.
 
-    `named` is the probability that a bisect gave to its only commit, None without one.
+    `named` is the probability that a bisect gave to its only commit, None without one. `is_joint`:
+    of several metrics, whose joint posterior may be narrower than each of their 95 % sets.
     """
 
     first: int
     weights: Floats
     named: float | None = None
+    is_joint: bool = False
 
     @property
     def last(self) -> int:
@@ -50,7 +52,7 @@ class CommitSet:
         if not weights.sum() > 0:
             weights = np.ones(last - first + 1)
         named = self.named if self.named is not None else other.named
-        return CommitSet(first, weights / weights.sum(), named)
+        return CommitSet(first, weights / weights.sum(), named, is_joint=True)
 
     def shared(self, other: CommitSet) -> float:
         """Return the probability that two independent sets have the same first bad commit."""
@@ -65,12 +67,15 @@ class CommitSet:
         return self.first + at, self.named if self.named is not None else float(self.weights[at])
 
     def smallest(self) -> CommitSet:
-        """Return the part, in one piece, that holds HELD of the probability."""
+        """Return the part, in one piece, that holds HELD of the probability; the whole of a
+        single metric's set, which has no more than that already."""
+        if not self.is_joint:
+            return self
         order = np.argsort(-self.weights, kind="stable")
         count = int(np.searchsorted(np.cumsum(self.weights[order]), HELD - 1e-12)) + 1
         kept = order[:count]
         weights = self.weights[kept.min() : kept.max() + 1]
-        return CommitSet(self.first + int(kept.min()), weights / weights.sum(), self.named)
+        return replace(self, first=self.first + int(kept.min()), weights=weights / weights.sum())
 
     def _slice(self, first: int, last: int) -> Floats:
         return self.weights[first - self.first : last - self.first + 1]

@@ -116,7 +116,22 @@ def _step(
         unit=unit,
         is_newest=False,
         node=at,
+        posterior=_by_commit(nodes, begin, own, first, last),
     )
+
+
+def _by_commit(
+    nodes: CommitNodes, begin: int, own: Floats, first: int, last: int
+) -> tuple[float, ...]:
+    """Return the probability of every commit of the nodes `first` to `last`. Those of a gap share
+    that of the node after it; the later ones of a node have none."""
+    result: list[float] = []
+    for node in range(first, last + 1):
+        gap = int(nodes.first[node]) - int(nodes.last[node - 1])
+        result += [float(own[node - begin]) / gap] * gap
+        if node < last:
+            result += [0.0] * (int(nodes.last[node]) - int(nodes.first[node]))
+    return tuple(result)
 
 
 def steps_of(evidence: StepEvidence, nodes: CommitNodes) -> list[Step]:

@@ -245,7 +245,10 @@ def keep(
 
 
 def _steps(stored: Sequence[dict[str, Any]]) -> list[Step]:
-    return [Step(**{**step, "kind": StepKind(step["kind"])}) for step in stored]
+    return [
+        Step(**{**step, "kind": StepKind(step["kind"]), "posterior": tuple(step["posterior"])})
+        for step in stored
+    ]
 
 
 def result(kept: Kept, chain: int) -> ChainResult | None:

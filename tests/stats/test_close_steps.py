@@ -1,12 +1,14 @@
-"""Steps that follow one another closely, as lives of repositories had them."""
+"""Steps as lives of repositories had them: close to one another, in gaps, over equal bits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from celedger.stats import history
+from celedger.stats.causes import CommitSet
 from celedger.stats.course import Measurements, Step
 
 KEY = ("core", "task", "loss")
@@ -34,3 +36,21 @@ def test_a_doubt_beside_a_certain_step_is_a_step_of_its_own() -> None:
     assert [s.probability > 0.9 for s in rises] == [True, False]
     assert rises[0].first == rises[0].last == 12
     assert rises[1].probability > 0.03 and rises[1].last == 13
+
+
+def test_a_step_knows_the_probability_of_each_commit_of_a_gap() -> None:
+    random = np.random.default_rng(3)
+    before = [(100 + random.normal(0, 1, 2)).tolist() for _ in range(10)]
+    after = [(110 + random.normal(0, 1, 2)).tolist() for _ in range(5)]
+    (step,) = (s for s in steps([*before, [], [], [], *after]) if s.size > 0)
+    assert (step.first, step.last) == (10, 13)
+    assert step.posterior == (step.posterior[0],) * 4
+    assert sum(step.posterior) == pytest.approx(step.probability)
+
+
+def test_a_single_metric_keeps_its_whole_set() -> None:
+    """It holds 95 % already; a second cut would hold 90 %."""
+    whole = CommitSet(10, np.full(40, 1 / 40))
+    assert whole.smallest() is whole
+    joint = whole.both(CommitSet(12, np.r_[0.97, np.full(10, 0.003)])).smallest()
+    assert (joint.first, joint.last) == (12, 12)
