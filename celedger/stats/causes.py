@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,72 +27,66 @@ INACTIVE = 5e5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitSet:
-    """The commits that may be the first bad one, with their probabilities.
+    """The commits that may be the first bad one.
 
-    `named` is the probability that a bisect gave to its only commit, None without one. `is_joint`:
-    of several metrics, whose joint posterior may be narrower than each of their 95 % sets.
+    Attributes:
+        first, last: Places of the 95 % set.
+        start: Place of the first of `weights`, which reach beyond the set: a set may be wrong.
+        named: The probability that a bisect gave to the only commit, None without a bisect.
     """
 
     first: int
+    last: int
+    start: int
     weights: Floats
     named: float | None = None
-    is_joint: bool = False
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.weights) - 1
 
     def meets(self, other: CommitSet) -> bool:
         return self.first <= other.last and other.first <= self.last
 
     def both(self, other: CommitSet) -> CommitSet:
-        """Return the joint posterior of two sets that meet."""
-        first, last = max(self.first, other.first), min(self.last, other.last)
-        weights = self._slice(first, last) * other._slice(first, last)
-        if not weights.sum() > 0:
-            weights = np.ones(last - first + 1)
+        """Return the joint posterior of two sets that meet, with its own 95 % set."""
+        start, weights = self._product(other)
+        weights = weights / weights.sum()
+        order = np.argsort(-weights, kind="stable")
+        count = int(np.searchsorted(np.cumsum(weights[order]), HELD - 1e-12)) + 1
+        first, last = start + int(order[:count].min()), start + int(order[:count].max())
         named = self.named if self.named is not None else other.named
-        return CommitSet(first, weights / weights.sum(), named, is_joint=True)
+        return CommitSet(first, last, start, weights, named)
 
     def shared(self, other: CommitSet) -> float:
         """Return the probability that two independent sets have the same first bad commit."""
-        if not self.meets(other):
-            return 0.0
-        first, last = max(self.first, other.first), min(self.last, other.last)
-        return float(self._slice(first, last) @ other._slice(first, last))
+        return float(self._product(other)[1].sum()) if self.meets(other) else 0.0
 
     def likeliest(self) -> tuple[int, float]:
         """Return the likeliest place and its probability."""
         at = int(self.weights.argmax())
-        return self.first + at, self.named if self.named is not None else float(self.weights[at])
+        return self.start + at, self.named if self.named is not None else float(self.weights[at])
 
-    def smallest(self) -> CommitSet:
-        """Return the part, in one piece, that holds HELD of the probability; the whole of a
-        single metric's set, which has no more than that already."""
-        if not self.is_joint:
-            return self
-        order = np.argsort(-self.weights, kind="stable")
-        count = int(np.searchsorted(np.cumsum(self.weights[order]), HELD - 1e-12)) + 1
-        kept = order[:count]
-        weights = self.weights[kept.min() : kept.max() + 1]
-        return replace(self, first=self.first + int(kept.min()), weights=weights / weights.sum())
-
-    def _slice(self, first: int, last: int) -> Floats:
-        return self.weights[first - self.first : last - self.first + 1]
+    def _product(self, other: CommitSet) -> tuple[int, Floats]:
+        start = max(self.start, other.start)
+        end = min(self.start + len(self.weights), other.start + len(other.weights))
+        own = self.weights[start - self.start : end - self.start]
+        return start, own * other.weights[start - other.start : end - other.start]
 
 
 def commit_set(step: Step, named: Mapping[int, float]) -> CommitSet:
     """Return a step's set: the commit that a bisect named, else that of the step's posterior."""
     if named:
         place, probability = max(named.items(), key=lambda item: (item[1], item[0]))
-        return CommitSet(place, np.ones(1), probability)
+        return CommitSet(place, place, place, np.ones(1), probability)
     length = step.last - step.first + 1
-    weights = np.array(step.posterior) if len(step.posterior) == length else np.ones(length)
-    if len(step.posterior) != length and step.first <= step.likeliest <= step.last:
-        weights[step.likeliest - step.first] += 1.0
-    if not weights.sum() > 0:
-        weights = np.ones(length)
-    return CommitSet(step.first, weights / weights.sum())
+    weights = np.ones(length)
+    if len(step.posterior) == length:
+        weights = np.array(step.posterior)
+    elif step.first <= step.likeliest <= step.last:
+        weights[step.likeliest - step.first] += 1e-6  # breaks ties alone
+    weights = HELD * weights / weights.sum()
+    start = max(0, step.first - length)
+    before = np.full(step.first - start, (1 - HELD) / 2 / length)
+    after = np.full(length, (1 - HELD) / 2 / length)
+    weights = np.concatenate([before, weights, after])
+    return CommitSet(step.first, step.last, start, weights / weights.sum())
 
 
 def distinct_steps(steps: Sequence[Step]) -> list[Step]:

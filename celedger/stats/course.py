@@ -71,7 +71,7 @@ class Step:
         is_newest: True for the newest step of its chain.
         node: Index in `MetricHistory.nodes` of the node at which it shows first.
         posterior: Probability of each place from `first` to `last`; their sum is at most 1. Empty
-            where only the set is known: its places then count alike, `likeliest` twice.
+            where only the set is known: its places then count alike.
     """
 
     first: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -95,21 +95,52 @@ def follow(
     evidence: CommitEvidence | None,
     contrasts: Sequence[Contrast],
 ) -> tuple[list[Mend], list[Fall]]:
-    """Follow every rise through the falls after it.
+    """Follow every rise through the falls after it; first all metrics of an incident together,
+    then, where these falls mend nothing, each metric by itself: they may be mended one by one.
 
     Args:
         rises: In any order; the mends are in the same.
         steps: All steps of probability KEPT and more by metric, rises and falls.
     """
+    ratios = MendRatios(evidence)
+    mends, falls = _together(rises, steps, ratios, contrasts)
+    waiting = [i for i, m in enumerate(mends) if m.state is not IncidentState.RECOVERED]
+    several = [i for i in waiting if len(rises[i].steps) > 1]
+    alone: dict[int, list[Mend]] = {i: [] for i in several}
+    for key in sorted({k for i in several for k in rises[i].steps}):
+        free = [f for f in falls if key in f.steps and f.nobodys >= KEPT]
+        own = [s for s in steps[key] if s.size > 0 or any(s == f.steps[key] for f in free)]
+        with_key = [i for i in waiting if key in rises[i].steps]
+        one = [replace(rises[i], steps={key: rises[i].steps[key]}) for i in with_key]
+        for i, mend in zip(with_key, _together(one, {key: own}, ratios, contrasts)[0], strict=True):
+            if i in alone and mend.state is IncidentState.RECOVERED and mend.closed is not None:
+                alone[i].append(mend)
+                for fall in free:
+                    if fall.first <= mend.closed <= fall.last:
+                        fall.nobodys = 0.0
+    for i, parts in alone.items():
+        if len(parts) == len(rises[i].steps):
+            closed = max(m.closed for m in parts if m.closed is not None)
+            mends[i] = Mend(IncidentState.RECOVERED, min(m.gone for m in parts), closed)
+        elif parts:
+            mends[i].state = IncidentState.PARTLY
+    return mends, falls
+
+
+def _together(
+    rises: Sequence[Rise],
+    steps: Mapping[MetricKey, Sequence[Step]],
+    ratios: MendRatios,
+    contrasts: Sequence[Contrast],
+) -> tuple[list[Mend], list[Fall]]:
     levels = {
         k: MetricLevels(own, [c for c in contrasts if c.key == k]) for k, own in steps.items()
     }
     falls = joint_falls(steps)
-    ratios = MendRatios(evidence)
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
-        [(max(s.last for s in r.steps.values()), 0, i) for i, r in enumerate(rises)]
+        [(r.last, 0, i) for i, r in enumerate(rises)]
         + [(f.last, 1, i) for i, f in enumerate(falls)]
     )
     for _, is_fall, i in events:

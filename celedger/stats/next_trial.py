@@ -134,7 +134,7 @@ def next_trial(
         return None
     asking: Sequence[Callable[[], Wanted | None]] = (
         lambda: _at_start(histories, job),
-        lambda: _risen(histories, job, contrasts),
+        lambda: _risen(histories, derived, job, contrasts),
         lambda: _doubt(histories, derived, job),
         lambda: _whose_mend(histories, derived, job),
     )
@@ -171,7 +171,10 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
 
 
 def _risen(
-    histories: Mapping[MetricKey, MetricHistory], job: Job, contrasts: Sequence[Contrast]
+    histories: Mapping[MetricKey, MetricHistory],
+    derived: Derived,
+    job: Job,
+    contrasts: Sequence[Contrast],
 ) -> Wanted | None:
     """Return the risen commit, or HEAD beside it, where HEAD is lower than a rise that its step
     does not explain any more."""
@@ -186,7 +189,8 @@ def _risen(
             if s.size > max(rise.size / 2, ONE_SIDED * s.error)
         )
         head = _node_of(history, job.chain, job.head)
-        if stands or head is None or head.level > rise.before + rise.size / 2:
+        low = head is not None and head.level <= rise.before + rise.size / 2
+        if stands or not low or _is_told(derived, key, rise):
             continue
         beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
         if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):
@@ -214,7 +218,7 @@ def _doubt(
         (abs(step.probability - 0.5), key, step)
         for key, history in sorted(histories.items())
         for step in _doubted(history, job, is_open=key in is_open)
-        if not _is_in_drift(derived, key, step)
+        if not _is_told(derived, key, step)
     ]
     if not doubts:
         return None
@@ -306,12 +310,20 @@ def _is_about(incident: StepIncident, key: MetricKey, step: Step) -> bool:
     return key in incident.shares and incident.first <= step.last and step.first <= incident.last
 
 
-def _is_in_drift(derived: Derived, key: MetricKey, step: Step) -> bool:
-    """Return True for a rise inside of a slow drift that is told already."""
-    return step.size > 0 and any(
-        i.kind is StepKind.DRIFT and i.state is not IncidentState.WITHDRAWN
+def _is_told(derived: Derived, key: MetricKey, step: Step) -> bool:
+    """Return True if another trial would change no line: another metric is sure already of what
+    this one doubts, or the rise is inside of a slow drift."""
+    if step.size < 0:
+        fall = derived.last_fall
+        sure = [] if fall is None or fall.steps.get(key) != step else fall.steps.values()
+        return any(s.probability >= CLOSED for s in sure)
+    return any(
+        share.step.probability >= OPEN
         for i in derived.incidents
-        if _is_about(i, key, step)
+        if i.state is not IncidentState.WITHDRAWN
+        if i.first <= step.last and step.first <= i.last
+        for k, share in i.shares.items()
+        if k != key or i.kind is StepKind.DRIFT
     )
 
 

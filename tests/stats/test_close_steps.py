@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from celedger.stats import history
-from celedger.stats.causes import CommitSet
 from celedger.stats.course import Measurements, Step
 
 KEY = ("core", "task", "loss")
@@ -46,11 +45,3 @@ def test_a_step_knows_the_probability_of_each_commit_of_a_gap() -> None:
     assert (step.first, step.last) == (10, 13)
     assert step.posterior == (step.posterior[0],) * 4
     assert sum(step.posterior) == pytest.approx(step.probability)
-
-
-def test_a_single_metric_keeps_its_whole_set() -> None:
-    """It holds 95 % already; a second cut would hold 90 %."""
-    whole = CommitSet(10, np.full(40, 1 / 40))
-    assert whole.smallest() is whole
-    joint = whole.both(CommitSet(12, np.r_[0.97, np.full(10, 0.003)])).smallest()
-    assert (joint.first, joint.last) == (12, 12)
