@@ -27,18 +27,19 @@ from celedger.stats.arrays import Floats, Ints
 
 RELATIVE_SD = 0.005, 1.5
 """Prior of a trial's standard deviation: median in shares of the level, and sd of its logarithm."""
-STEP_SCALES = 4.0, 32.0, 256.0
+STEP_SCALES = 4.0, 64.0, 1024.0, 16384.0
 """Standard deviations of a step, in those of a trial, equally likely: a regression of one sd and a
-loss that doubles are both possible without a larger noise."""
+loss that diverges are both possible, and the latter does not widen the noise of all others."""
 OWN_MOVES = 0.03, 0.3
 """Standard deviations of a seed's own move, in those of a trial, equally likely."""
-AT_A_STEP = 0.3, 0.4, 0.3
-"""Probabilities that a step keeps the seeds (all move alike), moves each, draws all anew."""
+AT_A_STEP = 0.2, 0.125, 0.375, 0.3
+"""Probabilities that a step keeps the seeds (all move alike), moves each by the smaller or larger
+scale, draws all anew. Few changes of a training act on all seeds alike to a hundredth of a sd."""
 HABIT_COUNT, HABIT_COMMITS = 0.1, 1.5
 """Prior counts of what commits without a step do to the seeds: (re-draws + .1) / (commits + 1.5),
 for moves the same."""
 BEAM = 48
-"""Histories kept: 400 change no probability of 300 simulated lives by more than .01."""
+"""Histories kept: with 400 no probability of 40 simulated chains differs by more than .001."""
 NEGLIGIBLE = 14.0
 """Histories less likely than the best by exp(14) are dropped at once: a doubt counts from .003."""
 FLAT = 1e4
@@ -48,9 +49,7 @@ _KEPT, _DRAWN = 0, 1 + len(OWN_MOVES)
 _KINDS = _DRAWN + 1
 _OWN = np.array([0.0, *np.square(OWN_MOVES)])
 _STEP = np.array([0.0, *np.square(STEP_SCALES)])
-_STEP_LOG_PRIOR = np.log(
-    [AT_A_STEP[0], *[AT_A_STEP[1] / len(OWN_MOVES)] * len(OWN_MOVES), AT_A_STEP[2]]
-) - math.log(len(STEP_SCALES))
+_STEP_LOG_PRIOR = np.log(AT_A_STEP) - math.log(len(STEP_SCALES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,17 +60,21 @@ class SeedTable:
         nodes: Index of each node in the caller's sequence.
         gaps: Commits from the node before to this one; quiet: commits of the node that changed no
             bit.
+        returns: For each node the last one before with the same bits, -1 if there is none.
         columns: For each node, where its seeds stand in the state (0 is the level). Those from
-            `passing` on were measured at this node alone.
+            `passing` on were measured at this node alone. A node that returns has new seeds alone.
         values, counts: Mean of each seed's trials at a node, and their number.
+        tamed: The values, what diverged brought nearer.
         rounding: Standard deviation that the values' resolution adds.
     """
 
     nodes: tuple[int, ...]
     gaps: Ints
     quiet: Ints
+    returns: tuple[int, ...]
     columns: tuple[Ints, ...]
     values: tuple[Floats, ...]
+    tamed: tuple[Floats, ...]
     counts: tuple[Floats, ...]
     width: int
     passing: int
@@ -133,6 +136,7 @@ class _Scale:
         """
         start = self.log_median - count / self.precision
         k = np.log(np.maximum(square, 1e-300) * 2 / self.precision) - 2 * start
+        k = np.maximum(k, -600)  # w would underflow
         w = np.where(k > 1, k, np.exp(np.minimum(k, 1) - 0.5))
         for _ in range(5):
             w = w * (1 + k - np.log(w)) / (1 + w)
@@ -168,10 +172,16 @@ def filtered(
     """
     scale = _scale(table)
     count = float(sum(freedom for freedom, _ in spreads)) - 1  # the first value sets the level
+    kept: dict[int, tuple[Floats, Floats, Ints]] = {}
     beam = _started(table, shares, sum(square for _, square in spreads))
-    for k, values in enumerate(table.values):
+    for k, values in enumerate(table.tamed):
         count += len(values)
-        prior = _log_prior(beam, int(table.gaps[k]), hazard) if k else _certain(len(beam.base))
+        certain = k == 0 or table.returns[k] >= 0
+        if k and certain:
+            _return(beam, k, table.returns[k], kept[table.returns[k]])
+        prior = (
+            _certain(len(beam.base)) if certain else _log_prior(beam, int(table.gaps[k]), hazard)
+        )
         log_determinant, square = _predicted(beam, table, k)
         base = (beam.base + prior - log_determinant / 2).ravel()
         square = (beam.square + square).ravel()
@@ -179,6 +189,8 @@ def filtered(
         beam = _survivors(beam, k, base, square, log_evidence, size)
         _observe(beam, table, k)
         beam.commits += table.quiet[k]
+        if k in table.returns:
+            kept[k] = beam.mean, beam.covariance, beam.drawn
     return beam
 
 
@@ -196,7 +208,7 @@ def _started(table: SeedTable, shares: tuple[float, ...], square: float) -> Beam
 
 
 def _certain(h: int) -> Floats:
-    """Return the log prior at the first node: no step, seeds kept."""
+    """Return the log prior of no step and seeds kept."""
     prior = np.full((len(_STEP), _KINDS, h), -np.inf)
     prior[0, _KEPT] = 0
     return prior
@@ -228,7 +240,7 @@ def _predicted(beam: Beam, table: SeedTable, k: int) -> tuple[Floats, Floats]:
     A step adds a constant to their covariance, so that all its scales follow from one elimination,
     of the errors and of a column of ones (the matrix determinant lemma).
     """
-    at, values = table.columns[k], table.values[k]
+    at, values = table.columns[k], table.tamed[k]
     h, s = len(beam.base), len(values)
     residual = (1 - beam.share)[:, None] / table.counts[k]
     error = np.empty((_KINDS, h, s))
@@ -303,12 +315,28 @@ def _survivors(
 
 
 def _extended(beam: Beam, k: int, scale: Ints, parent: Ints) -> Ints:
-    """Return the index of each child's path; new paths are entered."""
-    path = beam.path[parent]
-    for at in np.flatnonzero(scale):
-        beam.paths.append((*beam.paths[path[at]], k))
-        path[at] = len(beam.paths) - 1
+    """Return the index of each child's path. A new path is entered once, so that equal paths have
+    equal indices."""
+    before = beam.path[parent]
+    path = before.copy()
+    for old in np.unique(before[scale > 0]).tolist():
+        beam.paths.append((*beam.paths[old], k))
+        path[(scale > 0) & (before == old)] = len(beam.paths) - 1
     return path
+
+
+def _return(beam: Beam, k: int, to: int, state: tuple[Floats, Floats, Ints]) -> None:
+    """Give each history the level and seeds of node `to`, whose bits node `k` has again.
+
+    That is no chance: what was done since was undone, and a step since is followed by one back.
+    """
+    mean, covariance, drawn = state
+    which = np.arange(len(beam.base))
+    for parent, _, _ in reversed(beam.trail[to + 1 :]):
+        which = parent[which]
+    beam.mean, beam.covariance, beam.drawn = mean[which], covariance[which], drawn[which]
+    stepped = np.array([max(beam.paths[path], default=-1) > to for path in beam.path.tolist()])
+    beam.path = _extended(beam, k, stepped.astype(np.int64), np.arange(len(which)))
 
 
 def _moved(beam: Beam, scale: Ints, kind: Ints, parent: Ints) -> tuple[Floats, Floats]:
@@ -329,14 +357,14 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
     """Update the beam's means and covariances by the values of node `k`, one after another: where
     bits repeat, their joint covariance is nearly singular."""
     mean, covariance = beam.mean, beam.covariance
-    triples = zip(table.columns[k].tolist(), table.values[k], table.counts[k], strict=True)
+    triples = zip(table.columns[k].tolist(), table.tamed[k], table.counts[k], strict=True)
     for at, value, number in triples:
         both = covariance[:, :, 0] + covariance[:, :, at]
         variance = both[:, 0] + both[:, at] + (1 - beam.share) / number
         gain = both / variance[:, None]
         mean += gain * ((value - table.centre) - mean[:, 0] - mean[:, at])[:, None]
         covariance -= gain[:, :, None] * both[:, None, :]
-    if table.columns[k].max() >= table.passing:  # free for the next node
+    if (table.columns[k] >= table.passing).any():  # free for the next node
         passing = np.arange(table.passing, table.width)
         mean[:, passing] = 0
         covariance[:, passing] = 0
@@ -346,50 +374,70 @@ def _observe(beam: Beam, table: SeedTable, k: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels between the steps of one history: mean and covariance, and the sd of a trial."""
+    """The levels of one history: mean and covariance, which of them each node has, and the sd of a
+    trial."""
 
     mean: Floats
     covariance: Floats
+    of_node: Ints
     sd: float
 
 
 def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
-    """Return the levels that the values have under one history of the beam.
+    """Return the levels that the values have under one history of the beam, by least squares.
 
     Args:
         spread: Degrees of freedom of the spreads that `filtered` was given.
     """
-    kinds, at = [], which
-    for parent, _, kind in reversed(beam.trail):
-        kinds.append(int(kind[at]))
-        at = int(parent[at])
-    path = beam.paths[beam.path[which]]
-    kind = np.array(kinds[::-1])
-    nodes = np.arange(len(kind))
-    segment = np.searchsorted(np.array(path, dtype=np.int64), nodes, side="right")
-    block = np.cumsum(kind == _DRAWN)
-    wandered = np.cumsum(np.where(kind == _DRAWN, 0.0, _OWN[np.where(kind == _DRAWN, 0, kind)]))
-    since = wandered - wandered[np.searchsorted(block, block)]
-    share, segments = float(beam.share[which]), len(path) + 1
-    precision, weighted, count = np.zeros((segments, segments)), np.zeros(segments), spread - 1
-    at_node = np.repeat(nodes, [len(values) for values in table.values])
+    share = float(beam.share[which])
+    of_node, shared = _structure(table, beam, which)
+    size = int(of_node.max()) + 1
+    precision, weighted = np.zeros((size, size)), np.zeros(size)
+    at_node = np.repeat(np.arange(len(of_node)), [len(ys) for ys in table.tamed])
     columns, values, number = (
-        np.concatenate(x) for x in (table.columns, table.values, table.counts)
+        np.concatenate(x) for x in (table.columns, table.tamed, table.counts)
     )
     # a column that nodes share in passing stands for another seed at each
     seed = np.where(columns < table.passing, columns, table.width + np.arange(len(columns)))
     for one in np.unique(seed):
         rows = np.flatnonzero(seed == one)
         k = at_node[rows]
-        kept = np.minimum(since[k][:, None], since[k]) + share
-        sigma = np.where(block[k][:, None] == block[k], kept, 0.0)
-        sigma[np.arange(len(k)), np.arange(len(k))] += (1 - share) / number[rows]
-        design = (segment[k][:, None] == np.arange(segments)).astype(np.float64)
+        sigma = shared[np.ix_(k, k)] + np.diag((1 - share) / number[rows])
+        design = (of_node[k][:, None] == np.arange(size)).astype(np.float64)
         solved = np.linalg.solve(sigma, np.column_stack([design, values[rows] - table.centre]))
         precision += design.T @ solved[:, :-1]
         weighted += design.T @ solved[:, -1]
-        count += len(rows)
     covariance = np.linalg.inv(precision)
+    count = spread - 1 + len(values)
     sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
-    mean = np.asarray(table.centre + covariance @ weighted, dtype=np.float64)
-    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), sd)
+    mean = table.centre + covariance @ weighted
+    beyond = np.concatenate(table.values) - values
+    if beyond.any():
+        mean += [float(np.median(beyond[of_node[at_node] == level])) for level in range(size)]
+    return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), of_node, sd)
+
+
+def _structure(table: SeedTable, beam: Beam, which: int) -> tuple[Ints, Floats]:
+    """Return which level each node has under a history, and the covariance of what a seed adds at
+    two nodes, in units of a trial's variance."""
+    steps = set(beam.paths[beam.path[which]])
+    share, at = float(beam.share[which]), which
+    kinds = []
+    for parent, _, kind in reversed(beam.trail):
+        kinds.append(int(kind[at]))
+        at = int(parent[at])
+    kinds.reverse()
+    of_node = np.zeros(len(kinds), dtype=np.int64)
+    shared = np.zeros((len(kinds), len(kinds)))
+    shared[0, 0] = share
+    for k in range(1, len(kinds)):
+        returns = table.returns[k] >= 0
+        source = table.returns[k] if returns else k - 1
+        new = k in steps and not returns
+        of_node[k] = of_node[:k].max() + 1 if new else of_node[source]
+        if kinds[k] == _DRAWN:
+            shared[k, k] = share
+        else:
+            shared[k, :k] = shared[:k, k] = shared[source, :k]
+            shared[k, k] = shared[source, source] + _OWN[kinds[k]]
+    return of_node, shared

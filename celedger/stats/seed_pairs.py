@@ -7,7 +7,6 @@ for the person.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ SHARE_FREEDOM = 4
 """Fewer degrees of freedom of repeats of a seed do not tell the share."""
 RULE_SHARE, RULE_COMMITS = 0.7, 6
 """Re-draws are the rule from this share of so many commits on."""
-MOST_SEEDS = 8
+MOST_SEEDS = 12
 """Seeds followed from node to node; the effort grows with their square."""
 REACH = 4
 """Alternatives for the place of one step lie at most so many nodes apart."""
@@ -47,6 +46,11 @@ DIGITS = 6
 """Significant digits that a rounded value, or a share of a data set, may have."""
 MOST_SAMPLES = 20_000
 """Size of a data set up to which a share of it is recognised."""
+MOST_CHANGE = 100.0
+"""For the evidence a value is at most so many levels away: how far a loss diverged does not tell
+how much trials differ."""
+LARGEST = 1e100
+"""Values beyond have no squares to sum."""
 TIES = 0.75
 """With fewer distinct values than this share of the draws, the smallest gap is their resolution."""
 
@@ -58,6 +62,7 @@ def paired_steps(
 
     Args:
         nodes: Of all chains, oldest first in each. Trials of a node share their code's bits.
+        noise: Its `is_exact` alone is read. How much seeds differ is learned from their values.
         hazard: Prior probability that a commit changes the level.
 
     Returns:
@@ -72,7 +77,7 @@ def paired_steps(
     for at, node in enumerate(nodes):
         if node.rows:
             by_chain.setdefault(node.chain, []).append(at)
-    tables = [_table(measured, nodes, members) for members in by_chain.values()]
+    tables = [seed_table(measured, nodes, members) for members in by_chain.values()]
     usable = [table for table in tables if table is not None]
     if not usable:
         return None
@@ -103,17 +108,20 @@ def pair_wanted(
         The newest measured place before the doubtful ones, the newest measured place after them
         without a newer step between, and a seed for both. It is one that only one of the two was
         measured with, if there is one, else the smallest that neither was. None for a step that is
-        no doubt.
+        no doubt, and where as many seeds were tried as are followed.
     """
     doubtful = EXACT_DOUBTFUL if noise.is_exact else DOUBTFUL
     if not doubtful <= step.probability < SETTLED:
         return None
     chain = [node for node in nodes if node.chain == step.chain and node.rows]
     before = max((n for n in chain if n.last < step.first), key=lambda n: n.last, default=None)
-    after = chain[-1] if step.is_newest else nodes[step.node]
-    if before is None or after.first <= before.last:
+    shown = [node for node in chain if node.first >= step.last]
+    if before is None or not shown:
         return None
+    after = shown[-1 if step.is_newest else 0]
     old, new = (set(measured.seed[list(node.rows)].tolist()) for node in (before, after))
+    if len(old & new) >= MOST_SEEDS:
+        return None
     partial = old ^ new
     seed = min(partial) if partial else next(s for s in range(len(old) + 1) if s not in old)
     return before.last, after.last, seed
@@ -122,7 +130,9 @@ def pair_wanted(
 # What was measured
 
 
-def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) -> SeedTable | None:
+def seed_table(
+    measured: Measurements, nodes: Sequence[Node], members: list[int]
+) -> SeedTable | None:
     """Return a chain's table; None if no two nodes share a seed."""
     means = [_by_seed(measured, nodes[at]) for at in members]
     nodes_of = Counter(seed for mean in means for seed in mean)
@@ -132,50 +142,93 @@ def _table(measured: Measurements, nodes: Sequence[Node], members: list[int]) ->
     followed = {seed: 1 + at for at, seed in enumerate(repeated[:MOST_SEEDS])}
     dropped = set(repeated[MOST_SEEDS:])
     passing = 1 + len(followed)
-    kept, gaps, quiet, columns, values, counts, width = [], [], [], [], [], [], passing
+    pairs = [pair for pair in zip(members, means, strict=True) if not dropped.issuperset(pair[1])]
+    members, means = [at for at, _ in pairs], [mean for _, mean in pairs]
+    rounding = _resolution(means) / math.sqrt(12)
+    returns, known = _returns(measured, [nodes[at] for at in members], means, rounding == 0)
+    gaps, quiet, columns, values, counts, width = [], [], [], [], [], passing
     newest = nodes[members[0]].first
-    for at, mean in zip(members, means, strict=True):
-        seeds = [seed for seed in mean if seed not in dropped]
-        if not seeds:
-            continue
+    for at, mean, old in zip(members, means, known, strict=True):
+        seeds = [seed for seed in mean if seed not in dropped and seed not in old]
         free = iter(range(passing, passing + len(seeds)))
         columns.append(np.array([followed.get(s) or next(free) for s in seeds], dtype=np.int64))
-        width = max(width, int(columns[-1].max()) + 1)
+        width = max([width, *(columns[-1] + 1).tolist()])
         values.append(np.array([mean[s][0] for s in seeds]))
         counts.append(np.array([float(mean[s][1]) for s in seeds]))
         node = nodes[at]
-        kept.append(at)
         gaps.append(max(1, node.first - newest))
         quiet.append(
             len(set(measured.place[list(node.rows)].tolist()) | {node.first, node.last}) - 1
         )
         newest = node.last
-    everything = np.concatenate(values)
-    centre = float(values[0].mean())
-    level = abs(float(np.median(everything))) if centre == 0 else abs(centre)
+    centre = float(np.median(values[0]))
+    level = abs(centre) or float(np.median(np.abs(np.concatenate(values)))) or 1.0
+    low, high = centre - MOST_CHANGE * level, centre + MOST_CHANGE * level
     return SeedTable(
-        tuple(kept), np.array(gaps), np.array(quiet), tuple(columns), tuple(values), tuple(counts),
-        width, passing, centre, level or float(np.std(everything)) or 1.0,
-        _resolution(means) / math.sqrt(12),
-    )  # fmt: skip
+        nodes=tuple(members),
+        gaps=np.array(gaps),
+        quiet=np.array(quiet),
+        returns=returns,
+        columns=tuple(columns),
+        values=tuple(values),
+        tamed=tuple(np.clip(ys, low, high) for ys in values),
+        counts=tuple(counts),
+        width=width,
+        passing=passing,
+        centre=centre,
+        level=level,
+        rounding=rounding,
+    )
+
+
+def _returns(
+    measured: Measurements, nodes: list[Node], means: list[dict[int, tuple[float, int]]], fine: bool
+) -> tuple[tuple[int, ...], list[set[int]]]:
+    """Return for each node the last one before with the same bits (-1: none), and the seeds that
+    were measured there.
+
+    Args:
+        fine: Equal values are equal bits, where those are not known.
+    """
+    bits: list[dict[int, tuple[bool, float]]] = []
+    for node, mean in zip(nodes, means, strict=True):
+        of_seed = {seed: (False, value) for seed, (value, _) in mean.items()} if fine else {}
+        for row in node.rows:
+            if measured.bits[row] >= 0:
+                of_seed[int(measured.seed[row])] = (True, float(measured.bits[row]))
+        bits.append(of_seed)
+    returns: list[int] = []
+    known: list[set[int]] = []
+    latest: dict[tuple[int, tuple[bool, float]], int] = {}
+    for k, here in enumerate(bits):
+        returns.append(-1)
+        known.append(set())
+        candidates = {latest[of_seed] for of_seed in here.items() if of_seed in latest}
+        for before in sorted(candidates, reverse=True):
+            if all(here[seed] == bits[before].get(seed, here[seed]) for seed in here):
+                returns[k], known[k] = before, known[before] | set(means[before])
+                break
+        latest |= dict.fromkeys(here.items(), k)
+    return tuple(returns), known
 
 
 def _by_seed(measured: Measurements, node: Node) -> dict[int, tuple[float, int]]:
     """Return mean and number of a node's trials by seed."""
     rows: dict[int, list[float]] = {}
     for row in node.rows:
-        rows.setdefault(int(measured.seed[row]), []).append(float(measured.value[row]))
+        rows.setdefault(int(measured.seed[row]), []).append(
+            min(max(float(measured.value[row]), -LARGEST), LARGEST)
+        )
     return {seed: (math.fsum(ys) / len(ys), len(ys)) for seed, ys in sorted(rows.items())}
 
 
 def _spread(measured: Measurements, nodes: Sequence[Node], members: list[int]) -> tuple[int, float]:
-    """Return degrees of freedom and sum of squares of the seeds at the node that has most.
-
-    One node alone: others may repeat its draw.
-    """
-    means = max((_by_seed(measured, nodes[at]) for at in members), key=len)
-    ys = np.array([mean for mean, _ in means.values()])
-    return len(ys) - 1, float(np.square(ys - ys.mean()).sum())
+    """Return degrees of freedom and sum of squares of the seeds of a typical node, of those that
+    have most. Not of all: nodes may repeat each other's draw."""
+    means = [_by_seed(measured, nodes[at]) for at in members]
+    most = max(map(len, means))
+    full = [np.array([y for y, _ in mean.values()]) for mean in means if len(mean) == most]
+    return most - 1, float(np.median([np.square(ys - ys.mean()).sum() for ys in full]))
 
 
 def _shares(
@@ -191,7 +244,8 @@ def _shares(
     for node in nodes:
         means = _by_seed(measured, node)
         for row in node.rows:
-            squares += (float(measured.value[row]) - means[int(measured.seed[row])][0]) ** 2
+            value = float(np.clip(measured.value[row], -LARGEST, LARGEST))
+            squares += (value - means[int(measured.seed[row])][0]) ** 2
         freedom += len(node.rows) - len(means)
         ys = np.array([mean for mean, _ in means.values()])
         between += max(0, len(ys) - 1)
@@ -204,8 +258,8 @@ def _shares(
 
 def _rounded(table: SeedTable, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Return the seed's shares where rounding adds its own variance to the values."""
-    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.values)
-    freedom = sum(len(ys) - 1 for ys in table.values)
+    squares = sum(float(np.square(ys - ys.mean()).sum()) for ys in table.tamed if len(ys))
+    freedom = sum(len(ys) - 1 for ys in table.tamed if len(ys))
     seen = math.sqrt(squares / freedom) if freedom else RELATIVE_SD[0] * table.level
     ratio = (table.rounding / max(seen, table.rounding)) ** 2 if table.rounding else 0.0
     return tuple(share / (1 + ratio) for share in shares)
@@ -220,7 +274,8 @@ def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         nodes: Value of each seed at each node.
     """
     distinct = np.unique([value for node in nodes for value, _ in node.values()])
-    is_single = bool(np.all(distinct == distinct.astype(np.float32)))
+    with np.errstate(over="ignore"):
+        is_single = bool(np.all(distinct == distinct.astype(np.float32)))
     some = distinct[:: max(1, len(distinct) // 8)].tolist()
     digits = [np.format_float_positional(np.float32(y) if is_single else y) for y in some]
     if max(len(text.replace(".", "").strip("-0")) for text in digits) <= DIGITS:
@@ -231,12 +286,13 @@ def _resolution(nodes: Sequence[Mapping[int, tuple[float, int]]]) -> float:
         samples = math.lcm(*(share.denominator for share in shares))
         if samples <= MOST_SAMPLES:
             return 1 / samples
-    drawn = list({value for value, _ in nodes[0].values()})
-    for before, node in itertools.pairwise(nodes):
-        drawn += {
-            value for seed, (value, _) in node.items() if before.get(seed, (None,))[0] != value
-        }
-    tied = 1 < len(distinct) <= TIES * len(drawn)
+    seen: set[tuple[int, float]] = set()
+    drawn = 0  # a seed that returns to a value is no new draw, nor are seeds of no effect
+    for node in nodes:
+        new = {(seed, value) for seed, (value, _) in node.items()} - seen
+        drawn += len({value for _, value in new})
+        seen |= new
+    tied = 1 < len(distinct) <= TIES * drawn
     return float(np.diff(distinct).min()) if tied else 0.0
 
 
@@ -262,10 +318,9 @@ def _steps(table: SeedTable, beam: Beam, nodes: Sequence[Node], spread: int) -> 
                 explained[which] = levels(table, beam, which, spread)
         sides = []
         for which in likeliest.tolist():
-            inside = np.flatnonzero(np.isin(np.flatnonzero(has[which]), cluster))
-            sides.append(
-                (float(weight[which]), explained[which], int(inside[0]), int(inside[-1]) + 1)
-            )
+            stepped, found = cluster[has[which, cluster]], explained[which]
+            pair = found.of_node[[stepped[0] - 1, stepped[-1]]]
+            sides.append((float(weight[which]), found, pair))
         share = weight @ has[:, cluster]
         steps.append(_step(table, nodes, cluster, share, probability, _mixed(sides)))
     newest = max((step.node for step in steps), default=-1)
@@ -292,7 +347,7 @@ def _clusters(weight: Floats, has: Bools) -> list[Ints]:
     return clusters
 
 
-def _mixed(sides: list[tuple[float, Levels, int, int]]) -> Floats:
+def _mixed(sides: list[tuple[float, Levels, Ints]]) -> Floats:
     """Return mean and standard error of (level before, level after, size), and a trial's sd.
 
     Args:
@@ -301,16 +356,17 @@ def _mixed(sides: list[tuple[float, Levels, int, int]]) -> Floats:
     share = np.array([weight for weight, *_ in sides])
     share = share / share.sum()
     contrast = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
-    mean, square, sd = np.zeros(3), np.zeros(3), 0.0
-    for weight, (_, found, before, after) in zip(share, sides, strict=True):
-        pair = [before, after]
-        part = contrast @ found.mean[pair]
-        spread = np.einsum("ij,jk,ik->i", contrast, found.covariance[np.ix_(pair, pair)], contrast)
-        mean += weight * part
-        square += weight * (spread + np.square(part))
-        sd += float(weight) * found.sd
-    error = np.sqrt(np.maximum(square - np.square(mean), 0))
-    return np.array([*mean, *error, sd])
+    parts = np.array([contrast @ found.mean[pair] for _, found, pair in sides])
+    within = np.array(
+        [
+            np.diag(contrast @ found.covariance[np.ix_(pair, pair)] @ contrast.T)
+            for _, found, pair in sides
+        ]
+    )
+    mean = share @ parts
+    variance = share @ (within + np.square(parts - mean))
+    sd = share @ [found.sd for _, found, _ in sides]
+    return np.array([*mean, *np.sqrt(np.maximum(variance, 0)), sd])
 
 
 def _step(
