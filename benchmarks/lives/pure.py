@@ -4,12 +4,15 @@ git: what `judge/state.py` does with rows is done here with arrays."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from celedger.stats import history, incidents, next_trial
+from celedger.stats import history, incidents, mends, next_trial, trial_noise
 from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import (
     Acts,
@@ -28,6 +31,16 @@ from lives.life import Life, Session, Trial
 
 MOST_EXTRA = 10
 """Extra trials a job, anchors and controls among them."""
+SWITCHES: dict[str, list[tuple[ModuleType, str, object]]] = {
+    "repeats": [(trial_noise, "LEARNS_FROM_REPEATS", False)],
+    "sessions": [(trial_noise, "HAS_SESSION_EFFECT", False)],
+    "recovered": [
+        (mends, "MORE_GONE_THAN_LEFT", -1e9),
+        (mends, "GONE", 0.0),
+        (mends, "CLOSED", mends.OPEN),
+    ],
+}
+"""What `--without` sets in the product; anchors and re-runs are left out here."""
 
 
 class PureJudge:
@@ -39,7 +52,6 @@ class PureJudge:
     def start(self, life: Life) -> None:
         self._life = life
         self._keys = [("core", "task", f"m{m}") for m in range(life.metrics)]
-        self._sessions: list[int] = []  # of each job, in the order of time
         self._trials: list[Trial] = []
         self._bits: dict[bytes, int] = {}
         self._left_out: set[tuple[int, int]] = set()  # place and session of disturbed trials
@@ -61,12 +73,13 @@ class PureJudge:
     def job(self, session: Session) -> list[Row]:
         if session.environment not in self._chains:
             self._chains.append(session.environment)
-        if session.job.kind == "bisect":
-            for commit in session.job.commits:
-                self._trials += session.run(commit, self._life.seeds)
-            self._derive()
-        else:
-            self._hook(session)
+        with _switched_off(self._without):
+            if session.job.kind == "bisect":
+                for commit in session.job.commits:
+                    self._trials += session.run(commit, self._life.seeds)
+                self._derive()
+            else:
+                self._hook(session)
         return self._tell()
 
     def _hook(self, session: Session) -> None:
@@ -146,8 +159,6 @@ class PureJudge:
 
     def _measurements(self) -> dict[MetricKey, Measurements]:
         own = [t for t in self._trials if (t.commit, t.session) not in self._left_out]
-        if "sessions" in self._without:
-            own = [replace(t, session=0, rank=i) for i, t in enumerate(own)]
         values = np.array([t.values for t in own])
         columns = {
             "place": np.array([t.commit for t in own]),
@@ -185,6 +196,19 @@ class PureJudge:
             kind = "drift" if incident.kind is StepKind.DRIFT else "metric"
             rows.append(Row(id_, kind, state, incident.first, incident.last, sizes))
         return rows
+
+
+@contextmanager
+def _switched_off(parts: frozenset[str]) -> Iterator[None]:
+    chosen = [switch for part in parts for switch in SWITCHES.get(part, [])]
+    before = [getattr(module, name) for module, name, _ in chosen]
+    for module, name, value in chosen:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(chosen, before, strict=True):
+            setattr(module, name, value)
 
 
 def _told(id_: str, incident: StepIncident, before: ToldIncident | None) -> ToldIncident:

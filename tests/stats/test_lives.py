@@ -137,3 +137,54 @@ def test_what_is_missed_by_chance_is_not_missed() -> None:
     assert not misses(few, 87, 100, at_least=True)
     assert misses(many, 87, 100, at_least=True)
     assert not misses(Cell(), 87, 100, at_least=True)
+
+
+def quiet(number: int, kind: str, **more: Any) -> Any:
+    from lives.scenes import _line
+
+    return _line(number, kind, 16, **more)
+
+
+def upgraded(number: int) -> Any:
+    """A regression comes in the same job as another environment."""
+    from lives.scenes import _line, _rise
+
+    step = _rise(16, 8, beside_environment=True)
+    return _line(number, "seed", 26, (step,), environments=(16,))
+
+
+def late(number: int) -> Any:
+    """A regression, measured by one trial a commit, shortly before the end."""
+    from lives.scenes import _line, _rise
+
+    return _line(number, "seed", 33, (_rise(30, 5),), seeds=1)
+
+
+def half_mended(number: int) -> Any:
+    from lives.life import Regression
+    from lives.scenes import _line
+
+    step = Regression(12, np.array([6.0]), mends=((18, 0.5),))
+    return _line(number, "seed", 24, (step,))
+
+
+LIVES: dict[str, tuple[Any, str, float]] = {
+    "repeats": (lambda n: quiet(n, "seed", sd=0.1), "false incidents", 0),
+    "anchors": (upgraded, "found with environment", 1),
+    "sessions": (lambda n: quiet(n, "session", session=6.0), "false incidents", 0),
+    "reruns": (late, "found 4-6", 1),
+    "recovered": (half_mended, "wrong one good", 0),
+}
+
+
+@pytest.mark.parametrize("part", LIVES)
+def test_each_part_of_the_model_is_needed(part: str) -> None:
+    from lives.pure import PureJudge
+    from lives.score import play, total
+
+    make, cell, right = LIVES[part]
+    whole, less = (
+        total(play(make(n), PureJudge(without))[0] for n in range(2)).cells[cell].share
+        for without in ((), (part,))
+    )
+    assert whole == right != less
