@@ -147,7 +147,7 @@ class _Numbers:
         self.smallest = max(size, 0.0) + ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
-        self.knows_noise = noise.is_exact or noise.freedom >= FEWEST_REPEATS or agree
+        self.knows_noise = history.by_seeds or noise.freedom >= FEWEST_REPEATS or agree
 
 
 def _numbers(
