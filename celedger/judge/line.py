@@ -70,6 +70,9 @@ class Line:
         if sha in self.places:
             return self.places[sha]
         if sha not in self._merged:
+            if not self.repository.has_any([sha]):
+                self._merged[sha] = None  # another clone's, or removed since
+                return None
             low, high = 0, len(self.commits)  # the answer lies in low..high; high: nowhere
             while low < high:
                 middle = (low + high) // 2
@@ -79,6 +82,18 @@ class Line:
                     low = middle + 1
             self._merged[sha] = low if low < len(self.commits) else None
         return self._merged[sha]
+
+    def rebased(self, sha: str) -> int | None:
+        """Return the place of the commit that makes the same change as one that no branch has any
+        more. None where there is none, or where a branch has it still."""
+        if not self.has_lost(sha):
+            return None
+        equal = self.repository.equal_patches(sha, self.tip.sha)
+        return next((self.places[other] for other in equal if other in self.places), None)
+
+    def has_lost(self, sha: str) -> bool:
+        """Return True if neither the line nor any branch has a commit."""
+        return self.holding(sha) is None and not self.repository.is_on_a_branch(sha)
 
     def parent(self, sha: str) -> str:
         """Return the first parent of a commit, "" where it has none."""
