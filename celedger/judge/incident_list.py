@@ -222,6 +222,7 @@ def _joined(parts: Sequence[_Part], new: _Part) -> list[_Part]:
 def _named(derivation: Derivation, part: _Part) -> Incident:
     main = part.metrics[0]
     among = derivation.among(part.first, part.last)
+    oldest = among[0]
     likeliest, probability = derivation.sha(part.likeliest), part.probability
     bisect = _bisect(derivation, part)
     if bisect is not None:
@@ -230,9 +231,7 @@ def _named(derivation: Derivation, part: _Part) -> Incident:
             sha for sha in bisect.culprits if part.first <= derivation.place(sha) <= part.last
         ]
         among = tuple(sorted(inside, key=derivation.place)) or (likeliest,)
-    name = part.id or identity(
-        main.suite, main.task, main.name, part.kind, derivation.sha(max(0, part.first))
-    )
+    name = part.id or identity(main.suite, main.task, main.name, part.kind, oldest)
     failure = part.failures[0] if part.failures else None
     return Incident(
         name, part.kind, part.state.value, part.metrics, among, likeliest, probability,

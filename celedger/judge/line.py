@@ -83,6 +83,23 @@ class Line:
             self._merged[sha] = low if low < len(self.commits) else None
         return self._merged[sha]
 
+    def place(self, sha: str) -> int:
+        """Return the place of a commit, of one of a merged branch that of the merge; else -1."""
+        place = self.holding(sha) if sha else None
+        return -1 if place is None else place
+
+    def among(self, first: int, last: int) -> tuple[str, ...]:
+        """Return the commits (hashes) of some places, each merge after those that it brought."""
+        shas: list[str] = []
+        for commit in self.commits[max(0, first) : last + 1]:
+            if len(commit.parents) > 1:
+                if commit.sha not in self._brought:
+                    brought = self.repository.commits(f"{commit.parents[0]}..{commit.sha}")
+                    self._brought[commit.sha] = [each.sha for each in brought[:-1]]
+                shas += self._brought[commit.sha]
+            shas.append(commit.sha)
+        return tuple(shas)
+
     def rebased(self, sha: str) -> int | None:
         """Return the place of the commit that makes the same change as one that no branch has any
         more. None where there is none, or where a branch has it still."""
@@ -145,6 +162,10 @@ class Line:
 
     @cached_property
     def _changed(self) -> dict[int, frozenset[bytes]]:
+        return {}
+
+    @cached_property
+    def _brought(self) -> dict[str, list[str]]:
         return {}
 
     @cached_property

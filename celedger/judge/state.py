@@ -80,15 +80,13 @@ class Derivation:
         ]  # fmt: skip
 
     def place(self, sha: str) -> int:
-        """Return the place of a commit, of one of a merged branch that of the merge; else -1."""
-        place = self.line.holding(sha) if sha else None
-        return -1 if place is None else place
+        return self.line.place(sha)
 
     def sha(self, place: int) -> str:
         return self.line.commits[place].sha
 
     def among(self, first: int, last: int) -> tuple[str, ...]:
-        return tuple(c.sha for c in self.line.commits[max(0, first) : last + 1])
+        return self.line.among(first, last)
 
     def state(self, at: str | None = None) -> State:
         """Return the state; with `at`, how the metrics stand at that commit instead of the tip."""

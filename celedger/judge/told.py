@@ -70,6 +70,8 @@ def _told(row: SaidRecord, line: Line) -> Told:
     details: Mapping[str, Any] = row.details
     ends = [str(details.get(end, "")) for end in ("first", "last")]
     first, last, where = _whereabouts(line, ends, IncidentState(row.state))
+    if where is Whereabouts.MERGED and (details.get("bisect") or ends[-1] in line.places):
+        where = Whereabouts.LINE  # said of this line, which has the merge
     states, failing = {}, []
     for suite, task, metric, state in details.get("metrics", ()):
         if details.get("failure"):

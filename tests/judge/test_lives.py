@@ -36,7 +36,8 @@ def test_the_first_week(live: Live) -> None:
     life.say("bisect", f"{good}..{bad}")
     life.compare()
     life.revert(bad)
-    assert life.check() != 1
+    life.check()
+    life.check()  # where the first job's extra trials could not settle it
     assert life.only("recovered")["id"] == first["id"]
     assert life.only("recovered")["closed_at"] == life.head()
     worse = life.commit(1.348)
@@ -288,8 +289,7 @@ def test_a_merged_branch_is_one_place(live: Live) -> None:
     assert life.rows() == []
     git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
     assert life.check() == 1
-    assert life.only()["first_bad"] == [life.head()]
-    assert life.say("bisect", life.only()["id"]).status in (0, 129) or True
+    assert life.only()["first_bad"][-2:] == [tip, life.head()]
 
 
 def test_a_rebase_keeps_the_incident(live: Live) -> None:
@@ -447,3 +447,32 @@ def test_a_rebase_onto_other_work_keeps_the_incident_open(live: Live) -> None:
     assert life.check() == 1
     assert life.only()["id"] == name
     assert life.only()["first_bad"][-1] == life.head()  # the commit before was not measured
+
+
+def test_a_bisect_searches_inside_a_merge_and_diff_tells_what_it_found(live: Live) -> None:
+    life = live(exact=True)
+    for _ in range(3):
+        life.commit(1)
+        life.check()
+    root = life.project.root
+    git(root, "checkout", "-q", "-b", "feature")
+    parent = life.commit(1)
+    bad = life.commit(1.4)
+    life.commit(1.4)
+    git(root, "checkout", "-q", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge feature", "feature")
+    assert life.check() == 1
+    row = life.only()
+    assert len(row["first_bad"]) == 4
+    assert row["next"] == f"celedger bisect {row['id']}"
+    assert life.say("bisect", row["id"]).status == 0
+    life.compare()
+    named = life.only()
+    assert (named["id"], named["first_bad"]) == (row["id"], [bad])
+    assert sorted(life.alerts[row["id"]]) == ["named", "opened"]
+    (task,) = life.json("diff", f"{parent}..{bad}")["tasks"]
+    (metric,) = [m for m in task["metrics"] if m["metric"] == "val_loss"]
+    assert (metric["said"], metric["incidents"]) == ("worse", [row["id"]])
+    life.commit(1.4)
+    assert life.check() == 1
+    assert life.only()["id"] == row["id"]
