@@ -23,7 +23,7 @@ that is not finite is `null`, and the document's `not_finite` names it by JSON P
 |---|---|
 | 0 | good: no drift, or the commit was named |
 | 1 | the question was answered "bad": something is worse, or failed |
-| 125 | cannot be judged: untestable, undecided, too noisy to tell, no baseline yet |
+| 125 | cannot be judged: untestable, killed, undecided, too noisy, no baseline; nothing allowed |
 | 128 | celedger failed |
 | 129 | the command line, configuration or suite cannot be meant |
 | 130 | interrupted; what was measured is kept |

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import celedger, load_script
@@ -26,7 +28,7 @@ def test_every_verb_of_the_program_is_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", "SECURITY.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     path = ROOT / page
@@ -47,3 +49,41 @@ def test_the_readme_names_only_commands_that_exist() -> None:
         section = reference.partition(f"## celedger {words[0]}")[2]
         for option in (w for w in words if w.startswith("--")):
             assert option in section
+
+
+def test_security_says_what_is_trusted_and_whom_to_tell() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    for title in ("What celedger trusts", "What it does not trust", "Whom to tell"):
+        assert f"\n## {title}\n" in text
+    assert "Report a vulnerability" in text
+    assert "@" not in text  # no address that nobody reads
+
+
+@pytest.mark.parametrize(
+    ("vulns", "reason", "status", "said"),
+    [
+        ([], None, 0, ""),
+        ([{"id": "PYSEC-1", "fix_versions": ["1.1"]}], None, 1, "x 1.0: PYSEC-1, fixed in 1.1\n"),
+        ([], "not found", 0, "not checked for known holes: x, of which"),
+        (None, None, 0, "not checked for known holes: all of them"),
+    ],
+    ids=["none", "a hole", "nothing known", "not reached"],
+)
+def test_the_audit_of_lower_bounds_passes_no_hole_and_says_what_it_did_not_check(
+    vulns: list[dict[str, object]] | None, reason: str | None, status: int, said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script = load_script(ROOT / "scripts" / "audit_dependencies.py")
+    row = {"name": "x", "skip_reason": reason} if reason else {"name": "x", "version": "1.0"}
+    document = json.dumps({"dependencies": [row | ({} if reason else {"vulns": vulns})]})
+
+    def run(words: list[str], **_: object) -> SimpleNamespace:
+        asked = "pip" in words
+        out = "x==1.0\n" if asked else "" if vulns is None else document
+        return SimpleNamespace(returncode=0 if asked or not vulns else 1, stdout=out)
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    assert script.main() == status
+    err = capsys.readouterr().err
+    assert said in err if said else err == ""
+    assert "audit" in (ROOT / "Makefile").read_text().partition("\ncheck:")[2].splitlines()[0]

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from celedger.base import VERSION
-from celedger.base.errors import CeledgerError, Status
+from celedger.base.errors import CeledgerError, RepositoryError, Status
 from celedger.cli import unix
 from celedger.cli.session import Options
 from celedger.cli.unix import complain
@@ -60,6 +60,12 @@ def _options(
 
     Start with `celedger init`, then `celedger run HEAD`.
     """
+    try:
+        repository.absolute()
+    except FileNotFoundError as error:
+        raise RepositoryError(
+            "the folder that this was typed in is gone", "go to one that is there, or name it: -C"
+        ) from error
     context.obj = Options(repository, ledger)
 
 

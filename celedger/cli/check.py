@@ -68,8 +68,8 @@ def check(
     with a line that says why. Only what the suite declares decides: exits 1 when an incident that
     is in force made something worse at this commit or before it, 125 when something cannot be
     told, also because noise hides changes as small as the floor (--lenient passes that, and a
-    first measurement), 0 otherwise. `git bisect run celedger check` works, and skips what cannot
-    be told.
+    first measurement) or because a trial was killed, 0 otherwise. `git bisect run celedger check`
+    works, and skips what cannot be told.
 
     In a GitHub workflow the table goes to the job's summary as well ($GITHUB_STEP_SUMMARY), and
     what is worse is annotated.
@@ -103,6 +103,7 @@ def check(
             with Progress(bench, needs):
                 ran = run_all(bench, needs, in_company=False)
                 extra.run(ran, most=session.config.max_reruns if budget is None else budget)
+            complete = not lacking(bench, [commit], tasks)
         is_upgrade = memory.is_older(ledger)
         state = record_state(session, tip, "check")
         if is_upgrade:
@@ -117,7 +118,7 @@ def check(
             options.answer(document, json, context.obj.retyped)
         _tell_github(document)
         announce(repository, ledger, session.config, state, line.commits, warn, draw_bisect)
-    return status(standings, gate=True, lenient=lenient)
+    return status(standings, gate=True, lenient=lenient, complete=complete)
 
 
 def _tell_github(document: CheckDocument) -> None:

@@ -143,7 +143,7 @@ def draw_bisect(
         history = repository.commits(f"{stored.good}..{stored.bad}")
         commits = {c.sha: c for c in (repository.resolve(stored.good), *history)}
         report = restored(stored, commits)
-    except (UnknownRevision, KeyError, TypeError) as error:
+    except (UnknownRevision, LookupError, TypeError, ValueError) as error:
         raise CeledgerError(
             f"the repository lacks commits of the bisect {stored.ulid}",
             f"search again: {command('bisect', 'GOOD..BAD', task=stored.task)}",

@@ -12,6 +12,7 @@ from celedger.cli import options
 from celedger.cli.session import note, record_state, set_bench, writing
 
 if TYPE_CHECKING:
+    from celedger.base.model import TrialRecord
     from celedger.trial.engine import Need
     from celedger.trial.runner import Bench
 
@@ -49,7 +50,7 @@ def run(
 
     What the ledger already holds is not run again. With several workers, speed is not judged:
     trials disturb each other. Exits 1 when the newest commit is worse or fails, 125 when it cannot
-    be tested.
+    be tested or a trial of this command was killed.
     """
     from celedger.judge import memory
     from celedger.judge.standings import status
@@ -71,22 +72,26 @@ def run(
             for warning in bench.suite.warnings:
                 note(f"celedger: warning: {warning}")
             needs = lacking(bench, commits, tasks, seeds=seed or (), repeat=repeat, force=force)
-            if needs:
-                _train(bench, needs)
-            else:
+            records = _train(bench, needs) if needs else []
+            if not needs:
                 note("celedger: the ledger holds every trial asked for; --force runs them again")
         state = record_state(session, memory.tip_of(repository, newest), "run")
         standings = memory.standings_at(repository, ledger, state, newest.sha, tasks)
         options.answer(CommitRows.of(ledger, newest.sha, state), json=False)
-    return status(standings, gate=False)
+    own = [
+        record
+        for record in records
+        if record.trial.commit == newest.sha or (record.outcome and not record.outcome.kind.final)
+    ]
+    return status(standings, gate=False, complete=all(r.ok for r in own))
 
 
-def _train(bench: Bench, needs: Sequence[Need]) -> None:
+def _train(bench: Bench, needs: Sequence[Need]) -> list[TrialRecord]:
     from celedger.cli.progress import Progress
     from celedger.trial.workers import run_all
 
     with Progress(bench, needs):
-        run_all(bench, needs)
+        return run_all(bench, needs)
 
 
 def noise(

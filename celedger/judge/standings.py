@@ -32,15 +32,24 @@ by chance a redraw falls there about once in twelve times where the noise is as 
 """
 
 
-def status(standings: Sequence[MetricStanding], *, gate: bool, lenient: bool = False) -> Status:
+def status(
+    standings: Sequence[MetricStanding],
+    *,
+    gate: bool,
+    lenient: bool = False,
+    complete: bool = True,
+) -> Status:
     """Return the exit status of a commit that stands so; only what the suite declares counts.
 
     A `gate` does not pass what it could not decide or did not measure. A `lenient` one passes what
-    noise hides, and a first measurement.
+    noise hides, and a first measurement. `complete`: every trial that the command was asked for
+    was measured; one that was not never passes, whatever the ledger held before.
     """
     own = [each for each in standings if each.declared]
     if any(each.standing is Standing.WORSE for each in own):
         return Status.BAD
+    if not complete:
+        return Status.CANNOT_JUDGE
     if not own or all(each.standing is Standing.MISSING for each in own):
         return Status.CANNOT_JUDGE
     if not gate:

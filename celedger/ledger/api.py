@@ -6,6 +6,7 @@ as NumPy arrays. It must not know git: a ledger that was copied anywhere can be 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -131,7 +132,11 @@ class OpenLedger:
 
 def open(path: str | Path = "ledger.db") -> OpenLedger:  # noqa: A001 -- `celedger.open`
     """Open a ledger for reading. Raises LedgerError with one sentence where it cannot be."""
-    return OpenLedger(Reader.open(Path(path), readonly=True))
+    reader = Reader.open(Path(path), readonly=True)
+    if lines := reader.left_out():
+        more = f" and {len(lines) - 1} more" * (len(lines) > 1)
+        warnings.warn(f"{path}: {lines[0]}{more}: left out", stacklevel=2)
+    return OpenLedger(reader)
 
 
 def _ulid(trial: TrialRecord | str) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from celedger.base.errors import LedgerDamaged, LedgerError
 from celedger.base.text import plain
-from celedger.ledger import checksums, opening, salvage, schema
+from celedger.ledger import checksums, opening, salvage, schema, validation
 from celedger.ledger.checksums import Union
 
 _LONGEST = 200  # bytes of a folder's name
@@ -72,6 +72,13 @@ class Archive:
             ):
                 return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
         return 0
+
+    def trial_commits(self) -> list[tuple[str, str]]:
+        """Return the ulid and commit of each trial that it has; none where it cannot be read."""
+        sql = "SELECT ulid, sha FROM trials JOIN commits ON commits.id = trials.revision"
+        with suppress(*checksums.ERRORS), closing(opening.readonly(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+        return []
 
     def catch_up(self, ledger: sqlite3.Connection, started: Iterable[int] = ()) -> None:
         """Add the facts that the ledger completed since the last call, and trials (their ids) that
@@ -214,7 +221,11 @@ def restore(path: Path, archive: Archive) -> Restored:
 
 def _writable(path: Path) -> sqlite3.Connection:
     try:
-        return opening.open_for_writing(path, create=True)
+        ledger = opening.open_for_writing(path, create=True)
+        if validation.left_out(ledger):  # it is rebuilt without them
+            ledger.close()
+            raise opening.damaged(path, "it has rows that celedger never writes")
+        return ledger
     except checksums.ERRORS as error:
         raise opening.explain(error, path) from error
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from celedger.base.text import plain
 from celedger.ledger import ulid as ulids
+from celedger.ledger import validation
 
 # The columns of a fact's own row, by its table, each table after those that its rows refer to.
 COLUMNS = {
@@ -170,6 +171,8 @@ def _changed_facts(connection: sqlite3.Connection) -> Iterator[str]:
                     yield f"{described(connection, table, row)} has no checksum"
                 continue
             same = checksum(connection, table, row, own.schema) == own.value
+        except sqlite3.OperationalError:  # no damage: interrupted, say
+            raise
         except ERRORS:
             same = False
         if not same:
@@ -313,6 +316,10 @@ class Union:
             same = True
         if not same:
             raise LookupError(f"{described(self._source, table, row)} is damaged")
+        if (table, row) not in self._stand_ins and (
+            why := validation.problem(self._source, table, row)
+        ):
+            raise LookupError(f"{described(self._source, table, row)}: {why}")
 
     def _is_whole(self, table: str, row: int) -> bool:
         """Return False for a trial that has not all the epochs that its outcome counts."""

@@ -10,6 +10,7 @@ A migration that has shipped is never edited or renamed. A new one stands at the
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -58,3 +59,10 @@ def migrate(connection: sqlite3.Connection) -> None:
         if len(known.pending(db)) != version() - before:
             raise ValueError("the version in its header")
         known.apply(db)
+
+
+APPEND_ONLY = re.compile(
+    r"CREATE TRIGGER (\w+)_never_\w+ BEFORE (UPDATE|DELETE) ON \1 BEGIN "
+    r"SELECT RAISE\(ABORT, '[\w :-]+'\); END"
+)
+"""The triggers that the migrations make: they refuse, and do nothing else."""

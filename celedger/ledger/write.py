@@ -27,6 +27,7 @@ from celedger.base.model import (
     Trial,
     Verdict,
 )
+from celedger.ledger import opening
 from celedger.ledger.step_blobs import pack
 from celedger.ledger.store import Store, columns_of, encoded, number
 
@@ -288,6 +289,8 @@ class Writer(Store):
         rows = self._rows(f"SELECT id FROM {table} WHERE {column} = ?", (value,))
         if not rows:
             raise LedgerError(f"{self.path} has no {value} among its {table}: record it first")
+        if why := self._left_out.get((table, rows[0][0])):
+            raise opening.damaged(self.path, f"row {rows[0][0]} of {table}: {why}")
         return int(rows[0][0])
 
     def _trial_id(self, ulid: str) -> int:

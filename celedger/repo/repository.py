@@ -142,6 +142,17 @@ class Repository:
             raise RepositoryError(f"git merge-base failed: {answer.reason}")
         return answer.status == 0
 
+    def has_in_history(self, commits: Iterable[str]) -> bool:
+        """Return True if HEAD is one of these commits (hashes) or descends from one. Those that
+        this clone lacks are passed over."""
+        words = ("rev-list", "--ignore-missing", "--stdin")
+        asked = "".join(f"{sha}\n" for sha in commits)
+        present = ask(self.worktree, *words, "--no-walk", stdin=asked.encode()).text.split()
+        if not present:
+            return False
+        apart = ask(self.worktree, *words, stdin="\n".join([*present, "^HEAD\n"]).encode())
+        return apart.status != 0 or not {*present} <= {*apart.text.split()}
+
     def _between(self, good: Commit, bad: Commit, first_parent: bool) -> list[Commit]:
         mode = ["--first-parent"] if first_parent else []
         order = ["--topo-order", "--reverse", *mode]
@@ -245,6 +256,12 @@ class Repository:
         out = ask(self.root, "ls-files", "-z", "--", *names).out
         return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
+    def has_any(self, shas: Iterable[str]) -> bool:
+        """Return True if the repository has one of these commits (full hashes)."""
+        names = "".join(f"{sha}\n" for sha in shas).encode()
+        lines = ask(self.root, "cat-file", "--batch-check", stdin=names).out.splitlines()
+        return any(line.split()[1:2] == [b"commit"] for line in lines)
+
     # --- the repository's own files
 
     def exclude(self, patterns: Iterable[str]) -> list[str]:
@@ -335,6 +352,17 @@ class Repository:
         else:
             cause, hint = "they have no common history", ""
         return UsageError(f"{good} is not an ancestor of {bad}: {cause}", hint)
+
+
+def tracked_in(folder: Path, names: Iterable[str]) -> list[str]:
+    """Return which of these names in a folder, and of what lies below them, are tracked by the
+    repository that it lies in; none where there is no repository, or no git."""
+    try:
+        words = ("ls-files", "-z", "--", *(f":(literal){name}" for name in names))
+        out = ask(folder, *words).out
+    except RepositoryError:
+        return []
+    return [os.fsdecode(name) for name in out.split(b"\0")[:-1]]
 
 
 def _pathspecs(paths: Iterable[Path], root: Path) -> list[str]:

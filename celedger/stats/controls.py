@@ -158,24 +158,27 @@ def contrasts(
     session had measured before: controls, whoever asked for them.
 
     Args:
-        asked: Place and session of the controls that were run for a rise in doubt.
+        asked: Place and session of the controls that were run for a rise in doubt. They count
+            also when the trials that they showed to be disturbed are left out.
     """
     own = measurements.own
-    for session in np.unique(measurements.session[own]):
-        places = np.unique(measurements.place[own & (measurements.session == session)])
+    for session in (int(s) for s in np.unique(measurements.session[own])):
+        places = np.unique(measurements.place[own & (measurements.session == session)]).tolist()
         earlier = set(measurements.place[own & (measurements.session < session)].tolist())
-        for old in [int(p) for p in places[:-1] if int(p) in earlier]:
-            pair = contrast(
-                key,
-                measurements,
-                history,
-                old=old,
-                new=int(places[-1]),
-                session=int(session),
-                is_asked=(old, int(session)) in asked,
-            )
-            if pair is not None:
-                yield pair
+        for old in places[:-1]:
+            is_asked = (old, session) in asked
+            if is_asked or old in earlier:
+                pair = contrast(
+                    key,
+                    measurements,
+                    history,
+                    old=old,
+                    new=places[-1],
+                    session=session,
+                    is_asked=is_asked,
+                )
+                if pair is not None:
+                    yield pair
 
 
 def _rise(

@@ -98,14 +98,14 @@ def derive(
     put.join([(k, s) for k, s in loose if line.opens(k, s)] + put.confirmed())
     filtered = [(c, r) for c in put.causes for r in [put.as_rise(c)] if r is not None]
     by_sessions = [c for c in line.contrasts if histories[c.key].noise.session > 0]
-    mends, falls = follow([r for _, r in filtered], line.kept(), evidence, by_sessions)
+    mends, falls = follow([r for _, r in filtered], line.kept, evidence, by_sessions)
     became = {id(c): mend for (c, _), mend in zip(filtered, mends, strict=True)}
     incidents = [
         put.incident(c, became.get(id(c))) if c.members else put.unseen(c) for c in put.causes
     ]
     return Derived(
         tuple(sorted(incidents, key=lambda i: (i.first, i.last, i.id))),
-        tuple((k, s) for k, s in loose if not line.opens(k, s) and line.suspects(k, s)),
+        tuple((k, s) for k, s in loose if line.suspects(k, s) and not put.is_known(k, s)),
         tuple((k, s) for f in falls if f.nobodys >= KEPT for k, s in line.improvements(f)),
         tuple(put.rises(incidents)),
         falls[-1] if falls else None,
@@ -142,13 +142,18 @@ class _Assembly:
         return [s for s in rising if s not in taken]
 
     def part(self) -> None:
-        """Part the incidents whose metrics cannot have one cause, as a bisect showed. The largest
-        part keeps the identity."""
+        """Part the incidents whose metrics cannot have one cause, as a bisect showed or since one
+        of them drifts. A drift keeps the identity, else the largest part."""
         for cause in list(self.causes):
             parts: list[_Cause] = []
             for key, step in sorted(cause.members.items(), key=lambda m: self.line.rank(*m)):
                 own = self.line.commit_set(key, step)
-                into = [p for p in parts if p.commits is not None and _may_be_one(p.commits, own)]
+                into = [
+                    p
+                    for p in parts
+                    if p.commits is not None and _may_be_one(p.commits, own)
+                    if p.kind() is step.kind
+                ]
                 if into:
                     max(into, key=lambda p: _shared(p.commits, own)).add(key, step, own)
                 else:
@@ -193,11 +198,10 @@ class _Assembly:
     def as_rise(self, cause: _Cause) -> Rise | None:
         """Return a cause as the filter of mends sees it; None if a person has closed it, or the
         history has none of its steps."""
-        kept = self.line.kept()
         steps = {
             k: s
             for k, s in cause.members.items()
-            if s in kept.get(k, ()) and not self._is_accepted(k, cause)
+            if s in self.line.kept.get(k, ()) and not self._is_accepted(k, cause)
         }
         if not steps or cause.commits is None or self._is_dismissed(cause.told):
             return None
@@ -218,7 +222,7 @@ class _Assembly:
         elif mend is not None:
             state, closed, gone = mend.state, mend.closed, mend.gone
         else:  # a short rise, of which the history has no step
-            state, closed = self._controlled(cause.members, likeliest) or (state, closed)
+            state, closed = self._controlled(cause.members) or (state, closed)
         sure = any(self.line.probability(k, s) >= CLOSED for k, s in cause.members.items())
         told = cause.told
         return StepIncident(
@@ -245,10 +249,14 @@ class _Assembly:
         assert told is not None
         measured = {k: self._as_told(k, told) for k in told.states if k in self.line.histories}
         state, closed, doubted, joined = told.state, None, False, ""
+        if state is IncidentState.ACCEPTED:  # unless the act still holds, below
+            state = IncidentState.OPEN
         drift = next((c for c in self.causes if _holds(c, told)), None)
-        decided = self._controlled(measured, None, told)
+        decided = self._controlled(measured, told)
         if told.id in self.line.acts.dismissed_ids:
             state = IncidentState.WITHDRAWN
+        elif told.states and all(self._is_accepted(k, cause) for k in told.states):
+            state = IncidentState.ACCEPTED
         elif not measured:
             pass  # no longer measured: as it was
         elif drift is not None:
@@ -274,6 +282,14 @@ class _Assembly:
             in_doubt=doubted,
         )
 
+    def is_known(self, key: MetricKey, step: Step) -> bool:
+        """Return True if an incident of other metrics already tells of a rise's commits."""
+        own = self.line.commit_set(key, step)
+        return any(
+            c.commits is not None and c.commits.meets(own) and key not in c.members
+            for c in self.causes
+        )
+
     def rises(self, incidents: Sequence[StepIncident]) -> Iterator[tuple[MetricKey, Step]]:
         """Yield the rises for which a control runs if HEAD is lower."""
         for key in self.line.steps:
@@ -297,7 +313,7 @@ class _Assembly:
         )
 
     def _controlled(
-        self, steps: Mapping[MetricKey, Step], place: int | None, told: ToldIncident | None = None
+        self, steps: Mapping[MetricKey, Step], told: ToldIncident | None = None
     ) -> tuple[IncidentState, int | None] | None:
         """Return the state of a short rise that a control decided, and what mended it."""
         verdicts = []
@@ -339,13 +355,13 @@ class _Assembly:
         if told is not None and told.id in self.line.acts.accepted_ids:
             return True
         was = told is not None and told.states.get(key) is IncidentState.ACCEPTED
-        commits = cause.commits
-        return commits is not None and self.line.is_accepted(
-            key, commits.first, commits.last, was=was
-        )
+        where = cause.commits or told
+        return where is not None and self.line.is_accepted(key, where.first, where.last, was=was)
 
-    def _smallness(self, part: _Cause) -> tuple[int, tuple[bool, float]]:
-        return -len(part.members), min(self.line.rank(k, s) for k, s in part.members.items())
+    def _smallness(self, part: _Cause) -> tuple[bool, int, tuple[bool, float]]:
+        drifts = part.kind() is StepKind.DRIFT
+        largest = min(self.line.rank(k, s) for k, s in part.members.items())
+        return not drifts, -len(part.members), largest
 
 
 def _inside(first: int, last: int, drift: Step) -> bool:

@@ -27,6 +27,7 @@ class LineSteps:
 
     Attributes:
         steps: By metric, each once, ordered by their last place.
+        kept: Those that more probably exist than not.
         false, real: The controls that were asked for a rise, and decided.
     """
 
@@ -45,13 +46,10 @@ class LineSteps:
         self.real = [c for c in asked if c.verdict() is RiseVerdict.REAL]
         self.steps = {key: distinct_steps(h.steps) for key, h in sorted(histories.items())}
         self._named = {key: self._bisected(key) for key in self.steps}
-
-    def kept(self) -> dict[MetricKey, list[Step]]:
-        """Return the steps that more probably exist than not, by metric."""
-        steps = {
+        kept = {
             k: [s for s in own if self.probability(k, s) >= KEPT] for k, own in self.steps.items()
         }
-        return {k: own for k, own in steps.items() if own}
+        self.kept = {k: own for k, own in kept.items() if own}
 
     def probability(self, key: MetricKey, step: Step) -> float:
         """Return P(step): the history's, or that of a bisect that named a commit of its set."""
@@ -67,7 +65,8 @@ class LineSteps:
 
     def suspects(self, key: MetricKey, step: Step) -> bool:
         """Return True if a rise that opens nothing is worth a line."""
-        return step.probability >= DOUBT and step.size > max(self.floor(key, step.before), 0.0)
+        large = step.size > max(self.floor(key, step.before), 0.0)
+        return step.probability >= DOUBT and large and not self.opens(key, step)
 
     def noise_is_known(self, key: MetricKey) -> bool:
         noise = self.histories[key].noise

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
-from celedger.stats.arrays import Floats
+from celedger.stats.arrays import Floats, Ints
 from celedger.stats.controls import MORE_GONE_THAN_LEFT, Contrast
 from celedger.stats.course import IncidentState, MetricKey, Step
 from celedger.stats.mend_evidence import CommitEvidence, MendRatios
@@ -37,8 +38,8 @@ ONE, LIKELIEST = 0.3, 0.3
 mended already, else the newest)."""
 SEVERAL, NEWEST = 0.2, 0.15
 """Prior that it mends several; and, /n, of the newest k of n together (a branch reverted)."""
-PART, PARTS = 0.05, (0.25, 0.5, 0.75)
-"""Prior of each part of one incident, divided by the number of open ones."""
+PART, QUARTERS = 0.05, 4
+"""Prior of each part of one incident (in quarters), divided by the number of open ones."""
 NOBODYS = 0.1
 """Prior that it is an improvement of its own; its size is log-uniform over a factor of 27."""
 LOG_RANGE = 3.3  # ln 27
@@ -95,21 +96,52 @@ def follow(
     evidence: CommitEvidence | None,
     contrasts: Sequence[Contrast],
 ) -> tuple[list[Mend], list[Fall]]:
-    """Follow every rise through the falls after it.
+    """Follow every rise through the falls after it; first all metrics of an incident together,
+    then, where these falls mend nothing, each metric by itself: they may be mended one by one.
 
     Args:
         rises: In any order; the mends are in the same.
         steps: All steps of probability KEPT and more by metric, rises and falls.
     """
+    ratios = MendRatios(evidence)
+    mends, falls = _together(rises, steps, ratios, contrasts)
+    waiting = [i for i, m in enumerate(mends) if m.state is not IncidentState.RECOVERED]
+    several = [i for i in waiting if len(rises[i].steps) > 1]
+    alone: dict[int, list[Mend]] = {i: [] for i in several}
+    for key in sorted({k for i in several for k in rises[i].steps}):
+        free = [f for f in falls if key in f.steps and f.nobodys >= KEPT]
+        own = [s for s in steps[key] if s.size > 0 or any(s == f.steps[key] for f in free)]
+        with_key = [i for i in waiting if key in rises[i].steps]
+        one = [replace(rises[i], steps={key: rises[i].steps[key]}) for i in with_key]
+        for i, mend in zip(with_key, _together(one, {key: own}, ratios, contrasts)[0], strict=True):
+            if i in alone and mend.state is IncidentState.RECOVERED and mend.closed is not None:
+                alone[i].append(mend)
+                for fall in free:
+                    if fall.first <= mend.closed <= fall.last:
+                        fall.nobodys = 0.0
+    for i, parts in alone.items():
+        if len(parts) == len(rises[i].steps):
+            closed = max(m.closed for m in parts if m.closed is not None)
+            mends[i] = Mend(IncidentState.RECOVERED, min(m.gone for m in parts), closed)
+        elif parts:
+            mends[i].state = IncidentState.PARTLY
+    return mends, falls
+
+
+def _together(
+    rises: Sequence[Rise],
+    steps: Mapping[MetricKey, Sequence[Step]],
+    ratios: MendRatios,
+    contrasts: Sequence[Contrast],
+) -> tuple[list[Mend], list[Fall]]:
     levels = {
         k: MetricLevels(own, [c for c in contrasts if c.key == k]) for k, own in steps.items()
     }
     falls = joint_falls(steps)
-    ratios = MendRatios(evidence)
     filtered = _Filter(levels)
     mends = [Mend() for _ in rises]
     events = sorted(
-        [(max(s.last for s in r.steps.values()), 0, i) for i, r in enumerate(rises)]
+        [(r.last, 0, i) for i, r in enumerate(rises)]
         + [(f.last, 1, i) for i, f in enumerate(falls)]
     )
     for _, is_fall, i in events:
@@ -143,61 +175,68 @@ def joint_falls(steps: Mapping[MetricKey, Sequence[Step]]) -> list[Fall]:
 
 
 class _Filter:
-    """The posterior of what is left of each live rise: a share of 1 … 0 for all its metrics."""
+    """The posterior of what is left of each live rise: 4, 3 … 0 quarters, for all its metrics.
+
+    `states` has a row a state and a column a live rise; `weights` are their log probabilities.
+    """
 
     def __init__(self, levels: Mapping[MetricKey, MetricLevels]) -> None:
         self.levels = levels
         self.live: list[int] = []
-        self.states: dict[tuple[float, ...], float] = {(): 0.0}
+        self.states: Ints = np.zeros((1, 0), np.int64)
+        self.weights: Floats = np.zeros(1)
 
     def add(self, index: int) -> None:
         self.live.append(index)
-        self.states = {(*left, 1.0): weight for left, weight in self.states.items()}
+        whole = np.full((len(self.states), 1), QUARTERS)
+        self.states = np.hstack([self.states, whole])
 
     def gone(self, index: int) -> tuple[float, float]:
         """Return P(nothing is left), P(less than all is left) of a live rise."""
-        k = self.live.index(index)
-        nothing = sum(math.exp(w) for left, w in self.states.items() if left[k] == 0)
-        less = sum(math.exp(w) for left, w in self.states.items() if left[k] < 1)
-        return nothing, less
+        left, chance = self.states[:, self.live.index(index)], np.exp(self.weights)
+        return float(chance[left == 0].sum()), float(chance[left < QUARTERS].sum())
 
     def fall(
         self, fall: Fall, rises: Sequence[Rise], ratios: Sequence[tuple[float, float]]
     ) -> float:
         """Weigh which rises the fall mended; return the probability that it mended none."""
         keys = sorted(set(fall.steps) | {k for r in rises for k in r.steps})
-        moments = _moments(fall, rises, keys, self.levels)
-        nothing = _log_improvement(fall, keys, self.levels)
-        after: dict[tuple[float, ...], list[float]] = {}
-        nobodys: list[float] = []
-        for left, weight in self.states.items():
-            if weight < NEGLIGIBLE:
-                continue
-            after.setdefault(left, []).append(weight + nothing)
-            nobodys.append(weight + nothing)
-            taken, prior = _hypotheses(np.array(left), ratios)
-            if not len(prior):
-                continue
-            logs = weight + prior + moments.log_density(taken)
-            remaining = np.maximum(np.array(left) - taken, 0.0)
-            for row, log in zip(remaining, logs, strict=True):
-                after.setdefault(tuple(float(x) for x in row), []).append(float(log))
-        sums = {left: _log_sum(logs) for left, logs in after.items()}
-        total = _log_sum(list(sums.values()))
-        best = sorted(sums.items(), key=lambda item: -item[1])[:MOST_STATES]
-        self.states = {left: weight - total for left, weight in best}
-        return math.exp(min(0.0, _log_sum(nobodys) - total))
+        whole, part = np.log(np.array(ratios)).T
+        kept = self.weights >= NEGLIGIBLE
+        before, taken, prior = [], [], []
+        for left, weight in zip(self.states[kept], self.weights[kept], strict=True):
+            takes, log = _hypotheses(tuple(left.tolist()))
+            entire = (takes == left) & (takes > 0)
+            before.append(np.tile(left, (len(takes), 1)))
+            taken.append(takes)
+            prior.append(weight + log + entire @ whole + ((takes > 0) & ~entire) @ part)
+        rows, of_row = np.unique(np.concatenate(taken), axis=0, return_inverse=True)
+        density = _moments(fall, rises, keys, self.levels).log_density(rows / QUARTERS)
+        nothing = self.weights[kept] + _log_improvement(fall, keys, self.levels)
+        self.states = np.concatenate([self.states[kept], *before])
+        self.states[len(nothing) :] -= np.concatenate(taken)
+        self.weights = np.concatenate([nothing, np.concatenate(prior) + density[of_row.ravel()]])
+        nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(self.weights))
+        self._merge()
+        return math.exp(min(0.0, nobodys))
 
     def drop_settled(self, mends: Sequence[Mend]) -> None:
         """Forget the rises of which nothing is left; their mends are final."""
-        for index in list(self.live):
-            if mends[index].state is IncidentState.RECOVERED and mends[index].gone > SETTLED:
-                k = self.live.index(index)
+        for k in range(len(self.live) - 1, -1, -1):
+            mend = mends[self.live[k]]
+            if mend.state is IncidentState.RECOVERED and mend.gone > SETTLED:
                 del self.live[k]
-                merged: dict[tuple[float, ...], list[float]] = {}
-                for left, weight in self.states.items():
-                    merged.setdefault(left[:k] + left[k + 1 :], []).append(weight)
-                self.states = {left: _log_sum(logs) for left, logs in merged.items()}
+                self.states = np.delete(self.states, k, axis=1)
+                self._merge()
+
+    def _merge(self) -> None:
+        """Add up equal states; keep the likeliest ones."""
+        self.states, of_state = np.unique(self.states, axis=0, return_inverse=True)
+        weights = np.full(len(self.states), -np.inf)
+        np.logaddexp.at(weights, of_state.ravel(), self.weights)
+        best = np.argsort(-weights, kind="stable")[:MOST_STATES]
+        self.states = self.states[best]
+        self.weights = weights[best] - np.logaddexp.reduce(weights[best])
 
 
 def _read(
@@ -268,34 +307,30 @@ class _Sum:
         return self.total / math.sqrt(self.variance) if self.variance else 0.0
 
 
-def _hypotheses(left: Floats, ratios: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Return what a fall may take from each rise, a row a hypothesis, and its log prior."""
-    rest = [int(k) for k in np.flatnonzero(left > 0)][-MOST_OPEN:]
+@lru_cache(maxsize=4096)
+def _hypotheses(left: tuple[int, ...]) -> tuple[Ints, Floats]:
+    """Return the quarters that a fall may take from each rise, a row a hypothesis, and the log
+    prior of each."""
+    rest = [k for k, quarters in enumerate(left) if quarters > 0][-MOST_OPEN:]
     n = len(rest)
-    taken: list[Floats] = []
+    taken: list[list[int]] = []
     prior: list[float] = []
-    if not n:
-        return np.zeros((0, len(left))), np.zeros(0)
-    begun = [k for k in rest if left[k] < 1]
-    likeliest = begun[-1] if begun else rest[-1]
+    begun = [k for k in rest if left[k] < QUARTERS]
+    likeliest = (begun or rest or [-1])[-1]
     for code in range(1, 2**n):
         mended = [rest[b] for b in range(n) if code >> b & 1]
         if len(mended) == 1:
             p = ONE / n + LIKELIEST * (mended[0] == likeliest)
         else:
             p = SEVERAL / (2**n - 1 - n) + NEWEST / n * (mended == rest[-len(mended) :])
-        row = np.zeros(len(left))
-        row[mended] = left[mended]
-        taken.append(row)
-        prior.append(math.log(p) + sum(math.log(ratios[k][0]) for k in mended))
+        taken.append([quarters if k in mended else 0 for k, quarters in enumerate(left)])
+        prior.append(p)
     for k in rest:
-        for part in PARTS:
-            if part < left[k]:
-                row = np.zeros(len(left))
-                row[k] = part
-                taken.append(row)
-                prior.append(math.log(PART / n * ratios[k][1]))
-    return np.array(taken), np.array(prior)
+        for part in range(1, left[k]):
+            taken.append([part if i == k else 0 for i in range(len(left))])
+            prior.append(PART / n)
+    rows = np.array(taken, np.int64).reshape(len(taken), len(left))
+    return rows, np.log(np.array(prior))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +347,7 @@ class _Moments:
         """Return log P(the levels seen) of each hypothesis: that what it takes is what fell."""
         size = taken @ self.rise.T
         mean = size + self.fall
-        variance = np.einsum("hi,mij,hj->hm", taken, self.covariance, taken)
+        variance = ((taken @ self.covariance) * taken).sum(2).T
         variance = variance + 2 * taken @ self.cross.T + self.fall_variance
         variance = np.maximum(variance, 0.0) + (ALIKE * size) ** 2 + 1e-24
         logs: Floats = -0.5 * (mean**2 / variance + np.log(2 * math.pi * variance))
@@ -358,8 +393,3 @@ def _log_improvement(
         else:
             log -= math.log(2 * max(-step.size, 1.5 * unit))
     return log
-
-
-def _log_sum(logs: Sequence[float]) -> float:
-    top = max(logs, default=-math.inf)
-    return top if top == -math.inf else top + math.log(sum(math.exp(x - top) for x in logs))

@@ -134,7 +134,7 @@ def next_trial(
         return None
     asking: Sequence[Callable[[], Wanted | None]] = (
         lambda: _at_start(histories, job),
-        lambda: _risen(histories, job, contrasts),
+        lambda: _risen(histories, derived, job, contrasts),
         lambda: _doubt(histories, derived, job),
         lambda: _whose_mend(histories, derived, job),
     )
@@ -171,7 +171,10 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
 
 
 def _risen(
-    histories: Mapping[MetricKey, MetricHistory], job: Job, contrasts: Sequence[Contrast]
+    histories: Mapping[MetricKey, MetricHistory],
+    derived: Derived,
+    job: Job,
+    contrasts: Sequence[Contrast],
 ) -> Wanted | None:
     """Return the risen commit, or HEAD beside it, where HEAD is lower than a rise that its step
     does not explain any more."""
@@ -186,7 +189,8 @@ def _risen(
             if s.size > max(rise.size / 2, ONE_SIDED * s.error)
         )
         head = _node_of(history, job.chain, job.head)
-        if stands or head is None or head.level > rise.before + rise.size / 2:
+        low = head is not None and head.level <= rise.before + rise.size / 2
+        if stands or not low or _is_told(derived, key, rise):
             continue
         beside = [c for c in contrasts if (c.key, c.old, c.new) == (key, risen, job.head)]
         if any(c.verdict(rise.size, rise.error) is not RiseVerdict.UNSETTLED for c in beside):

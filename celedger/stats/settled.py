@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -222,7 +222,7 @@ def keep(
     name = f"chain {chain}"
     kept.facts[name] = {
         "content": content,
-        "steps": [asdict(step) for step in result.steps],
+        "steps": _facts(result.steps),
         "unit": result.unit,
         "origin": result.origin,
     }
@@ -238,10 +238,14 @@ def keep(
         kept.facts[f"{name} stretch"] = {
             "first": stretch.first,
             "content": stretch.content,
-            "drifts": [asdict(step) for step in stretch.drifts],
+            "drifts": _facts(stretch.drifts),
         }
         kept.arrays[f"{name} message"] = stretch.message
         kept.arrays[f"{name} control"] = stretch.control
+
+
+def _facts(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [{name: getattr(step, name) for name in Step.__slots__} for step in steps]
 
 
 def _steps(stored: Sequence[dict[str, Any]]) -> list[Step]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from celedger.stats import level_likelihood
 from celedger.stats.arrays import Floats, Ints
+from celedger.stats.commit_nodes import CommitNodes
 from celedger.stats.course import Step, StepKind
 from celedger.stats.metric_passes import Passed, Prepared
 
@@ -30,6 +31,8 @@ DOUBTFUL = 0.03
 """A drift is looked for where some rise is as probable."""
 TOLD, KEPT = 0.95, 0.5
 """A drift is told from the first on, and kept down to the second."""
+SHARP = 0.99
+"""From this probability on, a rise at one place is no drift."""
 TAIL = 0.01
 """Of the posterior of a drift's ends, what its set leaves out at either side."""
 REACH = 60  # commits before the oldest rise at which a drift may begin
@@ -52,7 +55,7 @@ class _Search:
     levels: int
 
 
-_COARSE = _Search(stride=3, growth=1.3, size_step=1.2, levels=3)
+_COARSE = _Search(stride=4, growth=1.4, size_step=1.2, levels=3)
 _FINE = _Search(stride=1, growth=1.12, size_step=0.4, levels=9)
 _SCREEN = 6.0
 """The coarse search is at most so many nats too low."""
@@ -105,11 +108,11 @@ def _log(x: Floats) -> Floats:
     return result
 
 
-def _log_sum(logs: Sequence[float]) -> float:
-    if not logs:
+def _log_sum(logs: Floats) -> float:
+    if not len(logs):
         return -math.inf
-    top = max(logs)
-    return top + math.log(sum(math.exp(x - top) for x in logs))
+    top = float(logs.max())
+    return top + math.log(float(np.exp(logs - top).sum()))
 
 
 def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | None:
@@ -254,20 +257,24 @@ def _ramps(chain: _Chain, start: int, stop: int, rises: Sequence[int], how: _Sea
     return result
 
 
-def _older_of_two(ramps: list[_Ramp], start: int, stop: int) -> list[_Ramp]:
+def _older_of_two(ramps: list[_Ramp]) -> list[_Ramp]:
     """Return the ramps of the older drift if two drifts explain more than a single one."""
-
-    def before(cut: int) -> float:
-        return _log_sum([ramp.log_odds for ramp in ramps if ramp.end <= cut])
-
-    def after(cut: int) -> float:
-        return _log_sum([ramp.log_odds for ramp in ramps if ramp.begin >= cut])
-
-    cut = max(range(start, stop), key=lambda at: before(at) + after(at))
-    if before(cut) + after(cut) > _log_sum([ramp.log_odds for ramp in ramps]):
+    begin = np.array([ramp.begin for ramp in ramps])
+    end = np.array([ramp.end for ramp in ramps])
+    logs = np.array([ramp.log_odds for ramp in ramps])
+    by_end, by_begin = np.argsort(end, kind="stable"), np.argsort(-begin, kind="stable")
+    until = np.logaddexp.accumulate(logs[by_end])
+    since = np.logaddexp.accumulate(logs[by_begin])
+    best, cut = -math.inf, -1
+    for at in np.unique(end).tolist():
+        older = int(np.searchsorted(end[by_end], at, side="right"))
+        newer = int(np.searchsorted(-begin[by_begin], -at, side="right"))
+        if newer and until[older - 1] + since[newer - 1] > best:
+            best, cut = float(until[older - 1] + since[newer - 1]), at
+    if best > _log_sum(logs):
         ramps = [ramp for ramp in ramps if ramp.end <= cut]
-    best = max(ramps, key=lambda ramp: ramp.log_odds)
-    return [ramp for ramp in ramps if ramp.begin < best.end and ramp.end > best.begin]
+    first = max(ramps, key=lambda ramp: ramp.log_odds)
+    return [ramp for ramp in ramps if ramp.begin < first.end and ramp.end > first.begin]
 
 
 def _quantile(nodes: Ints, weight: Floats, share: float) -> int:
@@ -279,7 +286,7 @@ def _quantile(nodes: Ints, weight: Floats, share: float) -> int:
 def _as_step(ramps: Sequence[_Ramp], metric: Prepared, first: int) -> tuple[Step, int, int]:
     """Return the drift with its probability, and the nodes at its ends, counted from `first`."""
     logs = np.array([ramp.log_odds for ramp in ramps])
-    odds = math.exp(min(_log_sum(logs.tolist()), 300.0))
+    odds = math.exp(min(_log_sum(logs), 300.0))
     weight = np.exp(logs - logs.max())
     weight /= weight.sum()
     begin = _quantile(np.array([ramp.begin for ramp in ramps]), weight, TAIL)
@@ -326,6 +333,49 @@ def replaced(steps: Sequence[Step], drift: Step) -> list[Step]:
     return sorted([*rest, drift], key=lambda step: step.node)
 
 
+def _neighbours(rises: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the rises in groups that no drift can join."""
+    group: list[Step] = []
+    for rise in rises:
+        if group and rise.first - group[-1].last > LONGEST:
+            yield group
+            group = []
+        group.append(rise)
+    if group:
+        yield group
+
+
+def _is_sharp(rise: Step, nodes: CommitNodes) -> bool:
+    """Return True if a rise is certain, and at one place between others that were measured within
+    half the shortest drift: it is no drift."""
+    k, near = rise.node, SHORTEST // 2
+    if rise.probability < SHARP or not 2 <= k < len(nodes) - 1:
+        return False
+    if rise.last != rise.likeliest or rise.known != nodes.last[k - 1]:
+        return False
+    before = nodes.first[k] - nodes.first[k - 2]
+    return bool(before <= near and nodes.first[k + 1] - nodes.last[k - 1] <= near)
+
+
+def _drift(
+    rises: Sequence[Step],
+    metric: Prepared,
+    passed: Passed,
+    between: tuple[int, int],
+    log_prior: float,
+) -> tuple[Step, int, int] | None:
+    """Return the likeliest drift that holds the rises, and the nodes at its ends, counted from the
+    pass's first one; None if there is none of some probability."""
+    level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
+    chain = _chain(metric, passed, level, log_prior)
+    at = [step.node - passed.first for step in rises]
+    coarse = np.array([ramp.log_odds for ramp in _ramps(chain, *between, at, _COARSE)])
+    if _log_sum(coarse) < math.log(KEPT) - _SCREEN:
+        return None
+    ramps = _ramps(chain, *between, at, _FINE)
+    return _as_step(_older_of_two(ramps), metric, passed.first)
+
+
 def with_drifts(
     steps: Sequence[Step],
     metric: Prepared,
@@ -344,19 +394,18 @@ def with_drifts(
     while waiting:
         start, stop = waiting.pop()
         rises = [s for s in result if _is_rise(s) and start < s.node - first < stop]
-        if not rises or stop - start < LEAST_NODES:
+        if stop - start < LEAST_NODES:
             continue
-        level = (min(rises, key=lambda s: s.node).before - metric.origin) / metric.unit
-        chain = _chain(metric, passed, level, math.log(DRIFT * budget))
-        at = [step.node - first for step in rises]
-        coarse = [ramp.log_odds for ramp in _ramps(chain, start, stop, at, _COARSE)]
-        if _log_sum(coarse) < math.log(KEPT) - _SCREEN:
-            continue
-        ramps = _ramps(chain, start, stop, at, _FINE)
-        drift, begin, end = _as_step(_older_of_two(ramps, start, stop), metric, first)
-        is_told = any(a <= drift.last and drift.first <= b for a, b in told)
-        if drift.probability < (KEPT if is_told else TOLD):
-            continue
-        result = replaced(result, drift)
-        waiting += [(start, begin + 1), (end, stop)]
+        for near in _neighbours(rises):
+            if len(near) == 1 and _is_sharp(near[0], metric.nodes):
+                continue
+            drift = _drift(near, metric, passed, (start, stop), math.log(DRIFT * budget))
+            if drift is None:
+                continue
+            step, begin, end = drift
+            is_told = any(a <= step.last and step.first <= b for a, b in told)
+            if step.probability >= (KEPT if is_told else TOLD):
+                result = replaced(result, step)
+                waiting += [(start, begin + 1), (end, stop)]
+                break
     return result

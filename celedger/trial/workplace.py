@@ -86,7 +86,7 @@ def set_bench(
     starts = permission_requests.of_suite(repository, suite, tasks, interpreters, commit)
     gate.review(
         [settings_request(config.merged), *starts],
-        texts=suite.texts,
+        texts=permission_requests.texts_of(repository, suite, starts),
         brought=lambda: repository.has_committed([suite.folder, *config.files]),
         tell=tell,
     )

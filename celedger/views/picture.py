@@ -134,6 +134,8 @@ def save(figure: Figure, path: Path) -> Path:
     try:
         with umask.users(), style():
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink() and ".celedger" in path.parts:
+                path.unlink()  # what celedger keeps leads nowhere else
             figure.savefig(path, format=kind, metadata=metadata)
     except OSError as error:
         problem = f"cannot write {path}: {error.strerror or error}"

@@ -43,7 +43,7 @@ def test_doctor_runs_nothing_of_the_repository(project: Project) -> None:
         toml = project.root / "suites" / "tiny" / "suite.toml"
         toml.write_text(SUITE.replace('"tiny"', f'"tiny"\npython = "{python}"', 1))
         project.commit(f"evil {number}")
-        project.run("allow")
+        project.allow()
         done = project.run("doctor")
         assert f"python      {evil}\n" in done.out
         assert not (project.root / "pwned").exists()

@@ -123,19 +123,30 @@ class Facts:
         (evidence,) = ledger.reusable_trials(recipe=trial.recipe, environment=trial.environment)
         derived = self.trial(ledger, commit=self.commit(77)).ulid
         ledger.finish_trial(derived, Outcome(OutcomeKind.FAILED, 3.0, "exit status 1", 1), {})
-        twin = replace(trials[0], ulid="01DERIVED", commit=self.commit(77).sha, started=9.0)
+        twin = replace(trials[0], ulid=f"{1:026}", commit=self.commit(77).sha, started=9.0)
         ledger.reuse_trial(twin, evidence, ["nan"])
         ledger.record_bisect(
-            BisectRecord("01B", "core", "mlp", "loss", "a", "b", (), 0.5, "found", 1)
+            BisectRecord(
+                f"{2:026}",
+                "core",
+                "mlp",
+                "loss",
+                trials[0].commit,
+                commit.sha,
+                (commit.sha,),
+                0.5,
+                "found",
+                1,
+            )
         )
         ledger.record_baseline(
             BaselineRecord(
-                "01P", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
+                f"{3:026}", BaselineAct.PIN, commit.sha, "core", "", "", "Ada", "release", 1.0
             )
         )
         ledger.record_finding(
             FindingRecord(
-                "01F",
+                f"{4:026}",
                 "explain",
                 "core",
                 "mlp",

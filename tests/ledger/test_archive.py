@@ -280,7 +280,9 @@ def test_a_ledger_without_any_trial_that_ended_comes_back_too(
         ledger.record_commits([commit])
         if way == "a baseline":
             ledger.record_baseline(
-                BaselineRecord("01P", BaselineAct.PIN, commit.sha, "core", "", "", "A", "", 1.0)
+                BaselineRecord(
+                    f"{3:026}", BaselineAct.PIN, commit.sha, "core", "", "", "A", "", 1.0
+                )
             )
         else:
             facts.trial(ledger)

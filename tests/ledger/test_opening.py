@@ -219,7 +219,7 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(
         whole(connection)
 
     monkeypatch.setattr(schema, "migrate", killed)
-    with pytest.raises(LedgerError, match="interrupted"):
+    with pytest.raises(KeyboardInterrupt):  # what else interrupts SQLite
         Ledger.open(ledger.path)
     monkeypatch.setattr(schema, "migrate", whole)
     monkeypatch.delitem(schema.MIGRATIONS, LATER)

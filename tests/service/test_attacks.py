@@ -126,8 +126,7 @@ def begin(world: World, files: dict[str, str] | None = None, *, allow: bool = Tr
     })  # fmt: skip
     git(world.victim.root.parent, "clone", "-q", str(world.upstream.root), "victim")
     if allow:
-        done = world.victim.run("allow")
-        assert done.status == 0, done.err
+        world.victim.allow()
 
 
 def link(world: World, name: str, target: Path | str) -> None:
@@ -309,7 +308,7 @@ def test_files_that_a_merge_puts_into_a_virtual_environment_are_not_run(world: W
     begin(world, {"suites/tiny/suite.toml": suite('python = ".venv/bin/python"')}, allow=False)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     venv.create(world.victim.root / ".venv", with_pip=False, symlinks=True)
-    assert world.victim.run("allow").status == 0
+    world.victim.allow()
     folder = f".venv/lib/{version}/site-packages"
     site = world.upstream.root / folder / "sitecustomize.py"
     site.parent.mkdir(parents=True)

@@ -79,6 +79,24 @@ def test_another_interpreter_makes_a_hook_outdated_and_install_renews_it(
     assert states(project, python) == [HookState.CURRENT] * 2
 
 
+def test_a_hook_that_was_copied_by_hand_says_so_and_install_mends_it(
+    project: Project, python: str
+) -> None:
+    repository = Repository.open(project.root)
+    copied = repository.hooks_dir() / "post-merge"
+    shutil.copy2(Path(hooks.PACKAGE).parent / "hooks" / "post-merge", copied)
+    foreign(repository.hooks_dir(), "exit 3", "post-merge.legacy")
+    before = sorted(copied.parent.iterdir())
+    done = subprocess.run([copied, "0"], cwd=project.root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "copied by hand and does nothing: `celedger hook install`" in done.stderr
+    assert sorted(copied.parent.iterdir()) == before
+    assert states(project, python) == [HookState.COPIED, HookState.ABSENT]
+    assert "celedger hook install` mends it" in project.run("hook", "status").out
+    hooks.install(repository, python)
+    assert states(project, python) == [HookState.CURRENT] * 2
+
+
 def test_a_foreign_hook_runs_first_with_its_arguments_and_stdin_and_keeps_its_status(
     project: Project, python: str, bell: Bell, tmp_path: Path
 ) -> None:

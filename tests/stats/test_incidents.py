@@ -33,6 +33,9 @@ from tests.stats.made_steps import (
 OPEN, PARTLY, RECOVERED = IncidentState.OPEN, IncidentState.PARTLY, IncidentState.RECOVERED
 ACCEPTED, WITHDRAWN = IncidentState.ACCEPTED, IncidentState.WITHDRAWN
 
+SHORT = open_at("aaaaaaaa", 20, was_sure=True)
+DOUBTED = history(step(20, size=10, probability=0.2))
+
 
 def of(
     *histories: tuple[MetricKey, MetricHistory],
@@ -98,6 +101,12 @@ def test_a_doubt_above_the_floor_is_suspected_and_improvements_are_changes() -> 
     assert [(k, s.first) for k, s in derived.suspected] == [(LOSS, 30)]
     assert [(k, s.first) for k, s in derived.changes] == [(LOSS, 10)]
     assert not derived.incidents
+
+
+def test_a_doubt_about_the_commits_of_an_incident_is_no_line_of_its_own() -> None:
+    doubted = history(step(10, size=8, probability=0.4), step(30, size=8, probability=0.4))
+    derived = of((LOSS, history(step(10, size=8))), (TIME, doubted))
+    assert [(k, s.first) for k, s in derived.suspected] == [(TIME, 30)]
 
 
 # One cause
@@ -319,6 +328,28 @@ def test_a_metric_that_did_not_fall_speaks_against_a_mend() -> None:
     assert states(both) == [(10, 10, RECOVERED)]
 
 
+def test_metrics_of_one_incident_may_be_mended_one_by_one() -> None:
+    up = step(10, size=8)
+    mended = (LOSS, history(up, step(30, size=-8, before=108)))
+    first = of(mended, (TIME, history(up)))
+    assert states(first) == [(10, 10, PARTLY)] and not first.changes
+    both = of(mended, (TIME, history(up, step(40, size=-8, before=108))))
+    assert states(both) == [(10, 10, RECOVERED)] and both.incidents[0].closed == 40
+
+
+def test_the_mend_of_another_incident_is_no_part_of_this_one() -> None:
+    """The second one made only one metric worse; what mended it touched nothing else."""
+    loss = history(step(10, size=8), step(20, size=8, before=108), step(30, size=-8, before=116))
+    lives = [(LOSS, loss), (TIME, history(step(10, size=8)))]
+    assert states(of(*lives)) == [(10, 10, OPEN), (20, 20, RECOVERED)]
+
+
+def test_a_mend_counts_although_one_metric_is_unsure_where_its_rise_began() -> None:
+    wide = history(step(10, 40, size=8), step(30, size=-8, before=108))
+    lives = [(LOSS, history(step(10, size=8), step(30, size=-8, before=108))), (TIME, wide)]
+    assert states(of(*lives)) == [(10, 10, RECOVERED)]
+
+
 def test_a_smaller_fall_of_another_metric_is_an_improvement() -> None:
     derived = of((LOSS, history(step(10, size=8))), (TIME, history(step(30, size=-8))), floor=2)
     assert states(derived) == [(10, 10, OPEN)]
@@ -363,7 +394,25 @@ def test_an_incident_of_a_task_that_was_removed_is_kept_as_it_was() -> None:
     assert states(derived) == [(10, 10, OPEN)]
 
 
+def test_an_act_that_was_taken_back_accepts_nothing_any_more() -> None:
+    said = [open_at("aaaaaaaa", 20, state=ACCEPTED, was_sure=True)]
+    for lives in (DOUBTED, history(step(20, size=10))):
+        assert states(of((LOSS, lives), said=said)) == [(20, 20, OPEN)]
+        acts = Acts(accepted={("", "", ""): frozenset({20})})
+        assert states(of((LOSS, lives), said=said, acts=acts)) == [(20, 20, ACCEPTED)]
+
+
 # Slow drift
+
+
+def test_a_metric_that_drifts_is_no_part_of_another_ones_step() -> None:
+    said = [open_at("aaaaaaaa", 12, 14, keys=(LOSS, TIME))]
+    drift = step(10, 40, size=12, kind=StepKind.DRIFT)
+    derived = of((LOSS, history(drift)), (TIME, history(step(12, 14, size=9))), said=said)
+    assert [(i.id, i.kind, i.first, i.last) for i in derived.incidents] == [
+        ("aaaaaaaa", StepKind.DRIFT, 10, 40),
+        ("", StepKind.STEP, 12, 14),
+    ]
 
 
 def test_a_drift_takes_the_oldest_incident_inside_and_the_others_join_it() -> None:
@@ -396,10 +445,6 @@ def test_a_drift_that_is_not_sure_absorbs_nothing_until_it_was_told() -> None:
 def beside(old: int, new: int, *, still: float, size: float = 10.0, asked: bool = True) -> Contrast:
     """A control of the risen commit `old` beside HEAD, `new`: how much worse it still is."""
     return Contrast(LOSS, 0, 7, old, new, -still, 0.6, 4, size, 0.8, 0.0, 1.0, (5,), is_asked=asked)
-
-
-SHORT = open_at("aaaaaaaa", 20, was_sure=True)
-DOUBTED = history(step(20, size=10, probability=0.2))
 
 
 def test_a_short_rise_that_was_sure_waits_for_a_control() -> None:

@@ -31,6 +31,8 @@ EPOCHS = 50
 """Newest measured commits whose epochs are on the page, beside those of open changes."""
 _DETAILED = 5000
 """Commits of the axis up to which those that nobody measured have author and subject, too."""
+_MOST_EPOCHS = 100_000
+"""From the first to the last epoch of a curve; a longer one is not on the page."""
 _LOGS, _LOG_LINES, _LOG_LETTERS = 20, 12, 1500
 
 
@@ -237,11 +239,15 @@ def _log_tail(folder: Path, record: TrialRecord) -> str:
     if record.outcome is None or not record.outcome.log:
         return ""
     try:
-        with (folder / record.outcome.log).open("rb") as file:
+        logs = folder.resolve() / ".celedger" / "logs"
+        path = (folder / record.outcome.log).resolve()
+        if not path.is_relative_to(logs) or not path.is_file():
+            return ""
+        with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - 4 * _LOG_LETTERS))
             text = file.read().decode(errors="replace")
-    except OSError:
+    except (OSError, ValueError, RuntimeError):  # no path, or a circle of links
         return ""
     lines = without_sequences(text).splitlines()[-_LOG_LINES:]
     return "\n".join(map(escaped, lines))[-_LOG_LETTERS:]
@@ -286,6 +292,8 @@ def _epochs(
     by_metric: dict[str, Any] = {}
     for (name, position), curve in curves.items():
         first, last = min(curve), max(curve)
+        if last - first > _MOST_EPOCHS:  # a gap of any length costs a row nothing
+            continue
         points = [_significant(curve.get(e, math.nan), 4) for e in range(first, last + 1)]
         by_metric.setdefault(name, {})[position] = [first, *points]
     return by_metric

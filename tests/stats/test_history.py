@@ -1,0 +1,319 @@
+"""A metric's history: steps where they were planted, seldom where there are none; each part of the
+model is needed by a test that fails without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from celedger.stats import commit_nodes, slow_drift, trial_noise
+from celedger.stats.arrays import Floats
+from celedger.stats.course import Measurements, MetricHistory, Step, StepKind
+from celedger.stats.history import trace
+
+RNG_SEED = 20261124
+KEY = ("core", "mlp", "loss")
+SURE = 0.95
+
+
+def measurements(rows: Sequence[tuple[Any, ...]], *, sessions: bool = False) -> Measurements:
+    """Return rows of (place, chain, session, rank, seed, value)."""
+    place, chain, session, rank, seed = np.array([row[:5] for row in rows], dtype=np.int64).T
+    return Measurements(
+        place=place,
+        chain=chain,
+        session=session,
+        rank=rank,
+        seed=seed,
+        value=np.array([row[5] for row in rows], dtype=np.float64),
+        own=np.ones(len(rows), dtype=np.bool_),
+        bits=np.arange(len(rows)),
+        has_sessions=sessions,
+    )
+
+
+def quality(
+    levels: Floats, random: np.random.Generator, *, trials: int = 2, outliers: float = 0.0
+) -> list[tuple[Any, ...]]:
+    """Return trials of every commit with noise of .01, and some outliers."""
+    rows: list[tuple[Any, ...]] = []
+    for place, level in enumerate(levels):
+        for i in range(trials):
+            noise = random.normal() * 0.01
+            if random.random() < outliers:
+                noise = random.standard_cauchy() * 0.06
+            rows.append((place, 0, place, i, len(rows), level + noise))
+    return rows
+
+
+def speed(
+    levels: Floats, random: np.random.Generator, *, sd: float, session: float, beside: int = 1
+) -> list[tuple[Any, ...]]:
+    """Return sessions of two trials of a commit and some of the commit before."""
+    rows: list[tuple[Any, ...]] = []
+    for place in range(len(levels)):
+        effect = random.normal() * session
+        for rank, run in enumerate([place] * 2 + [place - 1] * beside * (place > 0)):
+            value = levels[run] + effect + random.normal() * sd
+            rows.append((run, 0, place, rank, len(rows), value))
+    return rows
+
+
+def one(measured: Measurements, **options: Any) -> MetricHistory:
+    return trace({KEY: measured}, **options)[KEY]
+
+
+def sure(history: MetricHistory) -> list[Step]:
+    return [step for step in history.steps if step.probability >= SURE]
+
+
+def places(history: MetricHistory) -> list[int]:
+    return [step.likeliest for step in sure(history)]
+
+
+def test_nothing_happens_and_nothing_is_found() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    for _ in range(8):
+        history = one(measurements(quality(np.ones(100), random, outliers=0.02)))
+        assert sure(history) == []
+        assert history.noise.freedom == 100
+        assert history.noise.sd == pytest.approx(0.01, rel=0.3)
+
+
+def test_steps_of_five_deviations_are_found_with_size_and_set() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    for _ in range(8):
+        levels = np.ones(80)
+        levels[30:] += 0.05
+        levels[55:] -= 0.05
+        up, down = sure(one(measurements(quality(levels, random, outliers=0.02))))
+        assert up.first <= 30 <= up.last and down.first <= 55 <= down.last
+        assert abs(up.size - 0.05) < 4 * up.error and abs(down.size + 0.05) < 4 * down.error
+        assert up.known == up.first - 1
+        assert (up.is_newest, down.is_newest) == (False, True)
+
+
+@pytest.mark.parametrize("last", [1.155, 31.155, 1e4])
+def test_stairs_measured_twice_are_all_found_beside_a_level_however_far(last: float) -> None:
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.array([1, 1, 1.04, 1.04, 1.08, 1.08, last, last])
+    for _ in range(20):
+        rows = [(*row[:5], 1 + (row[5] - 1)) for row in quality(levels, random)]
+        rows = [(*r[:5], levels[r[0]] + (r[5] - levels[r[0]]) * 0.3) for r in rows]
+        history = one(measurements(rows))
+        assert places(history) == [2, 4, 6]
+        assert sure(history)[1].size == pytest.approx(0.04, abs=0.01)
+        assert sure(history)[1].error < 0.01
+
+
+def test_a_new_environment_starts_a_chain_without_a_step() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.ones(60)
+    levels[45:] += 0.06
+    rows = [
+        (place, int(place >= 30), *rest, value + 0.5 * (place >= 30))
+        for place, _, *rest, value in quality(levels, random)
+    ]
+    history = one(measurements(rows))
+    assert [(s.chain, s.likeliest) for s in sure(history)] == [(1, 45)]
+    assert [node.chain for node in history.nodes] == [0] * 30 + [1] * 30
+    assert history.nodes[sure(history)[0].node].first == 45
+
+
+def test_a_session_that_differs_is_no_step_and_a_step_beside_it_is_sized() -> None:
+    """Peak memory: trials differ by .5, sessions by 30, a commit adds 38."""
+    found = 0
+    for seed in range(8):
+        random = np.random.default_rng(RNG_SEED + seed)
+        levels = np.full(30, 330.0)
+        levels[20:] += 38
+        rows = speed(levels, random, sd=0.5, session=30.0, beside=2)
+        for rank, place in enumerate([19, 20, 19, 20]):  # both again, in turns, in one session
+            rows.append((place, 0, 30, rank, len(rows), levels[place] + random.normal() / 2))
+        history = one(measurements(rows, sessions=True))
+        for step in sure(history):
+            assert step.likeliest == 20
+            assert step.size == pytest.approx(38, abs=2) and step.error < 2
+        found += bool(sure(history))
+    assert found >= 7
+
+
+def _sessions_without_a_step() -> int:
+    random = np.random.default_rng(RNG_SEED)
+    quiet = [speed(np.ones(60), random, sd=0.01, session=0.05) for _ in range(3)]
+    return sum(len(sure(one(measurements(rows, sessions=True)))) for rows in quiet)
+
+
+def _doubt_after_two_collapses() -> float:
+    """Return P(step) at HEAD, whose two trainings ended 8 deviations above: one in eight does."""
+    random = np.random.default_rng(RNG_SEED)
+    rows = [
+        (*row[:5], row[5] + (row[0] == 119 or random.random() < 0.12) * 0.08)
+        for row in quality(np.ones(120), random)
+    ]
+    steps = one(measurements(rows)).steps
+    return max((s.probability for s in steps if s.last == 119), default=0.0)
+
+
+def test_each_part_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _sessions_without_a_step() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_noise, "HAS_SESSION_EFFECT", False)
+        assert _sessions_without_a_step() > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_noise, "LEARNS_FROM_REPEATS", False)
+        assert _noise_that_is_wide() != 0
+    assert _noise_that_is_wide() == 0
+    assert _doubt_after_two_collapses() < 0.4
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_noise, "HAS_SECOND_MODE", False)
+        assert _doubt_after_two_collapses() > 0.7
+
+
+def _noise_that_is_wide() -> int:
+    """Noise of 5 % is ten times the prior's centre."""
+    random = np.random.default_rng(RNG_SEED)
+    rows = [(*row[:5], 1 + 5 * (row[5] - 1)) for row in quality(np.ones(80), random)]
+    return len(sure(one(measurements(rows))))
+
+
+def test_neighbours_with_equal_bits_are_one_node_and_one_draw_a_seed() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    rows = [(p, 0, p, 0, seed, 1 + 0.01 * random.normal()) for p in range(4) for seed in (1, 2)]
+    measured = measurements(rows)
+    measured.bits[:] = [10, 11, 10, 11, 12, 13, 14, 15]  # the second commit repeats the first
+    measured.value[2:4] = measured.value[:2]
+    measured.own[3] = False
+    history = one(measured)
+    assert [(node.first, node.last, node.rows) for node in history.nodes] == [
+        (0, 1, (0, 1, 2)),
+        (2, 2, (4, 5)),
+        (3, 3, (6, 7)),
+    ]
+    assert history.noise.freedom == 3
+    assert not history.noise.is_exact
+
+
+def test_a_seed_that_repeats_bit_by_bit_is_no_evidence_of_noise() -> None:
+    rows = [(p, 0, p, i, 7, 1 + 0.1 * p) for p in range(3) for i in range(2)]
+    measured = measurements(rows)
+    measured.bits[:] = [1, 1, 2, 2, 3, 3]
+    noise = one(measured).noise
+    assert noise.is_exact
+    assert noise.freedom == 0
+
+
+def test_a_slow_rise_is_one_drift_and_a_step_is_none() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.ones(120)
+    levels[50:] += 0.07 * np.minimum(1, np.arange(1, 71) / 36)
+    (drift,) = sure(one(measurements(quality(levels, random))))
+    assert drift.kind is StepKind.DRIFT
+    assert drift.first <= 51 and drift.last >= 84
+    assert drift.size == pytest.approx(0.07, abs=0.012)
+    levels = np.ones(120)
+    levels[60:] += 0.05
+    assert [s.kind for s in sure(one(measurements(quality(levels, random))))] == [StepKind.STEP]
+
+
+def test_a_drift_that_was_told_is_kept_down_to_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_drift, "TOLD", 1.1)
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.ones(110)
+    levels[40:] += 0.06 * np.minimum(1, np.arange(1, 71) / 36)
+    measured = measurements(quality(levels, random))
+    assert all(step.kind is StepKind.STEP for step in one(measured).steps)
+    told = one(measured, told_drifts={KEY: [(41, 76)]})
+    assert [step.kind for step in sure(told)] == [StepKind.DRIFT]
+
+
+def test_a_pinned_commit_tells_a_slow_machine_from_the_code() -> None:
+    """The machine moves slowly by six deviations; the code does not."""
+    random = np.random.default_rng(RNG_SEED)
+    rows: list[tuple[Any, ...]] = []
+    state = 0.0
+    levels = np.ones(70)
+    levels[50:] += 0.06
+    for place in range(70):
+        state = 0.98 * state + 0.2 * random.normal() * 0.03
+        runs = [place, place, *([0] if place % 2 else [])]
+        for rank, run in enumerate(runs):
+            value = levels[run] + state + random.normal() * 0.01
+            rows.append((run, 0, place, rank, len(rows), value))
+    watched = one(measurements(rows, sessions=True), pinned={0: 0})
+    assert [s.likeliest for s in sure(watched)] == [50]
+    assert sure(watched)[0].size == pytest.approx(0.06, abs=0.02)
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("value", [0.0, 5.0, 1e300, -1e-300])
+def test_values_that_never_differ_have_no_step(value: float, sessions: bool) -> None:
+    rows = [(p, 0, p, i, 2 * p + i, value) for p in range(20) for i in range(2)]
+    for part in (rows, rows[:1], rows[:2]):
+        with np.errstate(all="raise", under="ignore"):
+            history = one(measurements(part, sessions=sessions))
+        assert history.steps == ()
+        assert abs(history.nodes[0].level - value) <= 0.2 * history.noise.sd + abs(value) * 1e-6
+
+
+def test_what_was_never_measured_has_an_empty_history() -> None:
+    nothing = measurements([(0, 0, 0, 0, 0, 1.0)], sessions=True)
+    nothing.own[0] = False
+    history = one(nothing)
+    assert (history.nodes, history.steps, history.noise.freedom) == ((), (), 0)
+
+
+def test_every_commit_far_from_every_other_is_a_step() -> None:
+    rows = [(p, 0, p, i, 2 * p + i, 1e6 * (p * 7919 % 97) + i) for p in range(90) for i in range(2)]
+    assert len(sure(one(measurements(rows)))) == 89
+
+
+def _until(measured: Measurements, session: int) -> Measurements:
+    kept = measured.session < session
+    names = ("place", "chain", "session", "rank", "seed", "value", "own", "bits")
+    return replace(measured, **{name: getattr(measured, name)[kept] for name in names})
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_settled_stretches_change_nothing_and_a_stale_item_is_not_used(sessions: bool) -> None:
+    random = np.random.default_rng(RNG_SEED)
+    levels = np.ones(300)
+    levels[40:] += 0.05
+    levels[200:] += 0.05
+    rows = speed(levels, random, sd=0.01, session=0.005) if sessions else quality(levels, random)
+    measured = measurements(rows, sessions=sessions)
+    cache: dict[str, Any] = {}
+    for end in (260, 261, 300):
+        cached = one(_until(measured, end), cache=cache)
+    plain = one(measured)
+    assert places(cached) == places(plain)
+    for a, b in zip(sure(cached), sure(plain), strict=True):
+        assert a.probability == pytest.approx(b.probability, abs=0.02)
+        assert a.size == pytest.approx(b.size, abs=0.004)
+    measured.value[measured.place >= 100] += 0.2  # history changed under the same cache
+    changed = one(measured, cache=cache)
+    assert 100 in places(changed)
+    assert one(measured, cache={k: v[:-8] for k, v in cache.items()}).nodes
+    assert [s.likeliest for s in sure(one(measured, cache=cache))] == places(changed)
+
+
+def test_a_metric_of_few_values_is_never_taken_as_exact() -> None:
+    """Two equal accuracies of three correct digits do not make the third a step."""
+    rows = [(p, 0, p, i, 2 * p + i, 0.95) for p in range(6) for i in range(2)]
+    rows += [(6, 0, 6, 0, 12, 0.949), (6, 0, 6, 1, 13, 0.95)]
+    assert sure(one(measurements(rows))) == []
+
+
+def test_chains_that_take_turns_are_apart() -> None:
+    random = np.random.default_rng(RNG_SEED)
+    rows = [
+        (place, place % 2, *rest, value + 0.3 * (place % 2))
+        for place, _, *rest, value in quality(np.ones(60), random)
+    ]
+    measured = measurements(rows)
+    assert sure(one(measured)) == []
+    assert [len(chain) for chain in commit_nodes.commit_nodes(measured).by_chain()] == [30, 30]
