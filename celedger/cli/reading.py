@@ -58,9 +58,9 @@ def show(
 ) -> int:
     """Show all that is known of a commit, or how a task varies.
 
-    Of a commit: values with their spread, verdicts, failures and their logs, the environment,
-    and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
-    and the smallest change that one, three and ten trials can tell.
+    Of a commit: values with their spread, what it made worse or better, failures and their logs,
+    the environment, and the smallest change that so many trials can tell. Of a task: the noise of
+    its metrics, and the smallest change that one, three and ten trials can tell.
     """
     from celedger.judge import memory
     from celedger.views.document import Document
