@@ -48,6 +48,7 @@ repository's.
 | `device` | `auto`, `cpu` or `cuda:N` | `auto` |
 | `hook_suite` | what a merge trains | `suite` |
 | `bisect_on_regression` | the worker searches the first bad commit of incidents | `false` |
+| `bisect_budget` | trials that these bisects may run in one job | `50` |
 | `cache_limit` | what kept builds and virtual environments may take on the disk | `20GB` |
 
 These stand in your own file alone:
