@@ -128,10 +128,10 @@ class Incident:
             main = self.main
             names = {"suite": main.suite, "task": main.task, "metric": main.name}
             return command("plot", "drift", **names).strip("`")
-        if not self.parent:
-            return ""
         if self.is_failure:
             return command("show", self.likeliest[:TYPED]).strip("`")
+        if not self.parent:
+            return ""
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from celedger.base.config import Config
 from celedger.base.errors import CeledgerError, LedgerError, LedgerGone
-from celedger.base.model import Commit, Task, Why
+from celedger.base.model import Commit, OutcomeKind, Task, TrialRecord, Why
 from celedger.judge.incident import Incident, Standing, State
 from celedger.ledger import Ledger
 from celedger.ledger.job_record import Job, JobState
@@ -231,7 +231,7 @@ class Worker:
             state = self._record(repository, commit)
             if is_upgrade:
                 note_as_sent(self.ledger, settings, state)
-            words = [_unjudged(state)]
+            words = [_unjudged(ran, state)]
             try:
                 if settings.bisect_on_regression and not is_upgrade:
                     words += self._search(repository, bench, tasks, state, settings.bisect_budget)
@@ -278,11 +278,15 @@ def _known(state: State) -> str:
     """Return what is worse by now, of this and earlier merges."""
     declared = [incident for incident in state.in_force if incident.declared]
     if not declared:
-        return "nothing is worse"
+        doubts = [s for s in state.standings if s.declared and s.standing is Standing.UNDECIDED]
+        names = ", ".join(f"{s.task} {s.metric}" for s in doubts)
+        return f"suspected, not settled: {names}" if doubts else "nothing is worse"
     first = declared[0]
     relative = first.main.relative
     amount = f" {100 * relative:+.1f} %" if relative is not None else ""
-    what = f"{first.title()} fails" if first.is_failure else f"{first.title()} is worse{amount}"
+    what = f"{first.title()} is worse{amount}"
+    if first.is_failure:
+        what = f"{first.title()} fails ({first.message or first.kind})"
     where = first.likeliest[:10]
     if len(first.first_bad) > 1 and not first.bisect:
         where = f"one of {len(first.first_bad)} commits up to {first.first_bad[-1][:10]}"
@@ -290,13 +294,16 @@ def _known(state: State) -> str:
     return f"{what} since {where}{more}"
 
 
-def _unjudged(state: State) -> str:
+def _unjudged(ran: Iterable[TrialRecord], state: State) -> str:
     """Return which tasks could not be judged at the tip, and why."""
     missing = {
         each.task: each.note
         for each in state.standings
         if each.declared and each.standing is Standing.MISSING
     }
+    for record in ran:
+        if record.outcome is not None and record.outcome.kind is OutcomeKind.UNTESTABLE:
+            missing[record.task] = record.outcome.message
     return "; ".join(f"{task} not judged: {note}" for task, note in missing.items())
 
 
