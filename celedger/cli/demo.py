@@ -31,7 +31,7 @@ def demo(
     from celedger.cli.progress import Progress
     from celedger.cli.session import Options, keep_out_of_git, note
     from celedger.judge import memory
-    from celedger.judge.state import derive
+    from celedger.judge.derivation import derive
     from celedger.ledger import Ledger
     from celedger.views.demo import DemoResult, draw
 

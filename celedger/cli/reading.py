@@ -13,8 +13,8 @@ from celedger.cli.session import Session, note, reading, warn
 
 if TYPE_CHECKING:
     from celedger.base.model import Commit
+    from celedger.judge.derivation import Derivation
     from celedger.judge.incident import State
-    from celedger.judge.state import Derivation
 
 
 class Sorting(StrEnum):
@@ -249,7 +249,7 @@ def line_with_trials(
     of that line that are asked for: from the first measured one on, oldest first. Raises
     CeledgerError where the ledger has trials, but none of these commits."""
     from celedger.judge import memory
-    from celedger.judge.state import derive
+    from celedger.judge.derivation import derive
 
     repository, ledger = session.repository, session.ledger
     start, dots, end = revision.partition("..")

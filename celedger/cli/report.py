@@ -61,6 +61,7 @@ def write_page(session: Session, revision: str, path: Path, *, every: bool = Fal
     """Write the page of a history, whole or not at all. Raises CeledgerError."""
     import time
 
+    from celedger.judge.state import state_of
     from celedger.views.drift import within
     from celedger.views.report.page import build
     from celedger.views.report.series import Scope
@@ -69,7 +70,7 @@ def write_page(session: Session, revision: str, path: Path, *, every: bool = Fal
     derivation, axis = line_with_trials(session, revision, every=every)
     measured = {sha for sha in ledger.commits_with_trials() if sha in derivation.line.places}
     newest = max(measured, key=derivation.place, default=None)
-    state = derivation.state(newest)  # of a tip that nobody measured nothing could be told
+    state = state_of(derivation, newest)  # of a tip that nobody measured nothing could be told
     if ".." in revision:
         state = within(state, [commit.sha for commit in axis])
     scope = Scope(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celedger.base.model import Commit, Task, TrialRecord
+from celedger.judge.derivation import Derivation, derive
 from celedger.judge.line import Line
 from celedger.judge.measured import Chain
-from celedger.judge.state import Derivation, derive
 from celedger.stats.course import MetricHistory, MetricKey, Step
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.stats.next_trial import Job, Wanted, Why, needs_anchor, next_trial

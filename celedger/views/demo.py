@@ -8,7 +8,8 @@ from pathlib import Path
 
 from celedger.base.model import Commit
 from celedger.judge.bisection import Report
-from celedger.judge.state import Derivation
+from celedger.judge.derivation import Derivation
+from celedger.judge.state import state_of
 from celedger.views import drift_picture, picture, posterior, samples
 from celedger.views.document import Document, pick
 from celedger.views.format import percent, plain, short
@@ -90,7 +91,7 @@ class DemoResult(Document):
 
 def draw(derivation: Derivation, answers: Sequence[DemoAnswer]) -> list[Path]:
     """Draw the history of every metric with a planted change, and each bisect's posterior."""
-    ledger, state = derivation.ledger, derivation.state()
+    ledger, state = derivation.ledger, state_of(derivation)
     folder = ledger.folder / ".celedger" / "plots"
     metrics = {m.name: m for m in ledger.metrics()}
     pictures = []

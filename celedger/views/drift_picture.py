@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from celedger.base.errors import CeledgerError, command
 from celedger.base.model import Commit, Environment, Metric, OutcomeKind
+from celedger.judge.derivation import Derivation
 from celedger.judge.incident import Incident, LevelChange, State
-from celedger.judge.state import Derivation
 from celedger.stats.history import UNMEASURED
 from celedger.stats.line_steps import FEWEST_REPEATS
 from celedger.views import incidents as words

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from celedger.base.model import Metric, TrialRecord
+from celedger.judge.derivation import Derivation
 from celedger.judge.measured import Chain
-from celedger.judge.state import Derivation
 from celedger.judge.values import TaskValues
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints

@@ -23,7 +23,6 @@ from celedger.repo import Repository
 
 from .conftest import Crew
 
-
 WORSE = "fit val_loss is worse: +37.6 %"
 
 

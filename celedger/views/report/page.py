@@ -13,8 +13,8 @@ from importlib.resources import files
 from typing import Any
 
 from celedger.base.model import BaselineAct
+from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
-from celedger.judge.state import Derivation
 from celedger.ledger.findings import FindingRecord
 from celedger.views import incidents as words
 from celedger.views.drift import offset_texts, pinned_text

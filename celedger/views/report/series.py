@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from celedger.base.model import BaselineRecord, Commit, Environment, Metric, TrialRecord
+from celedger.judge.derivation import Derivation
 from celedger.judge.incident import State
-from celedger.judge.state import Derivation
 from celedger.ledger.read import Reader
 from celedger.stats.arrays import Floats, Ints
 from celedger.trial.protocol import TELEMETRY
