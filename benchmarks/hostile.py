@@ -296,8 +296,14 @@ ATTACKS: dict[str, Attack] = {
         "UNIQUE REFERENCES jobs(id)) STRICT; INSERT INTO metrics VALUES (1, 'val_loss');"
     ),
     "schema: an older one, with a trigger": sql(
-        "DROP TABLE findings; DELETE FROM _sqlite_migrations WHERE name = '4_findings'; "
-        "DELETE FROM checksums WHERE fact = 'findings'; PRAGMA user_version = 3; "
+        "DROP VIEW latest; DROP VIEW drift; CREATE TEMP TABLE kept AS SELECT row_number() OVER "
+        "(ORDER BY id), fact, row, value FROM checksums "
+        "WHERE fact NOT IN ('findings', 'trial_facts', 'said'); DELETE FROM checksums; "
+        "ALTER TABLE checksums DROP COLUMN schema; INSERT INTO checksums SELECT * FROM kept; "
+        "DROP TABLE kept; DROP TABLE findings; DROP TABLE trial_facts; DROP TABLE said; "
+        "ALTER TABLE jobs ADD COLUMN payload TEXT; ALTER TABLE jobs ADD COLUMN lease_until REAL; "
+        "DELETE FROM _sqlite_migrations WHERE name IN ('4_findings', '5_trial_facts'); "
+        "PRAGMA user_version = 3; "
         "CREATE TRIGGER evil AFTER INSERT ON _sqlite_migrations BEGIN INSERT INTO metrics (name) "
         + ENDLESS + " SELECT x FROM t; END;"
     ),
@@ -327,7 +333,7 @@ def poison(path: Path, attack: Attack, outside: Path) -> None:
         ):
             for number, table, row in db.execute("SELECT id, fact, row FROM checksums").fetchall():
                 with contextlib.suppress(sqlite3.Error):
-                    value = checksums.checksum(db, table, row)
+                    value = checksums.checksum(db, table, row, max(checksums.COVERED))
                     db.execute("UPDATE checksums SET value = ? WHERE id = ?", (value, number))
         db.execute("COMMIT")
 

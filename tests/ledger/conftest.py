@@ -159,7 +159,7 @@ class Facts:
             )
         )
         ledger.record_trial_facts(trials[0].ulid, {"session": "s1", "place": "2"})
-        ledger.record_said([self.said("01S", commit)])
+        ledger.record_said([self.said(f"{5:026}", commit)])
         return trials
 
     def said(self, ulid: str, commit: Commit) -> SaidRecord:
