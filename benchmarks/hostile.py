@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from conftest import Done, celedger, make_project  # noqa: E402
+from old_verdicts import record_verdicts  # noqa: E402
 
 from celedger.base.model import (  # noqa: E402
     BaselineAct,
@@ -115,7 +116,7 @@ def fill(ledger: Ledger, commits: list[Commit], seed: int) -> None:
             Trial(ulid.new(clock + number, random), commits[number].sha, trials[0].recipe, "e" * 64,
                   7, Why.RUN, clock + number, "host", "cpu"), evidence, [],
         )  # fmt: skip
-    ledger.record_verdicts([
+    record_verdicts(ledger, [
         Verdict(
             c.sha, "tiny", "fit", "val_loss", VerdictKind.SAME, 1.0, 1.0, 0.0, -0.1, 0.1, 0.5,
             (trials[0].ulid,), (trials[1].ulid,), "rule-1", "a note", trials[0].recipe, "e" * 64,

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from golden.repositories import HERE, OLD, Writer, _writer
+from old_verdicts import record_verdicts
 
 from celedger.base.model import BaselineAct, BisectRecord, OutcomeKind, Verdict, VerdictKind
 from celedger.ledger.findings import FindingRecord
@@ -134,7 +135,7 @@ def _judge(writer: Writer, *, bad: bool) -> None:
             0.001, rule="e-BH/1", note=NOTE if bad else "",
             recipe=writer.tasks[task].recipe, environment=HERE.fingerprint,
         ))  # fmt: skip
-    writer.ledger.record_verdicts(verdicts)
+    record_verdicts(writer.ledger, verdicts)
 
 
 def _search(writer: Writer) -> None:

@@ -212,7 +212,8 @@ SELECT s.incident, s.kind,
        ifnull((SELECT value FROM json_each(m.value) WHERE key = 0), s.suite) AS suite,
        ifnull((SELECT value FROM json_each(m.value) WHERE key = 1), s.task) AS task,
        ifnull((SELECT value FROM json_each(m.value) WHERE key = 2), s.metric) AS metric,
-       ifnull((SELECT value FROM json_each(m.value) WHERE key = 3), s.state) AS state, s.oldest, s.revision,
+       ifnull((SELECT value FROM json_each(m.value) WHERE key = 3), s.state) AS state,
+       s.oldest, s.revision,
        strftime('%Y-%m-%dT%H:%M:%SZ', s.at, 'unixepoch') AS said, s.id AS said_id
 FROM said s
 LEFT JOIN json_each(s.details, '$.metrics') m  -- untrusted, SQLite runs no other function of JSON

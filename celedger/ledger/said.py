@@ -1,8 +1,8 @@
 """What was said about incidents, and to whom: whether an incident is new, and whether somebody was
 told of it, depends on it.
 
-Lives here: the record, its INSERT and its SELECT, and an incident as it was said last. It must not know what an incident is, nor when
-something is to be said.
+Lives here: the record, its INSERT and its SELECT, and an incident as it was said last. It must not
+know what makes an incident, nor when something is to be said.
 """
 
 from __future__ import annotations
