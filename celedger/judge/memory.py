@@ -98,8 +98,10 @@ def record(
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
     state = derivation.state()
+    moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
-        state.incidents, derivation.told, derivation.sizes(),
+        [each for each in state.incidents if each.id not in moved],
+        derivation.told, derivation.sizes(),
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:

@@ -91,7 +91,8 @@ def _holds(derivation: Derivation, incident: Incident, place: int) -> bool:
     """Return True if an incident lies wholly at or before a place and was in force there."""
     last = derivation.place(incident.first_bad[-1])
     closed = derivation.place(incident.closed_at) if incident.closed_at else -1
-    over = incident.state in ("accepted", "withdrawn") or 0 <= closed <= place
+    mended = incident.state == "recovered" and 0 <= closed <= place
+    over = incident.state in ("accepted", "withdrawn") or mended
     return 0 <= last <= place and not over
 
 
@@ -134,6 +135,7 @@ class _Numbers:
     ) -> None:  # fmt: skip
         sign, noise = metric.direction.sign, history.noise
         self.trials, self.is_first = own.size, before is None
+        self.since = -1 if before is None else before.last
         mean = float(own.mean()) if own.size else node.level
         self.value = sign * mean
         level = before.level if before is not None else math.nan
@@ -147,7 +149,7 @@ class _Numbers:
         self.smallest = max(size, 0.0) + ONE_SIDED_95 * error
         agree = pairs.size > 0 and float(np.abs(pairs).max()) <= PAIRED * floor
         self.hides_floor = not agree and size + ONE_SIDED_95 * error > floor
-        self.knows_noise = noise.is_exact or noise.freedom >= FEWEST_REPEATS or agree
+        self.knows_noise = history.by_seeds or noise.freedom >= FEWEST_REPEATS or agree
 
 
 def _numbers(
@@ -210,6 +212,13 @@ def _kind(
     if any(k == key and s.last == place and s.first == place and s.size < 0
            for k, s in derivation.derived.changes):  # fmt: skip
         return Standing.BETTER, ""
+    settled = [
+        i for i in own
+        if i.state in ("accepted", "withdrawn")
+        and numbers.since < derivation.place(i.first_bad[-1]) <= place
+    ]  # fmt: skip
+    if settled:
+        return Standing.SAME, f"{settled[0].id} is {settled[0].state}"
     if not numbers.knows_noise:
         return Standing.TOO_NOISY, "noise unknown: too few repeats of one commit"
     if numbers.hides_floor:

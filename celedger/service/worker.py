@@ -209,6 +209,7 @@ class Worker:
         from celedger import suite as suites
         from celedger.judge import memory
         from celedger.judge.extra_trials import ExtraTrials
+        from celedger.service.notify import announce, note_as_sent
         from celedger.trial.engines.dispatch import set_bench
         from celedger.trial.workers import run_all
         from celedger.trial.workplace import choose_tasks, lacking
@@ -226,36 +227,51 @@ class Worker:
             extra = ExtraTrials(bench, line, commit, tasks, self.say)
             ran = run_all(bench, lacking(bench, [commit], tasks), in_company=False)
             extra.run(ran, most=settings.max_reruns)
-            state = self._record(repository, settings, commit)
+            is_upgrade = memory.is_older(self.ledger)
+            state = self._record(repository, commit)
+            if is_upgrade:
+                note_as_sent(self.ledger, settings, state)
             words = [_unjudged(state)]
-            if settings.bisect_on_regression:
-                searched = [
-                    _bisect(repository, bench, tasks, incident)
-                    for incident in state.in_force
-                    if incident.is_searchable and incident.declared
-                ]
-                if searched:
-                    state = self._record(repository, settings, commit)
-                    words += searched
+            try:
+                if settings.bisect_on_regression and not is_upgrade:
+                    words += self._search(repository, bench, tasks, state, settings.bisect_budget)
+                    state = self._record(repository, commit) if len(words) > 1 else state
+            finally:  # one alert tells what was opened and named, and none waits for the next job
+                log = repository.log(commit.sha, limit=memory.RECENT)
+                announce(repository, self.ledger, settings, state, log, self.say, self.draw)
             return "; ".join(filter(None, [_known(state), *words]))
 
-    def _record(self, repository: Repository, settings: Config, commit: Commit) -> State:
-        """Record the state of a commit's line, and send what is new in it."""
+    def _record(self, repository: Repository, commit: Commit) -> State:
+        """Bring the state of a commit's line up to date."""
         from celedger.judge import memory
         from celedger.ledger import ulid
-        from celedger.service.notify import announce, note_as_sent
 
         now = self.now()
-        is_upgrade = memory.is_older(self.ledger)
-        state = memory.record(
+        return memory.record(
             repository, self.ledger, commit.sha, job=commit.sha, now=now,
             name=lambda: ulid.new(now, SystemRandom()),
         )  # fmt: skip
-        if is_upgrade:
-            note_as_sent(self.ledger, settings, state)
-        log = repository.log(commit.sha, limit=memory.RECENT)
-        announce(repository, self.ledger, settings, state, log, self.say, self.draw)
-        return state
+
+    def _search(
+        self, repository: Repository, bench: Bench, tasks: Sequence[Task], state: State, budget: int
+    ) -> list[str]:
+        """Bisect each incident of several commits that no bisect searched yet, within one budget of
+        trials; the answer of each in a line."""
+        searched = {(b.suite, b.task, b.metric, b.good, b.bad) for b in self.ledger.bisects()}
+        answers, left = [], budget
+        for incident in state.in_force:
+            ends = (incident.known_good, incident.first_bad[-1])
+            if not incident.is_searchable or not incident.declared:
+                continue
+            if (*incident.main.key, *ends) in searched:
+                continue
+            if left <= 0:
+                answers.append(f"bisect_budget of {budget} trials is spent")
+                break
+            answer, spent = _bisect(repository, bench, tasks, incident, left)
+            answers.append(answer)
+            left -= spent
+        return [answer for answer in answers if answer]
 
 
 def _known(state: State) -> str:
@@ -284,22 +300,26 @@ def _unjudged(state: State) -> str:
     return "; ".join(f"{task} not judged: {note}" for task, note in missing.items())
 
 
-def _bisect(repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident) -> str:
-    """Search the first bad commit of an incident; the answer in a line."""
+def _bisect(
+    repository: Repository, bench: Bench, tasks: Sequence[Task], incident: Incident, budget: int
+) -> tuple[str, int]:
+    """Search the first bad commit of an incident; the answer in a line, and how many trials ran."""
     from celedger.judge import bisection
 
     task = next((t for t in tasks if t.name == incident.main.task), None)
     if task is None:
-        return ""
+        return "", 0
     good = repository.commit(incident.known_good)
     try:
         history = repository.history(good.sha, incident.first_bad[-1])
-        report = bisection.bisect(bench, history, good, [task], incident.main.name or None)
+        limits = bisection.Limits(budget=budget)
+        name = incident.main.name or None
+        report = bisection.bisect(bench, history, good, [task], name, limits)
     except NotAllowed:
         raise
     except CeledgerError as error:
-        return f"{task.name}: bisect: {error}"
-    return report.sentence()
+        return f"{task.name}: bisect: {error}", 0
+    return report.sentence(), report.trials
 
 
 def _lock_path(ledger: Path) -> Path:

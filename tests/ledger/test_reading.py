@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import celedger
 from celedger.base.errors import LedgerError
 from celedger.base.model import (
     Direction,
