@@ -312,6 +312,8 @@ ATTACKS: dict[str, Attack] = {
 }  # fmt: skip
 # What an honest ledger may have: it is taken in, and nothing of the attack.
 HARMLESS = {"nothing", "schema: a trigger", "schema: an older one, with a trigger"}
+# What is as large as it looks: it may come, in time.
+LARGE = ("volume: trials times metrics",)
 # What only a file beside the ledger does.
 FILES = ("a journal that names a file", "a stamp that is a link")
 
@@ -436,7 +438,8 @@ def trial_of(world: World, name: str, *, merges: bool) -> list[tuple[str, str, s
         done, _ = world.ask(*words)
         harm = world.harm(done)
         is_in = words[0] == "merge" and world.trials() > before and name in ATTACKS
-        if not harm and words[0] == "merge" and name in ATTACKS and is_in == (name not in HARMLESS):
+        may_be_in = name in HARMLESS or name in LARGE
+        if not harm and words[0] == "merge" and name in ATTACKS and is_in != may_be_in:
             harm = "let in" if is_in else "kept out"
         if harm:
             bad.append((words[0], harm, (done.err.strip().splitlines() or [""])[-1]))

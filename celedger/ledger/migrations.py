@@ -205,6 +205,7 @@ INSERT INTO baselines_5 SELECT id, ulid, act, revision, suite, task, metric, who
   FROM baselines;
 DROP TABLE baselines;
 ALTER TABLE baselines_5 RENAME TO baselines;
+CREATE INDEX summaries_by_trial ON summaries (trial);
 ALTER TABLE jobs DROP COLUMN payload;
 ALTER TABLE jobs DROP COLUMN lease_until;
 CREATE VIEW incidents AS         -- a metric of an incident, as it was said last

@@ -374,10 +374,9 @@ class Reader(Store):
         )
         summaries: dict[int, dict[str, float]] = {}
         rules: dict[int, dict[str, str]] = {}
-        # Every metric is looked up for every trial: the key starts with the metric, for drift.
         for key, name, value, rule in self._rows(
-            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} CROSS JOIN metrics m "
-            "CROSS JOIN summaries s ON s.metric = m.id AND s.task = r.task AND s.trial = r.id "
+            f"SELECT r.id, m.name, s.value, d.summary {_TRIALS} "
+            "CROSS JOIN summaries s ON s.trial = r.id JOIN metrics m ON m.id = s.metric "
             f"LEFT JOIN definitions d ON d.id = s.definition {where} "
             "ORDER BY r.id, m.id",
             values,
