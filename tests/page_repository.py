@@ -90,7 +90,12 @@ def _failed(writer: Writer) -> Iterator[str]:
 
 
 def _measure(
-    writer: Writer, draw: Random, i: int, task: str, *, bad: bool,
+    writer: Writer,
+    draw: Random,
+    i: int,
+    task: str,
+    *,
+    bad: bool,
     environment: Environment | None = None,
 ) -> None:
     if task == "cifar_tiny" and i in GAP:

@@ -79,10 +79,9 @@ class ChainValues:
         sizes = np.diff(starts, append=self.place.size)
         if not places.size:
             return places, [], np.empty(0)
-        return (
-            places, np.split(self.value, starts[1:]),
-            np.add.reduceat(self.adjusted(), starts) / sizes,
-        )  # fmt: skip
+        with np.errstate(invalid="ignore"):  # inf - inf
+            means = np.add.reduceat(self.adjusted(), starts) / sizes
+        return places, np.split(self.value, starts[1:]), means
 
 
 class TaskOnLine:

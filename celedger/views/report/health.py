@@ -15,6 +15,7 @@ from celedger.views.report.series import Measured, Series, TaskSeries
 
 RECENT = 200
 """Commits at the end of the axis in which an improvement is news, and that sparklines show."""
+FIRST = "nothing to compare with"
 _UNCLEAR = (Standing.UNDECIDED, Standing.FIRST, Standing.TOO_NOISY)
 
 
@@ -103,7 +104,7 @@ def _unclear(state: State, series: Series) -> str:
     for each in state.standings:
         if (each.suite, each.task, each.metric) == series.key and each.standing in _UNCLEAR:
             return {
-                Standing.FIRST: "nothing to compare with",
+                Standing.FIRST: FIRST,
                 Standing.TOO_NOISY: "too noisy",
             }.get(each.standing, "undecided")
     return ""

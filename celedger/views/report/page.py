@@ -19,10 +19,17 @@ from celedger.ledger.findings import FindingRecord
 from celedger.views import incidents as words
 from celedger.views.drift import offset_texts, pinned_text
 from celedger.views.format import count, iso_date, iso_time, measure, short
-from celedger.views.report import payload, sparkline
+from celedger.views.report import health, payload, sparkline
 from celedger.views.report.bisect_section import bisects
 from celedger.views.report.cards import GLYPHS, Card, CardWriter, CommitLine
-from celedger.views.report.health import RECENT, Health, SeriesHealth, TaskHealth, of_tasks
+from celedger.views.report.health import (
+    RECENT,
+    Health,
+    SeriesHealth,
+    TaskHealth,
+    improvements,
+    of_tasks,
+)
 from celedger.views.report.links import Host, view
 from celedger.views.report.series import Measured, Scope, Series, read
 
@@ -173,13 +180,18 @@ def _headline(history: Measured, tasks: Sequence[TaskHealth], first: Card | None
         own = any(i.declared for i in state.in_force)
         sentence = "What is worse is measured no more" if own else "Only telemetry is worse"
         return Headline(Health.UNDECIDED, sentence, None, rest)
-    if live and not any(t.health in (Health.STEADY, Health.BETTER) for t in live):
+    tags = {s.tag for t in live for s in t.series if s.health is Health.UNDECIDED}
+    clear = any(t.health in (Health.STEADY, Health.BETTER) for t in live)
+    if not clear and tags <= {health.FIRST}:
         return Headline(Health.UNDECIDED, "Nothing can be judged yet", None, rest)
     sentence = "Nothing is worse now" if state.incidents else "Nothing got worse"
-    better = sum(t.health is Health.BETTER for t in live)
+    better = {(c.suite, c.task) for c in improvements(history)}
     if better:
-        sentence += f", {count(better, 'task')} got better"
-    return Headline(Health.BETTER if better else Health.STEADY, sentence, None, rest)
+        sentence += f", {count(len(better), 'task')} got better"
+    return Headline(
+        Health.UNDECIDED if not clear else Health.BETTER if better else Health.STEADY,
+        sentence, None, rest,
+    )  # fmt: skip
 
 
 def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
@@ -187,12 +199,13 @@ def _rest(history: Measured, tasks: Sequence[TaskHealth]) -> str:
     live = [t for t in tasks if t.task.is_live]
     over = sum(i.state in ("recovered", "accepted") for i in history.state.incidents)
     texts = {
-        Health.STEADY: "steady", Health.UNDECIDED: "undecided", Health.BETTER: "better",
+        Health.STEADY: "steady", Health.UNDECIDED: "undecided",
+        Health.BETTER: "better",
         Health.UNMEASURED: "not measured",
     }  # fmt: skip
     parts: list[str] = []
-    for health, text in texts.items():
-        if number := sum(t.health is health for t in live):
+    for each, text in texts.items():
+        if number := sum(t.health is each for t in live):
             verb = "is" if number == 1 else "are"
             parts.append(f"{count(number, 'task') if not parts else number} {verb} {text}")
     sentences = [", ".join(parts)] if parts else []
