@@ -75,6 +75,7 @@ class TableRow:
     name: str
     state: Health
     note: str
+    changed: bool
     cells: Sequence[TableCell | None]
 
 
@@ -112,7 +113,7 @@ def build(
         cards=attention[:MOST_CARDS], folded=attention[MOST_CARDS:][:MOST_FOLDED],
         left_out=max(0, len(attention) - MOST_CARDS - MOST_FOLDED), calm=_calm(history),
         over=over[:MOST_FOLDED], notes=_notes(history),
-        columns=columns, rows=rows, changed=sum(r.state.rank <= Health.BETTER.rank for r in rows),
+        columns=columns, rows=rows, changed=sum(r.changed for r in rows),
         bisects=bisects(records, known, host), every_bisect=len(records),
         index=payload.in_script(index), commits=payload.packed(payload.commits(history)),
         chunks=chunks, sparkline=sparkline, recent=RECENT,
@@ -271,7 +272,7 @@ def _table(
             note = f"last measured {iso_date(history.commit(task.tried[-1]).commit_time)}"
         rows.append(TableRow(
             task.title, task.name if one_suite else task.title,
-            each.health if task.is_live else Health.UNMEASURED, note,
+            each.health if task.is_live else Health.UNMEASURED, note, task.is_live and each.changed,
             [own.get(name) for name in names],
         ))  # fmt: skip
     return [(name, ways[name]) for name in names], rows

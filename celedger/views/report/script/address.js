@@ -39,7 +39,14 @@ function go(change) {
 }
 
 // Of a task that crashed before it reported anything.
-const NO_METRIC = { name: "no metric", direction: "info", divisor: 1, unit: "", stretches: [], marks: [] };
+const NO_METRIC = {
+  name: "no metric",
+  direction: "info",
+  divisor: 1,
+  unit: "",
+  stretches: [],
+  marks: [],
+};
 
 async function show() {
   const asked = read();
