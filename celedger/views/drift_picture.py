@@ -274,7 +274,7 @@ def _labels(drawn: Drawn) -> Iterator[tuple[float, str, str]]:
             yield at, f"{where} {moved} ({incident.id})", colour
         if (closed := drawn.position.get(incident.closed_at, -1)) >= 0:
             partly = "partly " if incident.state == "partly" else ""
-            yield closed, f"{short(incident.closed_at)} {partly}mends {incident.id}", GREEN
+            yield closed, f"{partly}mends {incident.id}", GREEN
     for each in drawn.state.changes:
         if each.kind == "improvement" and each.seen_at in drawn.position:
             yield drawn.position[each.seen_at], _better(each), GREEN

@@ -191,6 +191,21 @@ def test_a_commit_with_one_seed_does_not_fall_to_that_seed(
     assert marked(axes, "unchanged") == list(range(8))
 
 
+def test_where_bits_repeat_the_level_is_that_of_the_steps(
+    history: Any, make_commits: Commits
+) -> None:
+    """A rise of one commit, thrice the level, is no outlier where equal seeds tell it."""
+    made = history.commits(make_commits(6))
+    own = {0: 0.401237, 1: 0.400238, 2: 0.400939}
+    for i, commit in enumerate(made):
+        for seed in (0, 1, 2, 0):
+            history.trial(commit, {"val_loss": own[seed] * (3 if i == 3 else 1)}, seed=seed)
+    (axes,) = draw(history, made).axes
+    assert marked(axes, "worse") == [3]
+    (level,) = lines(axes, "level")
+    assert max(y for y in level.get_ydata() if not math.isnan(y)) == pytest.approx(1.2, rel=0.05)
+
+
 def test_a_new_environment_says_what_it_moved(history: Any, make_commits: Commits) -> None:
     made, draw_value = history.commits(make_commits(16)), random.Random(1)
     old, new = history.ledger.environments()
