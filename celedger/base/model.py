@@ -127,6 +127,7 @@ class Task:
     threads: int = 1
     preload: tuple[str, ...] = ()  # imported once for many trials; no part of the definition
     sandbox: bool = False  # it writes only where it is meant to; no part of the definition either
+    trace: bool = True  # the paths that it names are recorded; no part of the definition either
     timeout: Seconds = 600.0
     silence: Seconds | None = None
     memory: Bytes | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -103,6 +104,7 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         problem = Counter(0).problem
         absent = f"none for instructions ({problem}); cpu_time tells a trial's work"
         print(f"counters    {absent if problem else 'instructions'}")
+        print(f"recorder    {_recorder()}")
         suite = suites.load(suites.find(None, settings, repository.root))
         print(f"suite       {suite.name}: {', '.join(t.name for t in suite.tasks)}")
         for path in dict.fromkeys(interpreters_of(repository, suite.tasks).values()):
@@ -111,6 +113,23 @@ def _surroundings(repository: Repository, settings: Config) -> Status:
         print(f"problem     {error}")
         return error.status
     return Status.GOOD
+
+
+def _recorder() -> str:
+    """Tell whether the recorder knows every system call of this kernel."""
+    import os
+
+    from celedger.system import path_recorder
+
+    if sys.platform != "linux" or os.uname().machine not in path_recorder.ARCHITECTURES:
+        return "none on this system: no result is re-used for another tree"
+    known = path_recorder.KERNEL
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    state = f"knows the system calls of Linux {known[0]}.{known[1]}"
+    if release <= known:
+        return state
+    newer = f"this kernel is {release[0]}.{release[1]}"
+    return f"{state}; {newer}: the result of a trial that makes a newer call is not re-used"
 
 
 def _restore(path: Path, archive: Archive) -> Status:

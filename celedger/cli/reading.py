@@ -58,9 +58,9 @@ def show(
 ) -> int:
     """Show all that is known of a commit, or how a task varies.
 
-    Of a commit: values with their spread, verdicts, failures and their logs, the environment,
-    and the smallest change that so many trials can tell. Of a task: the noise of its metrics,
-    and the smallest change that one, three and ten trials can tell.
+    Of a commit: values with their spread, what it made worse or better, failures and their logs,
+    the environment, and the smallest change that so many trials can tell. Of a task: the noise of
+    its metrics, and the smallest change that one, three and ten trials can tell.
     """
     from celedger.judge import memory
     from celedger.views.document import Document
@@ -91,14 +91,14 @@ def diff(
     json: options.Json = False,
 ) -> int:
     """Compare two commits, metric by metric."""
+    from celedger.judge import memory
     from celedger.views.diff import Diff
 
     with reading(context.obj) as session:
         a, b = session.repository.ends(commits)
         state = _state_with(session, b.sha)
-        log = session.repository.log(state.tip, limit=100_000, first_parent=True)
-        places = {commit.sha: place for place, commit in enumerate(reversed(log))}
-        document = Diff.of(session.ledger, a.sha, b.sha, state, places)
+        line = memory.line_of(session.repository, session.ledger, state.tip)
+        document = Diff.of(session.ledger, a.sha, b.sha, state, line.place)
         options.answer(document, json)
     return Status.GOOD
 

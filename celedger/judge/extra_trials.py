@@ -94,7 +94,7 @@ class _Settling:
         few repeats tell it for good."""
         for key, history in histories.items():
             noise = history.noise
-            if history.nodes and not noise.is_exact and noise.freedom < FEWEST_REPEATS:
+            if history.nodes and not history.by_seeds and noise.freedom < FEWEST_REPEATS:
                 return Wanted(plan.head, key, Why.REPEAT)
         return None
 

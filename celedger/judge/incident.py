@@ -16,6 +16,7 @@ from celedger.stats.course import IncidentState
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
 IN_FORCE = (IncidentState.OPEN, IncidentState.PARTLY)
+DRIFT = "drift"  # the kind of a slow one
 FAILURES = ("crash", "timeout", "missing", "not-finite")
 
 
@@ -110,7 +111,7 @@ class Incident:
         """Return True if a bisect can tell more: several commits may be the first bad one."""
         return (
             self.in_force and self.is_measured and len(self.first_bad) > 1 and not self.bisect
-            and bool(self.known_good)
+            and bool(self.known_good) and self.kind != DRIFT
         )  # fmt: skip
 
     def title(self) -> str:
@@ -123,10 +124,14 @@ class Incident:
             return ""
         if self.is_searchable:
             return command("bisect", self.id).strip("`")
-        if not self.parent:
-            return ""
+        if self.kind == DRIFT:
+            main = self.main
+            names = {"suite": main.suite, "task": main.task, "metric": main.name}
+            return command("plot", "drift", **names).strip("`")
         if self.is_failure:
             return command("show", self.likeliest[:TYPED]).strip("`")
+        if not self.parent:
+            return ""
         verb = "explain" if self.main.kind in (Kind.QUALITY, Kind.COUNT) else "profile"
         words = ["--memory"] if self.main.kind == Kind.MEMORY else []
         ends = f"{self.parent[:TYPED]}..{self.likeliest[:TYPED]}"

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from celedger.base import VERSION, files
 from celedger.base.errors import CeledgerError
 from celedger.base.model import Commit, Task
 from celedger.judge.history_cache import HistoryCache
-from celedger.judge.incident import MetricStanding, State
+from celedger.judge.incident import MetricStanding, Standing, State
 from celedger.judge.line import LONGEST, Line
 from celedger.ledger import Ledger
 from celedger.repo import Repository, bisecting
@@ -98,8 +100,10 @@ def record(
     line = line_of(repository, ledger, tip)
     derivation = derive(ledger, line, cache=cache_of(repository))
     state = derivation.state()
+    moved = {each.id for each in derivation.rebased()}  # nothing new is known of these
     rows = new_rows(
-        state.incidents, derivation.told, derivation.sizes(),
+        [each for each in state.incidents if each.id not in moved],
+        derivation.told, derivation.sizes(),
         revision=tip, job=job, now=now, name=name,
     )  # fmt: skip
     if rows:
@@ -130,13 +134,34 @@ def standings_at(
         line = line_of(repository, ledger, state.tip)
         derivation = derive(ledger, line, cache=cache_of(repository))
         standings = derivation.state(commit).standings
-    return tuple(each for each in standings if (each.suite, each.task) in names)
+    own = [each for each in standings if (each.suite, each.task) in names]
+    return tuple(_explained(ledger, commit, tasks, own))
+
+
+def _explained(
+    ledger: Ledger, commit: str, tasks: Sequence[Task], standings: Sequence[MetricStanding]
+) -> Iterator[MetricStanding]:
+    """Yield standings with the reason why a task was not measured, where its last trial has one."""
+    known = {(each.suite, each.task) for each in standings}
+    reasons: dict[tuple[str, str], str] = {}
+    for task in tasks:
+        trials = ledger.trials(commit=commit, suite=task.suite, task=task.name, recipe=task.recipe)
+        ended = [r for r in trials if r.outcome is not None]
+        if ended and not ended[-1].ok and ended[-1].outcome is not None:
+            reasons[task.suite, task.name] = ended[-1].outcome.message
+    for each in standings:
+        reason = reasons.get((each.suite, each.task), "")
+        is_missing = each.standing is Standing.MISSING
+        yield replace(each, note=reason) if reason and is_missing else each
+    for (suite, task_name), reason in reasons.items():
+        if (suite, task_name) not in known:
+            yield MetricStanding(suite, task_name, "", Standing.MISSING, True, note=reason)
 
 
 def _key(ledger: Ledger, tip: str, *, every: bool) -> str:
     """Return the name of a state in the cache: a hash of all that it is derived from."""
     text = f"{VERSION} {RULES} {ledger.path.resolve()} {ledger.facts()} {tip} {every}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:32]
 
 
 def cache_of(repository: Repository) -> HistoryCache:

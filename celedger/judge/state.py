@@ -33,9 +33,8 @@ from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
 from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
-from celedger.stats.history import HAZARD, METRICS_OF_HAZARD, trace
+from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
-from celedger.stats.seed_pairs import paired_steps
 
 _A_STEP = 0.5
 """Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
@@ -66,16 +65,27 @@ class Derivation:
     def metric(self, key: MetricKey) -> Metric:
         return self.tasks[key[:2]].metrics[key]
 
+    def find_metric(self, key: MetricKey) -> Metric | None:
+        task = self.tasks.get(key[:2])
+        return None if task is None else task.metrics.get(key)
+
+    def rebased(self) -> list[tellings.Told]:
+        """Return the incidents that a rebase moved to commits that were not measured yet."""
+        return [
+            each for each in self.told
+            if each.where is tellings.Whereabouts.REBASED
+            and is_as_recorded(each, self.histories)
+            and not any(incident_list.match([each], failure) for failure in self.failures)
+        ]  # fmt: skip
+
     def place(self, sha: str) -> int:
-        """Return the place of a commit, of one of a merged branch that of the merge; else -1."""
-        place = self.line.holding(sha) if sha else None
-        return -1 if place is None else place
+        return self.line.place(sha)
 
     def sha(self, place: int) -> str:
         return self.line.commits[place].sha
 
     def among(self, first: int, last: int) -> tuple[str, ...]:
-        return tuple(c.sha for c in self.line.commits[max(0, first) : last + 1])
+        return self.line.among(first, last)
 
     def state(self, at: str | None = None) -> State:
         """Return the state; with `at`, how the metrics stand at that commit instead of the tip."""
@@ -243,20 +253,13 @@ def _traced(
     told: Sequence[tellings.Told],
     cache: MutableMapping[str, Any] | None,
 ) -> dict[MetricKey, MetricHistory]:
-    """Return the histories of a task's metrics. Where bits repeat, the steps are those that equal
-    seeds tell."""
+    """Return the histories of a task's metrics."""
     drifts: dict[MetricKey, list[tuple[int, int]]] = {}
     for each in told:
         if each.steps.kind is StepKind.DRIFT:
             for key in each.steps.states:
                 drifts.setdefault(key, []).append((each.steps.first, each.steps.last))
-    histories = trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
-    hazard = HAZARD / (1 + len(own.measured) / METRICS_OF_HAZARD)
-    for key, history in histories.items():
-        steps = paired_steps(own.measured[key], history.nodes, history.noise, hazard=hazard)
-        if steps is not None:
-            histories[key] = replace(history, steps=steps)
-    return histories
+    return trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
 
 
 def _incidents(
@@ -275,11 +278,23 @@ def _incidents(
             beside += contrasts(key, own.measured[key], history, own.controls[key])
     return step_incidents.derive(
         histories,
-        [each.steps for each in told if each.steps.states.keys() & histories.keys()],
+        [each.steps for each in told if each.is_here and not is_as_recorded(each, histories)],
         floors={key: metric.floor.at for key, metric in metrics.items()},
         acts=acts,
         evidence=_evidence(line, histories),
         contrasts=beside,
+    )
+
+
+def is_as_recorded(each: tellings.Told, histories: Mapping[MetricKey, MetricHistory]) -> bool:
+    """Return True if an incident is what was recorded of it: a rebase moved it, and nothing was
+    measured there or later."""
+    if each.where is not tellings.Whereabouts.REBASED:
+        return not each.steps.states.keys() & histories.keys()
+    return not any(
+        node.last >= each.steps.first
+        for key in each.steps.states.keys() & histories.keys()
+        for node in histories[key].nodes
     )
 
 

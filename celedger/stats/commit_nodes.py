@@ -54,7 +54,7 @@ class CommitNodes:
             memory those of one session. A re-used result is a group of its own.
         beside: Of each cell, the cell of the node before, of the same chain and session; -1 if
             there is none.
-        is_exact: True if a seed was run twice at one commit, and each time gave equal bits.
+        is_exact: True if a seed gave equal bits again, and never others at one commit.
     """
 
     chain: Ints
@@ -135,15 +135,14 @@ def _draws(node: _Open, m: Measurements, one_seed: bool) -> list[tuple[int, ...]
 
 
 def _repeats_exactly(m: Measurements) -> bool:
-    """Return True if a seed was run twice at one commit, and each time gave equal bits."""
-    seen: dict[tuple[int, int, int], set[int]] = {}
-    count: dict[tuple[int, int, int], int] = {}
-    for row in np.flatnonzero(m.own & (m.bits >= 0)).tolist():
-        key = (int(m.chain[row]), int(m.place[row]), int(m.seed[row]))
-        seen.setdefault(key, set()).add(int(m.bits[row]))
-        count[key] = count.get(key, 0) + 1
-    again = [key for key, n in count.items() if n > 1]
-    return bool(again) and all(len(seen[key]) == 1 for key in again)
+    """Return True if a seed gave equal bits again, and never others at one commit. The code of
+    most commits is no part of what they train: their equal bits are repeats."""
+    rows = np.flatnonzero(m.own & (m.bits >= 0))
+    columns = (m.chain[rows], m.seed[rows])
+    at_commit = np.unique(np.stack([*columns, m.place[rows]]), axis=1).shape[1]
+    different = np.unique(np.stack([*columns, m.place[rows], m.bits[rows]]), axis=1).shape[1]
+    drawn = np.unique(np.stack([*columns, m.bits[rows]]), axis=1).shape[1]
+    return bool(drawn < len(rows) and different == at_commit)
 
 
 def _cells(node: Ints, session: Ints, counts: Bools, has_sessions: bool) -> Ints:

@@ -138,11 +138,15 @@ class TrialNoise:
 @dataclass(frozen=True, slots=True)
 class MetricHistory:
     """What one metric's measurements say: its noise, the levels of its nodes (oldest first in each
-    chain, chains in their order), and every step of some probability, oldest first."""
+    chain, chains in their order), and every step of some probability, oldest first.
+
+    `by_seeds`: equal seeds tell the steps, and more of them settle a doubt.
+    """
 
     noise: TrialNoise
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
+    by_seeds: bool = False
 
 
 class IncidentState(StrEnum):

@@ -37,13 +37,14 @@ from celedger.stats.course import (
 )
 from celedger.stats.level_steps import StepEvidence, steps_of
 from celedger.stats.metric_passes import NoisePoint, Passed, Prepared
+from celedger.stats.seed_pairs import paired_steps
 from celedger.stats.settled import ChainResult, Kept, Stretch
 from celedger.stats.slow_drift import replaced, with_drifts
 from celedger.stats.trial_noise import NoisePosterior
 
 HAZARD = 1 / 400
 """Prior probability that a commit changes a metric, for one metric. A false step of probability
-.95 then comes at most .13 times in 1,000 commits (`research/lives.md`, section 4)."""
+.95 then comes at most .13 times in 1,000 commits (docs/statistics.md, "The bound")."""
 METRICS_OF_HAZARD = 10.0
 """The hazard is a budget of the task: of M metrics, each has 1 / (1 + M / 10) of it."""
 WARM_UP_STEP = 0.1  # deviations by which the warm-up moves before values are corrected anew
@@ -377,6 +378,19 @@ def _history(series: Series, noise: TrialNoise, chains: Sequence[CommitNodes]) -
     return MetricHistory(noise, tuple(nodes), tuple(steps))
 
 
+def _by_seeds(history: MetricHistory, measured: Measurements, budget: float) -> MetricHistory:
+    """Return the history with the steps that equal seeds tell, where they tell more than fresh
+    ones. A slow drift stays: they know none."""
+    paired = paired_steps(measured, history.nodes, history.noise, hazard=HAZARD * budget)
+    if paired is None:
+        return history
+    steps = list(paired)
+    for drift in history.steps:
+        if drift.kind is StepKind.DRIFT:
+            steps = replaced(steps, drift)
+    return replace(history, steps=tuple(steps), by_seeds=True)
+
+
 def trace(
     measured: Mapping[MetricKey, Measurements],
     *,
@@ -412,7 +426,8 @@ def trace(
         noises = [_noise(series, posterior, i) for i, series in enumerate(kind)]
         _pass_all(kind, [point for _, point in noises], task)
         for series, (noise, _) in zip(kind, noises, strict=True):
-            result[series.key] = _history(series, noise, task.chains[id(series.nodes)])
+            own = _history(series, noise, task.chains[id(series.nodes)])
+            result[series.key] = _by_seeds(own, measured[series.key], task.budget)
     if cache is not None:
         for series in every:
             item, name = settled.encode(series.kept), settled.item_name(series.key)

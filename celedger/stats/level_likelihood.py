@@ -50,6 +50,7 @@ class SessionMeans:
 
     Attributes:
         node, session: Of each cell.
+        trials: How many trials it has.
         mean, variance: [rows, cells]; `variance` is that of the trials alone.
         effect: Variance of what is not known of the session's effect: [rows, cells]. Infinite: the
             cell says nothing of its own.
@@ -58,6 +59,7 @@ class SessionMeans:
 
     node: Ints
     session: Ints
+    trials: Ints
     mean: Floats
     variance: Floats
     effect: Floats
@@ -120,6 +122,7 @@ def session_means(values: Floats, nodes: CommitNodes, rows: NoiseRows) -> Sessio
     return SessionMeans(
         node=nodes.node[begins],
         session=nodes.session[begins],
+        trials=sizes,
         mean=mean,
         variance=rows.sd[:, None] ** 2 / sizes,
         effect=np.repeat(rows.session[:, None] ** 2, len(begins), 1),
@@ -138,12 +141,20 @@ def contrast_terms(cells: SessionMeans, i: Ints, j: Ints) -> tuple[Floats, Float
     return kappa, cells.variance[:, j] + kappa * cells.variance[:, i]
 
 
-def mean_density(z: Floats, sd: Floats, outliers: float) -> Floats:
-    """Return the log density of a session's mean at z deviations."""
-    far = outliers / 2
-    mixed = (1 - far) * trial_density.session_core(z) + far * trial_density.outlier(z)
-    result: Floats = np.log(mixed / sd)
+def mean_density(z: Floats, sd: Floats, outliers: float, trials: Ints) -> Floats:
+    """Return the log density of a session's mean, or of a contrast, at z deviations.
+
+    Args:
+        trials: As many as a mean of trials rests on, of each cell, to be broadcast against `z`; 1
+            where a session's effect is part of it, which no number of its trials averages out.
+    """
+    far = trial_density.mean_outliers(outliers, trials)
+    core = np.log1p(-far) + trial_density.log_mean_core(z, trials)
+    result: Floats = np.logaddexp(core, np.log(far * trial_density.outlier(z))) - np.log(sd)
     return result
+
+
+ONE = np.ones(1, dtype=np.int64)
 
 
 def of_sessions(
@@ -160,7 +171,7 @@ def of_sessions(
         speaks = np.isfinite(cells.effect[0, j])
         effect = np.where(np.isfinite(cells.effect[:, j]), cells.effect[:, j], 0.0)
         sd = np.sqrt(cells.variance[:, j] + effect)[..., None]
-        alone = mean_density((points - cells.mean[:, j, None]) / sd, sd, rows.outliers)
+        alone = mean_density((points - cells.mean[:, j, None]) / sd, sd, rows.outliers, ONE)
         alone[:, ~speaks] = 0.0
         beside = alone.copy()
         i = cells.beside[j]
@@ -169,7 +180,8 @@ def of_sessions(
         sd = np.sqrt(variance)[..., None]
         level = cells.mean[:, j[linked]] - kappa * cells.mean[:, i[linked]]
         z = (level[..., None] - (1 - kappa)[..., None] * points) / sd
-        beside[:, linked] = mean_density(z, sd, rows.outliers)
+        trials = np.minimum(cells.trials[i[linked]], cells.trials[j[linked]])
+        beside[:, linked] = mean_density(z, sd, rows.outliers, trials[:, None])
         at = offset[begin:end] - offset[begin]
         one, two = (np.add.reduceat(x, at, axis=1) for x in (alone, beside))
         top = np.maximum(one.max(2), two.max(2))

@@ -5,6 +5,7 @@ Lives here: which neighbouring places are one step, its set of commits, its size
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,16 +63,24 @@ def _clusters(mass: Floats) -> Iterator[tuple[int, int]]:
         yield int(likely[i]), int(likely[j])
 
 
-def _parts(mass: Floats) -> Iterator[Floats]:
-    """Yield the probability that each of the cluster's steps takes, in their order."""
-    count = max(1, round(float(mass.sum())))
+def _parts(mass: Floats) -> list[Floats]:
+    """Return the probability that each of the cluster's steps takes, in their order.
+
+    What is left beside whole steps is a step of its own: a doubt beside a certain step is worth a
+    trial. It is the oldest or the newest, whichever leaves the others in fewer places.
+    """
+    total = float(mass.sum())
+    count = max(1, math.ceil(total - LEAST_PROBABILITY))
     if count == 1:
-        yield mass
-        return
+        return [mass]
     edges = np.concatenate([[0.0], np.cumsum(mass)])
-    for i in range(count):
-        own = np.clip(edges[1:], i, i + 1) - np.clip(edges[:-1], i, i + 1)
-        yield np.where(own >= LEAST_MASS, own, 0.0)  # a neighbour's rest has the neighbour's size
+    ways = []
+    for least in (0.0, total - count):
+        cuts = [np.clip(edges, least + i, least + i + 1) for i in range(count)]
+        parts = [cut[1:] - cut[:-1] for cut in cuts]
+        # A neighbour's rest has the neighbour's size.
+        ways.append([np.where(own >= LEAST_MASS, own, 0.0) for own in parts])
+    return max(ways, key=lambda parts: sum(float(own @ own) for own in parts))
 
 
 def _step(
@@ -110,7 +119,22 @@ def _step(
         unit=unit,
         is_newest=False,
         node=at,
+        posterior=_by_commit(nodes, begin, own, first, last),
     )
+
+
+def _by_commit(
+    nodes: CommitNodes, begin: int, own: Floats, first: int, last: int
+) -> tuple[float, ...]:
+    """Return the probability of every commit of the nodes `first` to `last`. Those of a gap share
+    that of the node after it; the later ones of a node have none."""
+    result: list[float] = []
+    for node in range(first, last + 1):
+        gap = int(nodes.first[node]) - int(nodes.last[node - 1])
+        result += [float(own[node - begin]) / gap] * gap
+        if node < last:
+            result += [0.0] * (int(nodes.last[node]) - int(nodes.first[node]))
+    return tuple(result)
 
 
 def _signed(evidence: StepEvidence) -> Floats:

@@ -69,8 +69,8 @@ class LineSteps:
         return step.probability >= DOUBT and large and not self.opens(key, step)
 
     def noise_is_known(self, key: MetricKey) -> bool:
-        noise = self.histories[key].noise
-        return noise.is_exact or noise.freedom >= FEWEST_REPEATS
+        history = self.histories[key]
+        return history.by_seeds or history.noise.freedom >= FEWEST_REPEATS
 
     def floor(self, key: MetricKey, level: float) -> float:
         return self._floors[key](level) if key in self._floors else 0.0

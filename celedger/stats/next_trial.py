@@ -154,6 +154,8 @@ def _at_start(histories: Mapping[MetricKey, MetricHistory], job: Job) -> Wanted 
         if at_head < ANCHOR_TRIALS:
             return Wanted(job.head, None, Why.ANCHOR, previous)
         return None
+    if not job.own:  # the ledger held HEAD's trials
+        return None
     if job.earlier < FIRST_JOBS and at_head < ANCHOR_TRIALS:
         return Wanted(job.head, None, Why.REPEAT)
     sessions = {k: histories[k].noise.session for k in sorted(job.has_sessions) if k in histories}
@@ -226,7 +228,7 @@ def _doubt(
     history = histories[key]
     noise = history.noise
     incident = next((i.id for i in derived.incidents if _is_about(i, key, step)), "")
-    if noise.freedom < FEWEST_REPEATS and not noise.is_exact:
+    if noise.freedom < FEWEST_REPEATS and not history.by_seeds:
         return Wanted(job.head, key, Why.REPEAT, incident=incident)
     old, new = _sides(history.nodes, step)
     again = Wanted(job.head, key, Why.AGAIN, old, incident)
@@ -237,7 +239,7 @@ def _doubt(
         if job.run.count(old) < job.run.count(new):
             return Wanted(old, key, Why.BESIDE, new, incident)
         return Wanted(new, key, Why.AGAIN, old, incident)
-    if noise.is_exact:  # equal seeds: each new one of HEAD is run at the commit before, too
+    if history.by_seeds:  # equal seeds: each new one of HEAD is run at the commit before, too
         return beside if job.run.count(old) < job.run.count(job.head) - job.own else again
     before, after = _trials(history, step)
     return beside if before < after else again
@@ -246,8 +248,8 @@ def _doubt(
 def _doubted(history: MetricHistory, job: Job, *, is_open: bool) -> Iterator[Step]:
     """Yield the newest step of the chain if another trial could settle it."""
     noise = history.noise
-    known = noise.is_exact or noise.freedom >= FEWEST_REPEATS
-    doubt = EXACT_DOUBT if noise.is_exact else DOUBT
+    known = history.by_seeds or noise.freedom >= FEWEST_REPEATS
+    doubt = EXACT_DOUBT if history.by_seeds and noise.is_exact else DOUBT
     for step in history.steps:
         if step.is_newest and step.chain == job.chain and step.kind is StepKind.STEP:
             sure = OPEN if step.size > 0 else CLOSED if is_open else doubt

@@ -63,12 +63,14 @@ _SCREEN = 6.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SessionTerms:
-    """The cells of speed and memory: node, mean less kappa times that beside, kappa, deviation."""
+    """The cells of speed and memory: node, mean less kappa times that beside, kappa, deviation,
+    and how many trials it rests on."""
 
     node: Ints
     mean: Floats
     kappa: Floats
     sd: Floats
+    trials: Ints
     outliers: float
 
 
@@ -122,14 +124,15 @@ def _session_terms(metric: Prepared, row: int, first: int) -> _SessionTerms | No
     kept = np.flatnonzero((cells.node >= first) & np.isfinite(cells.effect[row]))
     mean = cells.mean[row, kept]
     variance = cells.variance[row, kept] + cells.effect[row, kept]
-    kappa = np.zeros(len(kept))
+    kappa, trials = np.zeros(len(kept)), np.ones(len(kept), dtype=np.int64)
     i = cells.beside[kept]
     linked = np.flatnonzero((i >= 0) & np.isfinite(cells.effect[row, np.maximum(i, 0)]))
     all_kappa, all_variance = level_likelihood.contrast_terms(cells, i[linked], kept[linked])
     kappa[linked], variance[linked] = all_kappa[row], all_variance[row]
+    trials[linked] = np.minimum(cells.trials[i[linked]], cells.trials[kept[linked]])
     mean[linked] -= kappa[linked] * cells.mean[row, i[linked]]
     node = cells.node[kept] - first
-    return _SessionTerms(node, mean, kappa, np.sqrt(variance), metric.rows.outliers)
+    return _SessionTerms(node, mean, kappa, np.sqrt(variance), trials, metric.rows.outliers)
 
 
 def _chain(metric: Prepared, passed: Passed, level: float, log_prior: float) -> _Chain:
@@ -183,7 +186,9 @@ def _log_likelihood(
     level = (1 - kappa) * chain.points[levels][:, None]
     moved = sizes[:, None] * (ramp[k] - kappa * ramp[k - 1])
     z = ((terms.mean[own] - level)[:, None] - moved) / sd
-    own_cells: Floats = level_likelihood.mean_density(z, sd, terms.outliers).sum(-1)
+    own_cells: Floats = level_likelihood.mean_density(z, sd, terms.outliers, terms.trials[own]).sum(
+        -1
+    )
     return own_cells + stays
 
 

@@ -1,7 +1,7 @@
 """The distribution of one trial around its level, in units of its standard deviation.
 
 Lives here: a t core, far outliers, and a one-sided second mode for trainings that sometimes
-collapse. It knows no data. `research/lives.md` and `lives-more.md` measured the constants.
+collapse. It knows no data. benchmarks/statistics.md, "The state", says what was measured.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from functools import cache
 
 import numpy as np
+from scipy.special import gammaln
 
 from celedger.stats.arrays import Floats, Ints
 
@@ -62,6 +63,27 @@ def session_core(z: Floats) -> Floats:
     constant = math.gamma(3.0) / math.gamma(2.5) / math.sqrt(5.0 * math.pi)
     w = 1 + z * z / SESSION_FREEDOM
     result: Floats = constant / (w * w * w)
+    return result
+
+
+def log_mean_core(z: Floats, trials: Ints) -> Floats:
+    """Return the log density of a mean of so many trials, or of the difference of two: Student's t
+    whose excess kurtosis, 6 / (freedom - 4), is a trial's divided by their number.
+
+    Args:
+        trials: One dimension less than `z` has, or a dimension of 1: broadcast against it.
+    """
+    freedom = SESSION_FREEDOM - 1.0 + trials
+    constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - np.log(freedom * math.pi) / 2
+    result: Floats = constant - (freedom + 1) / 2 * np.log1p(z * z / freedom)
+    return result
+
+
+def mean_outliers(share: float, trials: Ints) -> Floats:
+    """Return the probability that a mean of so many trials is an outlier. Of three and more, the
+    middle is one only if half of them are."""
+    half = np.ceil(trials / 2)
+    result: Floats = share / 2 * np.where(trials > 2, share ** (half - 1), 1.0)
     return result
 
 

@@ -85,13 +85,13 @@ def test_what_is_not_a_clear_rise_does_not_open(rise: object) -> None:
     assert not of((LOSS, history(rise)), floor=5).incidents  # type: ignore[arg-type]
 
 
-def test_nothing_opens_below_four_degrees_of_freedom_but_exact_metrics() -> None:
+def test_nothing_opens_below_four_degrees_of_freedom_but_what_equal_seeds_tell() -> None:
     few = replace(NOISE, freedom=3)
     derived = of((LOSS, history(step(10, size=8), noise=few)))
     assert not derived.incidents
     assert [s.first for _, s in derived.suspected] == [10]
-    exact = replace(few, is_exact=True)
-    assert states(of((LOSS, history(step(10, size=8), noise=exact)))) == [(10, 10, OPEN)]
+    by_seeds = replace(history(step(10, size=8), noise=few), by_seeds=True)
+    assert states(of((LOSS, by_seeds))) == [(10, 10, OPEN)]
 
 
 def test_a_doubt_above_the_floor_is_suspected_and_improvements_are_changes() -> None:

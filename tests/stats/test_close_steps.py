@@ -1,0 +1,95 @@
+"""Steps as lives of repositories had them: close to one another, in gaps, over equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from celedger.stats import history
+from celedger.stats.course import Measurements, MetricHistory, Step
+
+KEY = ("core", "task", "loss")
+
+
+def traced(values: Sequence[Sequence[float]], *, equal_bits: bool = False) -> MetricHistory:
+    """Return the history of a line whose commits have these values, each by a seed of its own.
+
+    Args:
+        equal_bits: Equal values are equal bits.
+    """
+    place = np.array([at for at, own in enumerate(values) for _ in own])
+    seed = np.array([i for own in values for i in range(len(own))])
+    nothing, count = np.zeros_like(place), np.arange(len(place))
+    flat = np.array([y for own in values for y in own])
+    bits = np.unique(flat, return_inverse=True)[1] if equal_bits else count
+    measured = Measurements(
+        place, nothing, place, seed, seed, flat, np.ones(len(place), bool), bits,
+        has_sessions=False,
+    )  # fmt: skip
+    return history.trace({KEY: measured})[KEY]
+
+
+def steps(values: Sequence[Sequence[float]]) -> list[Step]:
+    return list(traced(values).steps)
+
+
+def test_a_doubt_beside_a_certain_step_is_a_step_of_its_own() -> None:
+    """One trial above a new level may be an outlier or a second step: only a trial can tell, and
+    the planner asks for it where it sees the doubt."""
+    random = np.random.default_rng(7)
+    quiet = [(100 + random.normal(0, 1, 2)).tolist() for _ in range(12)]
+    risen = [(106 + random.normal(0, 1, 4)).tolist()]
+    rises = [s for s in steps([*quiet, *risen, [117.0]]) if s.size > 0]
+    assert [s.probability > 0.9 for s in rises] == [True, False]
+    assert rises[0].first == rises[0].last == 12
+    assert rises[1].probability > 0.03 and rises[1].last == 13
+
+
+def test_a_step_knows_the_probability_of_each_commit_of_a_gap() -> None:
+    random = np.random.default_rng(3)
+    before = [(100 + random.normal(0, 1, 2)).tolist() for _ in range(10)]
+    after = [(110 + random.normal(0, 1, 2)).tolist() for _ in range(5)]
+    (step,) = (s for s in steps([*before, [], [], [], *after]) if s.size > 0)
+    assert (step.first, step.last) == (10, 13)
+    assert step.posterior == (step.posterior[0],) * 4
+    assert sum(step.posterior) == pytest.approx(step.probability)
+
+
+def test_a_shift_alike_for_all_seeds_is_told_by_few_equal_ones() -> None:
+    """It is a quarter of what seeds differ by: fresh seeds would need some sixty."""
+    old = [100.0, 101.7, 99.1, 100.6]
+    line = [old] * 20 + [[y + 0.4 for y in old]] * 2
+    history_ = traced(line, equal_bits=True)
+    assert history_.by_seeds and history_.noise.is_exact
+    (rise,) = (s for s in history_.steps if s.size > 0)
+    assert (rise.first, rise.last) == (20, 20) and rise.probability > 0.95
+    assert rise.size == pytest.approx(0.4, abs=0.05)
+    assert not traced(line).by_seeds
+
+
+def test_few_trials_side_by_side_tell_a_large_step() -> None:
+    """Three of each in turns: that all of one side are outliers is no explanation. A mean was as
+    often an outlier as a trial, however many it had: 9 deviations were a doubt (P = .6) after five
+    pairs, and every doubt cost ten trials."""
+    random = np.random.default_rng(11)
+    rows: list[tuple[int, int, float]] = []  # place, session, value
+    for job in range(12):
+        state = random.normal(0, 1)
+        level = 100.0 if job < 11 else 109.0
+        commits = [job] * 2 + [job - 1] * (job > 0)
+        if job == 11:
+            commits = [11, 10] * 3
+        for place in commits:
+            own = level if place == job else 100.0
+            rows.append((place, job, own + state + random.normal(0, 1)))
+    place, session = (np.array([row[i] for row in rows]) for i in (0, 1))
+    nothing, count = np.zeros_like(place), np.arange(len(place))
+    measured = Measurements(
+        place, nothing, session, nothing, count, np.array([row[2] for row in rows]),
+        np.ones(len(place), bool), nothing - 1, has_sessions=True,
+    )  # fmt: skip
+    (rise,) = (s for s in history.trace({KEY: measured})[KEY].steps if s.size > 0)
+    assert (rise.first, rise.last) == (11, 11)
+    assert rise.probability > 0.95
