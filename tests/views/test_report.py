@@ -272,10 +272,22 @@ def test_nothing_wrong_and_nothing_measured_say_so(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_not_called_steady(tmp_path: Path) -> None:
-    broken(tmp_path / "broken")  # one commit in its newest environment
-    page = write(tmp_path / "broken")
-    assert page.title.startswith("1 rise suspected, not settled")
+    suite = page_repository.SUITE.partition('[[task]]\nname = "cifar')[0]
+    with _writer(tmp_path / "first", _commits(1), suite) as writer:
+        for seed in range(3):
+            writer.trial("c0", "char_lm", {"val_loss": 0.5 + seed / 100}, seed=seed)
+    page = write(tmp_path / "first")
+    assert page.title.startswith("Nothing can be judged yet")
+    assert "nothing to compare with" in page.text
     assert "task is steady" not in page.text
+
+
+def test_where_incidents_are_over_the_page_never_says_that_nothing_was(tmp_path: Path) -> None:
+    broken(tmp_path / "broken")
+    page = write(tmp_path / "broken")
+    assert page.title.startswith("Nothing is worse now")
+    assert "Over (" in page.text
+    assert not re.search("Nothing got worse|No change|ever changed", page.text)
     page = write(tmp_path / "broken", "HEAD~3", "-o", "older.html")
     assert page.title.startswith("1 commit fails")
     assert "val_loss nan runs into its time-out" in page.text
