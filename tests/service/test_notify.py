@@ -23,7 +23,6 @@ from celedger.repo import Repository
 
 from .conftest import Crew
 
-
 WORSE = "fit val_loss is worse: +37.6 %"
 
 
@@ -205,7 +204,7 @@ def test_the_worker_sends_what_it_opened_and_named_in_one_alert(crew: Crew, inbo
     crew.configure = configured  # type: ignore[method-assign]
     assert crew.worker(attended=True).drain() == 1
     (post,) = inbox.posts
-    assert f"first bad commit (> 99 %): {shas[3][:10]}" in post["message"]
+    assert f": {shas[3][:10]} level 1.5, number 3 (Ada)" in post["message"]
     assert inbox.take() == [WORSE]
 
 
