@@ -11,7 +11,7 @@ from typing import Any
 
 from celedger.base.errors import command
 from celedger.base.model import Kind
-from celedger.stats.course import IncidentState
+from celedger.stats.incident_state import IncidentState
 
 TYPED = 12
 """Digits of a hash in a command: enough for a large repository."""
