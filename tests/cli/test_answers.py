@@ -134,15 +134,16 @@ def test_a_commit_measured_after_a_worse_one_is_good(project: Project) -> None:
 
 def test_telemetry_is_listed_and_never_decides(tmp_path: Path) -> None:
     project = scripted(tmp_path / "project", SUITE)
-    project.history([1.0, 1.0])
-    for sha in ("HEAD~1", "HEAD"):
-        project.run("check", sha)
-    project.commit("more", {"model.py": "LEVEL = 1.0\nPEAK_RSS = 3 * 2**27\n"})
+    model = "import random\nLEVEL = 1.0\nPEAK_RSS = {} * 2**27 + random.randrange(2**20)\n"
+    for number in range(3):
+        project.commit(f"number {number}", {"model.py": model.format(2) + f"N = {number}\n"})
+        project.run("check")
+    project.commit("more", {"model.py": model.format(3)})
     done = project.run("check")
     assert done.status == 0, done.out + done.err
     own, telemetry = done.out.split("\ntelemetry, which the suite does not declare")
     assert re.search(r"fit +val_loss +same", own)
-    assert re.search(r"fit +peak_rss", telemetry)
+    assert re.search(r"fit +peak_rss +worse +\+(49|50)", telemetry)
     found = json.loads(project.run("check", "--json").out)["standings"]
     assert {s["metric"] for s in found if s["declared"]} == {"val_loss"}
     assert project.run("run").status == 0
