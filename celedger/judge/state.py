@@ -33,9 +33,8 @@ from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
 from celedger.stats.controls import Contrast, contrasts
 from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
-from celedger.stats.history import HAZARD, METRICS_OF_HAZARD, trace
+from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
-from celedger.stats.seed_pairs import paired_steps
 
 _A_STEP = 0.5
 """Probability of a step from which it is taken for one (an incident below it is withdrawn)."""
@@ -243,20 +242,13 @@ def _traced(
     told: Sequence[tellings.Told],
     cache: MutableMapping[str, Any] | None,
 ) -> dict[MetricKey, MetricHistory]:
-    """Return the histories of a task's metrics. Where bits repeat, the steps are those that equal
-    seeds tell."""
+    """Return the histories of a task's metrics."""
     drifts: dict[MetricKey, list[tuple[int, int]]] = {}
     for each in told:
         if each.steps.kind is StepKind.DRIFT:
             for key in each.steps.states:
                 drifts.setdefault(key, []).append((each.steps.first, each.steps.last))
-    histories = trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
-    hazard = HAZARD / (1 + len(own.measured) / METRICS_OF_HAZARD)
-    for key, history in histories.items():
-        steps = paired_steps(own.measured[key], history.nodes, history.noise, hazard=hazard)
-        if steps is not None:
-            histories[key] = replace(history, steps=steps)
-    return histories
+    return trace(own.measured, told_drifts=drifts, pinned=_controls(own), cache=cache)
 
 
 def _incidents(
