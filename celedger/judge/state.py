@@ -7,6 +7,7 @@ be deleted at any time. Every view prints rows of this state; none judges.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,7 +33,7 @@ from celedger.judge.measured import TaskMeasurements, measurements
 from celedger.ledger import Ledger
 from celedger.stats import incidents as step_incidents
 from celedger.stats.controls import Contrast, contrasts
-from celedger.stats.course import Acts, MetricHistory, MetricKey, StepKind
+from celedger.stats.course import Acts, MetricHistory, MetricKey, Node, StepKind
 from celedger.stats.history import trace
 from celedger.stats.incidents import CommitEvidence, Derived
 
@@ -118,16 +119,10 @@ class Derivation:
             by_chain.setdefault(node.chain, []).append(index)
         numbers = sorted(by_chain)
         for old, new in pairwise(numbers):
-            pairs = [
-                (history.nodes[b].last, history.nodes[a], history.nodes[b])
-                for a in by_chain[old]
-                for b in by_chain[new]
-                if history.nodes[a].first <= history.nodes[b].last
-                and history.nodes[b].first <= history.nodes[a].last
-            ]
-            if not pairs:
+            found = _newest_of_both(history.nodes, by_chain[old], by_chain[new])
+            if found is None:
                 continue
-            place, one, other = max(pairs, key=lambda pair: pair[0])
+            place, one, other = found
             sign = metric.direction.sign
             size, error = sign * (other.level - one.level), (one.error**2 + other.error**2) ** 0.5
             chains = task.chains[old], task.chains[new]
@@ -196,6 +191,18 @@ class Derivation:
 
     def _suite(self, suite: str) -> list[tuple[str, TaskMeasurements]]:
         return [(name, own) for (its, name), own in self.tasks.items() if its == suite]
+
+
+def _newest_of_both(
+    nodes: Sequence[Node], old: Sequence[int], new: Sequence[int]
+) -> tuple[int, Node, Node] | None:
+    """Return the newest place that nodes of two chains share, and these nodes."""
+    firsts, lasts = [nodes[a].first for a in old], [nodes[a].last for a in old]
+    for b in reversed(new):
+        at = bisect_left(lasts, nodes[b].first)
+        if at < bisect_right(firsts, nodes[b].last):
+            return nodes[b].last, nodes[old[at]], nodes[b]
+    return None
 
 
 def derive(
