@@ -210,12 +210,12 @@ class _Filter:
             before.append(np.tile(left, (len(takes), 1)))
             taken.append(takes)
             prior.append(weight + log + entire @ whole + ((takes > 0) & ~entire) @ part)
-        rows, of_row = np.unique(np.concatenate(taken), axis=0, return_inverse=True)
+        rows, of_row = _distinct(np.concatenate(taken))
         density = _moments(fall, rises, keys, self.levels).log_density(rows / QUARTERS)
         nothing = self.weights[kept] + _log_improvement(fall, keys, self.levels)
         self.states = np.concatenate([self.states[kept], *before])
         self.states[len(nothing) :] -= np.concatenate(taken)
-        self.weights = np.concatenate([nothing, np.concatenate(prior) + density[of_row.ravel()]])
+        self.weights = np.concatenate([nothing, np.concatenate(prior) + density[of_row]])
         nobodys = float(np.logaddexp.reduce(nothing) - np.logaddexp.reduce(self.weights))
         self._merge()
         return math.exp(min(0.0, nobodys))
@@ -231,12 +231,24 @@ class _Filter:
 
     def _merge(self) -> None:
         """Add up equal states; keep the likeliest ones."""
-        self.states, of_state = np.unique(self.states, axis=0, return_inverse=True)
+        self.states, of_state = _distinct(self.states)
         weights = np.full(len(self.states), -np.inf)
-        np.logaddexp.at(weights, of_state.ravel(), self.weights)
+        np.logaddexp.at(weights, of_state, self.weights)
         best = np.argsort(-weights, kind="stable")[:MOST_STATES]
         self.states = self.states[best]
         self.weights = weights[best] - np.logaddexp.reduce(weights[best])
+
+
+def _distinct(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of quarters, in order, and which of them each row is. (np.unique of
+    rows compares bytes, which takes a hundred times longer.)"""
+    first, of_row = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+    for at in range(0, rows.shape[1], 20):
+        digits = rows[:, at : at + 20]
+        code = digits @ (QUARTERS + 1) ** np.arange(digits.shape[1], dtype=np.int64)[::-1]
+        code += of_row * (QUARTERS + 1) ** 20
+        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+    return rows[first], of_row
 
 
 def _read(

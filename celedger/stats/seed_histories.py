@@ -389,37 +389,34 @@ def levels(table: SeedTable, beam: Beam, which: int, spread: int = 0) -> Levels:
     Args:
         spread: Degrees of freedom of the spreads that `filtered` was given.
     """
-    share = float(beam.share[which])
-    of_node, shared = _structure(table, beam, which)
-    size = int(of_node.max()) + 1
-    precision, weighted = np.zeros((size, size)), np.zeros(size)
+    structure = _structure(table, beam, which)
+    gram = _gram(table, structure, float(beam.share[which]))
+    of_node, size = structure.of_node, len(gram) - 1
+    covariance = np.linalg.inv(gram[:-1, :-1])
     at_node = np.repeat(np.arange(len(of_node)), [len(ys) for ys in table.tamed])
-    columns, values, number = (
-        np.concatenate(x) for x in (table.columns, table.tamed, table.counts)
-    )
-    # a column that nodes share in passing stands for another seed at each
-    seed = np.where(columns < table.passing, columns, table.width + np.arange(len(columns)))
-    for one in np.unique(seed):
-        rows = np.flatnonzero(seed == one)
-        k = at_node[rows]
-        sigma = shared[np.ix_(k, k)] + np.diag((1 - share) / number[rows])
-        design = (of_node[k][:, None] == np.arange(size)).astype(np.float64)
-        solved = np.linalg.solve(sigma, np.column_stack([design, values[rows] - table.centre]))
-        precision += design.T @ solved[:, :-1]
-        weighted += design.T @ solved[:, -1]
-    covariance = np.linalg.inv(precision)
+    values = np.concatenate(table.tamed)
     count = spread - 1 + len(values)
     sd = math.exp(float(_scale(table).mode(beam.square[which : which + 1], count)[0]))
-    mean = table.centre + covariance @ weighted
+    mean = table.centre + covariance @ gram[:-1, -1]
     beyond = np.concatenate(table.values) - values
     if beyond.any():
         mean += [float(np.median(beyond[of_node[at_node] == level])) for level in range(size)]
     return Levels(mean, np.asarray(covariance * sd**2, dtype=np.float64), of_node, sd)
 
 
-def _structure(table: SeedTable, beam: Beam, which: int) -> tuple[Ints, Floats]:
-    """Return which level each node has under a history, and the covariance of what a seed adds at
-    two nodes, in units of a trial's variance."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Structure:
+    """What a history says of each node: which level it has, from which node its seeds come (-1:
+    drawn anew), and the variance of their own moves, and of all moves since they were drawn, in
+    that of a trial."""
+
+    of_node: Ints
+    source: list[int]
+    moved: Floats
+    spread: Floats
+
+
+def _structure(table: SeedTable, beam: Beam, which: int) -> _Structure:
     steps = set(beam.paths[beam.path[which]])
     share, at = float(beam.share[which]), which
     kinds = []
@@ -427,17 +424,53 @@ def _structure(table: SeedTable, beam: Beam, which: int) -> tuple[Ints, Floats]:
         kinds.append(int(kind[at]))
         at = int(parent[at])
     kinds.reverse()
-    of_node = np.zeros(len(kinds), dtype=np.int64)
-    shared = np.zeros((len(kinds), len(kinds)))
-    shared[0, 0] = share
+    of_node, source, levels_seen = [0], [-1], 1
     for k in range(1, len(kinds)):
         returns = table.returns[k] >= 0
-        source = table.returns[k] if returns else k - 1
-        new = k in steps and not returns
-        of_node[k] = of_node[:k].max() + 1 if new else of_node[source]
-        if kinds[k] == _DRAWN:
-            shared[k, k] = share
-        else:
-            shared[k, :k] = shared[:k, k] = shared[source, :k]
-            shared[k, k] = shared[source, source] + _OWN[kinds[k]]
-    return of_node, shared
+        before = table.returns[k] if returns else k - 1
+        is_new = k in steps and not returns
+        of_node.append(levels_seen if is_new else of_node[before])
+        levels_seen += is_new
+        source.append(-1 if kinds[k] == _DRAWN else before)
+    moved = np.append(_OWN, share)[kinds]
+    moved[0] = share
+    spread = moved.copy()
+    for k, before in enumerate(source):
+        spread[k] += spread[before] if before >= 0 else 0.0
+    return _Structure(np.array(of_node), source, moved, spread)
+
+
+def _gram(table: SeedTable, structure: _Structure, share: float) -> Floats:
+    """Return the products, weighted by the inverse of the values' covariance, of the columns of the
+    levels (which values have each) and of the values less the centre.
+
+    What a seed adds is integrated out from the newest node to the oldest: a node's is that of the
+    node it comes from, and its own move.
+    """
+    of_node, size = structure.of_node, int(structure.of_node.max()) + 1
+    weight = np.zeros((len(of_node), table.width))
+    value = np.zeros_like(weight)
+    for k, columns in enumerate(table.columns):
+        weight[k, columns] = table.counts[k] / (1 - share)
+        value[k, columns] = table.tamed[k] - table.centre
+    every = np.zeros((len(of_node), table.width, size + 1))
+    every[np.arange(len(of_node)), :, of_node] = weight
+    every[:, :, -1] = weight * value
+    gram = np.zeros((size + 1, size + 1))
+    gram[np.arange(size), np.arange(size)] = np.bincount(of_node, weight.sum(1), size)
+    gram[:-1, -1] = gram[-1, :-1] = np.bincount(of_node, every[:, :, -1].sum(1), size)
+    passing = slice(table.passing, table.width)  # of no other node, wherever its seeds come from
+    factor = np.zeros_like(weight)
+    spread = structure.spread[:, None]
+    factor[:, passing] = spread / (1 + spread * weight[:, passing])
+    followed = slice(0, table.passing)
+    for k in range(len(of_node) - 1, -1, -1):
+        own, before = structure.moved[k], structure.source[k]
+        shrunk = 1 / (1 + own * weight[k, followed])
+        factor[k, followed] = own * shrunk
+        if before >= 0:
+            weight[before, followed] += weight[k, followed] * shrunk
+            every[before, followed] += every[k, followed] * shrunk[:, None]
+    flat = every.reshape(-1, size + 1)
+    gram -= (flat * factor.reshape(-1, 1)).T @ flat
+    return gram
